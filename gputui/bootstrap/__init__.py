@@ -181,9 +181,9 @@ def open_backend(options: Options, waiting: Callable[[str], None] | None = None)
         from gputui.bootstrap import clusters
 
         return clusters.open_backend(options)
-    from gputui.bootstrap.backend import StoreBackend
+    from gputui.bootstrap.backend import LocalBackend
 
-    return StoreBackend(options, waiting)
+    return LocalBackend(options, waiting)
 
 
 def actions(store: JobStore, options: Options | None = None) -> ports.Performer:
@@ -211,12 +211,7 @@ def is_scheduled(options: Options) -> bool:
 
 
 def known_gpus(options: Options) -> tuple[Gpu, ...]:
-    """Return the GPUs that the scheduler lists now; empty without a scheduler, since no GPU is read for this.
-
-    Also empty in cluster mode: the engine says itself what it lacks.
-    """
-    if options.in_cluster:
-        return ()
+    """Return the GPUs that the scheduler lists now; empty without a scheduler, since no GPU is read for this."""
     from gputui.engine.files import live_file
     from gputui.engine.files.leadership import current_leader
 

@@ -20,21 +20,15 @@ if TYPE_CHECKING:
     from gputui.ports import GpuProbe, Queue, Runtime
 
 
-def runtime_names(options: Options) -> tuple[str, ...]:
-    """Return the names of the runtimes of this machine."""
-    has_processes = options.runtime == "process" or options.settings.scheduler.host_jobs
-    return ("docker",) * (options.runtime == "docker") + ("process",) * has_processes
-
-
 def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
     """Return the runtimes of this machine, the one for containers first."""
-    settings, names = options.settings, runtime_names(options)
+    settings = options.settings
     runtimes: list[Runtime] = []
-    if "docker" in names:
+    if options.runtime == "docker":
         from gputui.runtime.docker.runtime import DockerRuntime
 
         runtimes.append(DockerRuntime(store_id, settings.runtime, bootstrap.clock()))
-    if "process" in names:
+    if options.runtime == "process" or settings.scheduler.host_jobs:
         from gputui.runtime.process.runtime import ProcessRuntime
 
         runtimes.append(ProcessRuntime(store_id, options.state, settings.runtime, bootstrap.clock()))

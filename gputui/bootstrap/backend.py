@@ -1,4 +1,4 @@
-"""The queue of this machine as a backend."""
+"""The queue of this machine as a backend, and ways to logs and into jobs with the rights of a user."""
 
 from __future__ import annotations
 
@@ -7,59 +7,45 @@ import socket
 import sys
 import threading
 from contextlib import closing, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import adapters, job_access
+from gputui.bootstrap import adapters
 from gputui.config.options import present_directory
+from gputui.domain.audit import Actor
 from gputui.domain.cluster import Caps
+from gputui.domain.errors import GputuiError
 from gputui.ports.backend import About
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from gputui.config import Options
     from gputui.domain.action import Action
-    from gputui.domain.container import ProcessRow, Shell
+    from gputui.domain.attempt import Attempt
+    from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
+    from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance
-    from gputui.ports import Channel, GpuProbe, JobStore, LogStream
+    from gputui.ports import Channel, GpuProbe, JobExec, JobStore, LogStream, Runtime
     from gputui.ports.actions import Performer
-    from gputui.ports.backend import Entry
+    from gputui.ports.backend import DirectBackend, Entry
+    from gputui.ports.foreign import ForeignContainers, HostProcesses
 
 
-class StoreSnapshots:
-    """Snapshots of a store, and of what its leader publishes."""
-
-    def __init__(self, options: Options, store: JobStore) -> None:
-        self._options = options
-        self._store = store
-
-    def version(self) -> object:
-        from gputui.engine.files.live_file import LIVE_FILE
-
-        with suppress(OSError):
-            status = (self._options.state / LIVE_FILE).stat()
-            return self._store.version(), status.st_ino, status.st_mtime_ns
-        return self._store.version(), 0, 0
-
-    def read(self) -> Snapshot:
-        return bootstrap.current_snapshot(self._options, self._store)
-
-
-class StoreBackend:
-    """The queue of this machine, with the rights of this process's user. It never schedules."""
+class LocalBackend:
+    """The queue of this machine and its snapshots, with the rights of this process's user. It never schedules."""
 
     def __init__(self, options: Options, waiting: Callable[[str], None] | None = None) -> None:
         """`waiting` is called as by `bootstrap.open_store`."""
@@ -82,7 +68,7 @@ class StoreBackend:
 
     @cached_property
     def _logs(self) -> Logs:
-        return job_access.open_logs(self._options, self.queue)
+        return open_logs(self._options, self.queue)
 
     def about(self, server: str = "") -> About:
         del server
@@ -91,11 +77,23 @@ class StoreBackend:
     @cached_property
     def _about(self) -> About:
         settings, home = self._options.settings, str(present_directory() or "")
-        host, user, runtimes = socket.gethostname(), bootstrap.actor().user, adapters.runtime_names(self._options)
-        return About(host, user, home, Caps("gputui", runs_jobs=True), runtimes, settings.scheduler, settings.policy)
+        host, user = socket.gethostname(), bootstrap.actor().user
+        return About(host, user, home, Caps("gputui", runs_jobs=True), settings.scheduler, settings.policy)
 
-    def snapshots(self) -> StoreSnapshots:
-        return StoreSnapshots(self._options, self.queue)
+    def snapshots(self) -> LocalBackend:
+        return self
+
+    def version(self) -> object:
+        """Return a token that differs after each write to the store, and after each reading of its leader."""
+        from gputui.engine.files.live_file import LIVE_FILE
+
+        with suppress(OSError):
+            status = (self._options.state / LIVE_FILE).stat()
+            return self.queue.version(), status.st_ino, status.st_mtime_ns
+        return self.queue.version(), 0, 0
+
+    def read(self) -> Snapshot:
+        return bootstrap.current_snapshot(self._options, self.queue)
 
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
@@ -131,7 +129,7 @@ class StoreBackend:
 
     @cached_property
     def _entrance(self) -> Entrance:
-        return job_access.open_entrance(self._options, self.queue)
+        return open_entrance(self._options, self.queue)
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         return self._entrance.enter(self.queue.get(job_id), request)
@@ -143,7 +141,10 @@ class StoreBackend:
         return self._entrance.processes(self.queue.get(job_id))
 
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
-        return job_access.measured(self._options, self.queue.get(job_id))
+        from gputui.engine.files import telemetry_files
+
+        job = self.queue.get(job_id)
+        return {each.number: telemetry_files.measured(self._options.state, job, each) for each in job.attempts}
 
     def images(self, server: str = "") -> Iterable[str]:
         del server
@@ -181,3 +182,123 @@ def serve_console(options: Options) -> None:
 
     with closing(bootstrap.open_backend(options)) as backend:
         Service(backend, sys.stdin.buffer, sys.stdout.buffer, give_up=lambda: os._exit(1)).run()
+
+
+def open_logs(options: Options, store: JobStore) -> Logs:
+    """Return the logs of all attempts, live or kept. Connects to a runtime only for a live one."""
+    from gputui.engine.files.logs import Logs
+
+    runtimes: dict[str, Runtime] = {}
+
+    def find(name: str) -> Runtime | None:
+        if not runtimes:
+            runtimes.update({runtime.name: runtime for runtime in adapters.make_runtimes(options, store.store_id)})
+        return runtimes.get(name)
+
+    return Logs(store, options.state, find)
+
+
+def output_of(options: Options, backend: DirectBackend, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
+    """Yield the output of an ended attempt in pieces, each with whether it is standard error (None: unknown).
+
+    Raises GputuiError.
+    """
+    from gputui.engine.files.logs import log_path
+    from gputui.runtime.process.attach import kept_log, live_log
+    from gputui.runtime.process.attempt_folder import AttemptFolder
+
+    if job.spec.is_host:
+        name = f"gputui-{backend.queue.store_id}-{job.id}-{attempt.number}"
+        with suppress(OSError), closing(live_log(AttemptFolder(options.state / "attempts" / name))) as log:
+            yield from log.rest()
+            return
+        with suppress(OSError), closing(kept_log(options.state / log_path(job.id, attempt.number))) as log:
+            yield from log.rest()
+            return
+    with closing(backend.log(job.id, attempt.number)) as stream:
+        yield from ((False, line + b"\n") for line in stream)
+
+
+def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> Entrance:
+    """Return shells, commands and process lists of running jobs. Connects to a runtime only on use.
+
+    They are for the user of that uid, whom the relay serves; None: the user of this process. In a shared queue that is
+    served through the scheduler's relay, unless it is root or the owner of the state directory, or no relay runs.
+    """
+    from gputui.engine.actions.permissions import UserPermissions
+    from gputui.engine.files.console_marks import InputMark
+    from gputui.engine.job_exec import Entrance
+
+    permissions = UserPermissions(options.state, options.settings)
+    user = os.geteuid() if uid is None else uid
+
+    def make() -> dict[str, JobExec]:
+        from gputui.runtime.docker.job_exec import DockerExec
+        from gputui.runtime.process.job_exec import ProcessExec
+
+        found: dict[str, JobExec] = {"process": ProcessExec(store.store_id, options.state)}
+        if options.runtime == "docker":
+            found["docker"] = DockerExec(options.settings.runtime)
+        return found
+
+    def refusal(job: Job, submitter: str) -> GputuiError:
+        hint = "only its submitter and operators may enter it"
+        return GputuiError(f"job {job.shown_id} is a job of {submitter}", hint=hint)
+
+    def permit(job: Job, submitter: int | None) -> None:
+        if not permissions.may_enter(user, submitter):
+            raise refusal(job, bootstrap.user_name(submitter) if submitter is not None else "somebody else")
+
+    def may_try(job: Job) -> None:  # the runtime checks again on entry
+        if not permissions.may_operate(user) and job.submitted_by != bootstrap.user_name(user):
+            raise refusal(job, job.submitted_by)
+
+    def record(job: Job, verb: str, request: ExecRequest | None) -> None:
+        import shlex
+
+        from gputui.domain.audit import AuditEntry, target_of
+
+        who = bootstrap.actor() if uid is None else Actor(uid=uid, user=bootstrap.user_name(uid))
+        words = shlex.join(request.command)[:1000] if request else ""
+        with store.transaction() as transaction:
+            transaction.audit(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, target_of(job), "", words))
+
+    relay = None
+    if uid is None and permissions.is_shared and user not in {0, owner := options.state.stat().st_uid}:
+        from gputui.runtime.frame_channel import ask_relay
+
+        relay = partial(ask_relay, options.state, {0, owner, user})
+    return Entrance(
+        make,
+        lambda: store.store_id,
+        permit,
+        lambda job_id: InputMark(options.state, job_id).set,
+        record,
+        relay=relay,
+        command=(sys.executable, "-P", "-m", "gputui", *options.arguments()),
+        may_try=may_try,
+    )
+
+
+def peer(connection: socket.socket) -> int:
+    """Return the uid of the process at the other end of a unix socket, as the kernel recorded it."""
+    from gputui.runtime.frame_channel import peer_uid
+
+    return peer_uid(connection)
+
+
+def open_foreign_use(options: Options, store: Callable[[], JobStore], *, is_read_only: bool = False) -> ForeignUse:
+    """Return actions on foreign processes and containers, with this process's rights. Connects only on use."""
+    from gputui.engine.actions.foreign_use import ForeignUse
+
+    def host() -> HostProcesses:
+        from gputui.runtime.host_processes import LocalProcesses
+
+        return LocalProcesses()
+
+    def containers() -> ForeignContainers | None:
+        from gputui.runtime.docker.foreign_containers import DockerContainers
+
+        return DockerContainers(options.settings.runtime) if options.runtime == "docker" else None
+
+    return ForeignUse(store, bootstrap.clock(), bootstrap.actor(), host, containers, is_read_only=is_read_only)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 from msgspec.structs import replace
 
 from gputui import __version__, bootstrap
-from gputui.bootstrap import adapters, job_access
+from gputui.bootstrap import adapters
+from gputui.bootstrap.backend import open_foreign_use
 from gputui.config import Options
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
@@ -67,7 +68,7 @@ def open_foreign(options: Options, backend: DirectBackend) -> ForeignUse | None:
     if options.in_cluster:
         return None
     is_read_only = options.settings.console.read_only
-    return job_access.open_foreign_use(options, partial(store_of, backend), is_read_only=is_read_only)
+    return open_foreign_use(options, partial(store_of, backend), is_read_only=is_read_only)
 
 
 def store_of(backend: DirectBackend) -> JobStore:

@@ -140,7 +140,7 @@ def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], 
     submit.tell(found, submission)
     submit.check_runtime(submission, bootstrap.runtime_names(session.options))
     if not anyway:
-        submit.check_gpus((submission,), session.options)
+        submit.check_gpus((submission,), bootstrap.open_backend(session.options))
     if name and not given["name"]:
         submission = replace(submission, spec=replace(submission.spec, name=name))
     return submission

@@ -96,7 +96,7 @@ def command(
         if dry_run:
             _show(session, backend, jobs, edit)
             return
-        ids_edited = _edit_all(session, backend, job, jobs, edit, anyway=anyway)
+        ids_edited = _edit_all(backend, job, jobs, edit, anyway=anyway)
         if as_json or not quiet:
             _report(backend.queue, job, ids_edited, by, as_json=as_json)
 
@@ -152,13 +152,11 @@ class _Changes(Struct, frozen=True):
             raise InputError(error.what, where=shown or None, hint=error.hint) from error
 
 
-def _edit_all(
-    session: Session, backend: DirectBackend, job: Job, jobs: Sequence[Job], edit: Edit, *, anyway: bool
-) -> tuple[JobId, ...]:
+def _edit_all(backend: DirectBackend, job: Job, jobs: Sequence[Job], edit: Edit, *, anyway: bool) -> tuple[JobId, ...]:
     """Edit these jobs; a single one only as it was seen. Raises InputError for GPUs that the server does not have."""
     spec = edit.apply(job.spec)
     if spec.gpus != job.spec.gpus and not anyway:
-        check_gpus((Submission(spec),), session.options)
+        check_gpus((Submission(spec),), backend)
     ids = tuple(job_id for each in jobs for job_id in each.ids)
     backend.act(EditJobs(ids, edit, job if len(ids) == 1 else None))
     return ids

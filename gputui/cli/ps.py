@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from gputui.bootstrap import job_access
+from gputui.bootstrap.backend import open_foreign_use
 from gputui.cli import completing, readings, table
 from gputui.cli.output import Json, print_json
 from gputui.cli.session import Session, pass_session
@@ -74,7 +74,7 @@ def command(
 ) -> int:
     """List the processes on the GPUs: of jobs, of other containers, and foreign ones."""
     wanted = parse_process_filter(words)
-    with session.store() as store, closing(job_access.open_foreign_use(session.options, lambda: store)) as use:
+    with session.store() as store, closing(open_foreign_use(session.options, lambda: store)) as use:
         if container is not None:
             return _stop(use, container, yes=yes)
         with session.backend() as backend:

@@ -9,7 +9,6 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import job_access
 from gputui.cli import conversation
 from gputui.cli.attendance import Attendance, follow_output
 from gputui.cli.exec import check_terminal
@@ -26,6 +25,7 @@ from gputui.cli.submit import (
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Interactive, Submission
 from gputui.domain.submit_action import SubmitJobs
+from gputui.engine.files.console_marks import AttachWait
 from gputui.request import submitter
 from gputui.request.command_line import Tidied
 
@@ -83,12 +83,12 @@ def command(
             tell(found, submission)
         check_runtime(submission, bootstrap.runtime_names(session.options))
         if not anyway:
-            check_gpus((submission,), session.options)
+            check_gpus((submission,), backend)
         (job_id,) = backend.act(SubmitJobs((submission,))).ids
         confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
         if not is_attached:
             return follow_output(backend, job_id, is_quiet=quiet)
-        viewer = job_access.viewer(session.options, job_id) if runs_jobs and not host else None
+        viewer = AttachWait(session.options.state, job_id) if runs_jobs and not host else None
         attendance = Attendance(session, backend, job_id, keys, is_owner=True, is_quiet=quiet)
         return attendance.run(viewer.is_attached if viewer else lambda: None)
 

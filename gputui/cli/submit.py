@@ -15,7 +15,6 @@ from gputui import bootstrap
 from gputui.cli import completing
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
-from gputui.config import Options
 from gputui.domain.cluster import array_of, is_element
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF
@@ -119,9 +118,9 @@ def command(
     runtimes = bootstrap.runtime_names(session.options)
     for submission in submissions:
         check_runtime(submission, runtimes)
-    if not anyway and not dry_run:
-        check_gpus(submissions, session.options)
     with session.backend() as backend:
+        if not anyway and not dry_run:
+            check_gpus(submissions, backend)
         is_told = not (file or as_json or quiet)
         if dry_run:
             confirm_times("the new job", submissions[0].spec, quiet=not is_told)
@@ -234,12 +233,12 @@ def check_runtime(submission: Submission, runtimes: Collection[str]) -> None:
         raise InputError("there is no engine here to run an image", where="IMAGE", hint=hint)
 
 
-def check_gpus(submissions: Iterable[Submission], options: Options, where: str = "--gpus") -> None:
+def check_gpus(submissions: Iterable[Submission], backend: DirectBackend, where: str = "--gpus") -> None:
     """Raise InputError for a job that asks for GPUs that the server does not have. Skipped if the GPUs are unknown."""
     asking = [submission.spec for submission in submissions if submission.spec.gpus.minimum]
     if not asking:
         return
-    gpus = bootstrap.known_gpus(options)
+    gpus = backend.known_gpus()
     if not gpus:
         return
     from gputui.domain.policy.gpus.match import shortage  # only where the GPUs are known

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from gputui import bootstrap
-from gputui.bootstrap import job_access
+from gputui.bootstrap.backend import open_entrance, peer
 from gputui.config import Options, resolve
 from gputui.domain import frames
 from gputui.domain.container import ExecRequest
@@ -87,7 +87,7 @@ def serve(options: Options, connection: socket.socket) -> None:
     user = _Connection(connection)
     store = bootstrap.open_store(options)
     try:
-        channel = _entered(options, store, user, job_access.peer(connection))
+        channel = _entered(options, store, user, peer(connection))
     except GputuiError as error:
         may_pass = isinstance(error, RuntimeFault) and error.may_pass
         user.send(frames.UNREACHABLE if may_pass else frames.REFUSED, str(error).encode())
@@ -109,7 +109,7 @@ def _entered(options: Options, store: JobStore, user: _Connection, uid: int) -> 
     request = {"attach": Attach(asked.detach_keys), "exec": asked.request}.get(asked.verb)
     if request is None:
         raise GputuiError(f"the relay knows no {asked.verb!a}")
-    return job_access.open_entrance(options, store, uid).enter(job, request)
+    return open_entrance(options, store, uid).enter(job, request)
 
 
 class _Stream:

@@ -43,8 +43,6 @@ class About(Struct, frozen=True):
     """Directory in which relative paths of new jobs begin."""
     caps: Caps
     """Capabilities: those that it lacks have a sentence each."""
-    runtimes: tuple[str, ...] = ("docker", "process")
-    """What can run jobs: images need `docker`, jobs of the host `process`. An engine refuses in its own words."""
     scheduler: SchedulerSettings = SchedulerSettings()
     policy: PolicySettings = PolicySettings()
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import clusters
-from gputui.bootstrap.backend import StoreBackend
+from gputui.bootstrap.backend import LocalBackend
 from gputui.bootstrap.servers import open_servers
 from gputui.config import Options
 from gputui.config.options import parse_probe
@@ -61,8 +61,8 @@ class LocalHarness:
         self.backend = self.open()
         self.drainable = tuple(gpu.uuid for gpu in bootstrap.known_gpus(self.options))
 
-    def open(self) -> StoreBackend:
-        return StoreBackend(self.options)
+    def open(self) -> LocalBackend:
+        return LocalBackend(self.options)
 
     def spec(self) -> JobSpec:
         gate = self._directory / secrets.token_hex(8)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gputui import bootstrap
-from gputui.bootstrap import job_access
+from gputui.bootstrap import backend
 from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, job, running, snapshot, uuid
@@ -45,7 +45,7 @@ def test_actions_apply_to_all_ids_or_none(run: Run, store: KeptStore) -> None:
 def test_invalid_ids_are_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: str, given: list[str], code: int
 ) -> None:
-    monkeypatch.setattr(job_access, "open_logs", lambda options, store: _Finds(store))
+    monkeypatch.setattr(backend, "open_logs", lambda options, store: _Finds(store))
     result = run(command, *given)
     assert (result.code, result.out) == (code, "")
     assert result.err.startswith("gputui: error: ")

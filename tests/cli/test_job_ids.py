@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from gputui.bootstrap import job_access
+from gputui.bootstrap import backend
 from gputui.cli.job_ids import Named, parse
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, Job
@@ -122,7 +122,7 @@ def test_show_explain_and_logs_take_exactly_one_id(run: Run, mixed: KeptStore, m
     assert json.loads(run("show", "2", "--json").out)["id"] == 2
     assert json.loads(run("explain", "2_30", "--json").out)["id"] == 5
     opened: list[int] = []
-    monkeypatch.setattr(job_access, "open_logs", lambda options, store: _Opened(opened))
+    monkeypatch.setattr(backend, "open_logs", lambda options, store: _Opened(opened))
     assert run("logs", "2_10").code == 0
     assert opened == [3]
     for command in ("show", "explain", "logs"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputui.bootstrap import job_access
+from gputui.bootstrap import backend
 from gputui.cli import logs
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault
@@ -49,7 +49,7 @@ class Logs:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Logs:
     found = Logs(Stream(*LINES))
-    monkeypatch.setattr(job_access, "open_logs", lambda options, store: found)
+    monkeypatch.setattr(backend, "open_logs", lambda options, store: found)
     return found
 
 
@@ -107,7 +107,7 @@ def test_following_does_not_wait_for_output_that_never_comes(store: KeptStore) -
 def test_ctrl_c_ends_logs_without_a_message(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, *(running() for _ in range(7)))
     found = Logs(Stream(b"one", fails=KeyboardInterrupt()))
-    monkeypatch.setattr(job_access, "open_logs", lambda options, store: found)
+    monkeypatch.setattr(backend, "open_logs", lambda options, store: found)
     result = run("logs", "-f", "7")
     assert (result.code, result.out, result.err.strip()) == (130, "one\n", "")
     assert found.stream.closed
@@ -117,7 +117,7 @@ def test_a_log_that_breaks_off_fails(run: Run, store: KeptStore, monkeypatch: py
     put(store, *(running() for _ in range(7)))
     fault = RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, "the log is incomplete: the connection broke off"))
     found = Logs(Stream(b"one", fails=fault))
-    monkeypatch.setattr(job_access, "open_logs", lambda options, store: found)
+    monkeypatch.setattr(backend, "open_logs", lambda options, store: found)
     result = run("logs", "7")
     assert (result.code, result.out) == (1, "one\n")
     assert "the log is incomplete" in result.err
