@@ -48,7 +48,7 @@ from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Ids, SubmitJobs
-from gputui.ports.backend import Attach, Backend
+from gputui.ports.backend import Attach, Backend, DirectBackend
 from tests.cluster.talk import Talk
 from tests.needs import need
 
@@ -618,6 +618,50 @@ class BackendContract:
 
     def test_images_are_named_or_none(self, backend: Backend) -> None:
         assert all(isinstance(name, str) for name in backend.images())
+
+
+class DirectContract:
+    """Behaviour of a backend that this process has opened itself; for a class that is a BackendContract too."""
+
+    def test_its_queue_is_what_its_snapshot_shows(
+        self, backend: DirectBackend, harness: Harness, jobs: Callable[..., Ids]
+    ) -> None:
+        first, second = jobs(2)
+        shown = self.shown(backend, lambda snapshot: snapshot.job(first) and snapshot.job(second))  # type: ignore[attr-defined]
+        queue = backend.queue
+        assert queue.get(first) == backend.job(first)
+        assert {first, second} <= set(queue.jobs())
+        assert {record.id for record in queue.records()} >= {first, second}
+        assert queue.controls() == shown.controls
+        assert queue.recurring() == {each.id: each for each in shown.recurring}
+        assert queue.store_id
+        with pytest.raises(NotFoundError, match=f"no job {harness.missing}"):
+            queue.get(harness.missing)
+
+    def test_a_whole_queue_is_read_without_a_warning(self, backend: DirectBackend) -> None:
+        assert backend.queue.unread() == ()
+        backend.queue.check()
+
+    def test_it_says_that_jobs_are_started(self, backend: DirectBackend) -> None:
+        assert backend.is_scheduled()
+
+    def test_gpus_are_known_or_the_engine_refuses_itself(self, backend: DirectBackend, harness: Harness) -> None:
+        told: list[str] = []
+        assert {gpu.uuid for gpu in backend.known_gpus()} in (set(), set(harness.drainable))
+        assert backend.with_gpus(backend.snapshots().read(), told.append).nodes
+        assert told == []
+
+    def test_a_job_that_never_started_was_never_unread(self, backend: DirectBackend, jobs: Callable[..., Ids]) -> None:
+        [job_id] = jobs()
+        assert backend.why_unread(backend.job(job_id)) == {}
+
+    def test_a_command_that_makes_no_sense_is_refused_with_advice(self, backend: DirectBackend) -> None:
+        caps = backend.about().caps
+        caps.need_command("queue")
+        for name, advice in caps.commands.items():
+            with pytest.raises(CapabilityError, match=f"gputui {name} is for the queue of one machine") as refused:
+                caps.need_command(name)
+            assert refused.value.hint == advice
 
 
 class ClosingContract:

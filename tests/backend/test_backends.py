@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.job_spec import GpuRequest, Submission
-from tests.backend.contract import HOUR, BackendContract, ClosingContract, Harness
+from tests.backend.contract import HOUR, BackendContract, ClosingContract, DirectContract, Harness
 from tests.backend.harnesses import ALL_BUT, NOTHING, ClusterHarness, KubernetesHarness, LocalHarness, RemoteHarness
 
 
@@ -19,7 +19,7 @@ def closed(make: Callable[..., Harness], factory: pytest.TempPathFactory, *more:
     harness.close()
 
 
-class TestLocal(BackendContract, ClosingContract):
+class TestLocal(BackendContract, ClosingContract, DirectContract):
     differences: ClassVar = {"test_an_unknown_gpu_is_not_drained": "the faces check names of GPUs, and actions do not"}
 
     @pytest.fixture(scope="class")
@@ -34,7 +34,7 @@ class TestLocal(BackendContract, ClosingContract):
 ASKS_LATE = "foresee takes every engine to change the time limit of a waiting job"
 
 
-class TestCluster(BackendContract, ClosingContract):
+class TestCluster(BackendContract, ClosingContract, DirectContract):
     differences: ClassVar = {
         "test_a_change_is_undone_once[top]": "a job at the head of a cluster's queue cannot be put back",
         "test_what_was_changed_since_is_not_undone": "jobs that were alike are one change: none of them is undone",
@@ -52,7 +52,7 @@ class TestCluster(BackendContract, ClosingContract):
         yield from closed(ClusterHarness, tmp_path_factory, ALL_BUT)
 
 
-class TestClusterThatLacksAll(BackendContract):
+class TestClusterThatLacksAll(BackendContract, DirectContract):
     differences: ClassVar = {
         "test_what_is_foreseen_is_not_done[edit]": ASKS_LATE,
     }
@@ -62,7 +62,7 @@ class TestClusterThatLacksAll(BackendContract):
         yield from closed(ClusterHarness, tmp_path_factory, NOTHING)
 
 
-class TestKubernetes(BackendContract):
+class TestKubernetes(BackendContract, DirectContract):
     differences: ClassVar = {"test_what_is_foreseen_is_not_done[edit]": ASKS_LATE}
 
     @staticmethod
