@@ -24,7 +24,7 @@ from gputui.cli import trainer
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, ProbeSpec
 from gputui.console import own_log
-from gputui.console.terminal import terminal
+from gputui.console.startup import terminal
 from gputui.domain.action import DrainGpus
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import cause_of_exit

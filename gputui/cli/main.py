@@ -91,7 +91,7 @@ def cli(
         if slow and ctx.invoked_subcommand != "demo":
             raise click.UsageError("--slow is for the console alone", ctx)
         return None
-    from gputui.console.terminal import terminal
+    from gputui.console.startup import terminal
 
     with terminal():
         options = session.options

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import click
 from msgspec.structs import replace
 
+from gputui import bootstrap
 from gputui.cli.confirmation import FiniteRange
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, listen_address
@@ -43,16 +44,16 @@ def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_di
     In cluster mode the engine schedules: then it only serves metrics of the cluster, and runs hooks.
     """
     options = _with_metrics(session.options, metrics, hpc_job_mapping_dir)
-    if options.in_cluster:
-        from gputui.console import cluster_serving
+    if not bootstrap.may_schedule(options):
+        from gputui.console.serving import has_duties, serve_cluster
 
-        if not cluster_serving.has_duties(options):
+        if not has_duties(options):
             hint = "gputui serve --metrics serves metrics of the cluster, and with [hooks] in the settings it runs them"
             raise CapabilityError("the engine schedules; there is nothing else to serve", hint=hint)
         if options.settings.metrics.hpc_job_mapping_dir:
             hint = "Slurm writes such files by its own prolog"
             raise CapabilityError("metrics.hpc_job_mapping_dir is for the GPUs of this machine", hint=hint)
-        return cluster_serving.serve(options)
+        return serve_cluster(options)
     from gputui.console.serving import serve
 
     return serve(options, duration(wait, "--wait").total_seconds(), stands_in=stand_in)

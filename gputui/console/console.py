@@ -22,16 +22,14 @@ from gputui.bootstrap import hosting
 from gputui.bootstrap.servers import ServersWatch, open_servers
 from gputui.config import Options, templates_path
 from gputui.console import own_log, serving, startup
-from gputui.console.app import ConsoleApp
-from gputui.console.monitoring import monitor_opener
-from gputui.console.supervisor import ScreenFailedError, ScreenSupervisor
+from gputui.console.supervisor import ConsoleApp, ScreenFailedError, ScreenSupervisor
 from gputui.domain.keyed import keyed
 from gputui.domain.snapshot import Notice, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.engine.files.leadership import current_leader
 from gputui.engine.process.loop import describe_fault
-from gputui.ports.backend import Backend, DirectBackend
+from gputui.ports.backend import Backend
 from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
@@ -43,9 +41,6 @@ if TYPE_CHECKING:
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.settings import ServerSettings
     from gputui.engine.actions.foreign_use import ForeignUse
-    from gputui.engine.cluster.poll import Duty
-    from gputui.engine.cluster.queue import EngineQueue
-    from gputui.ports import GpuProbe
 
 
 AGAIN_AFTER = 1.0
@@ -331,7 +326,16 @@ def run(
         backend.about()  # a cluster that cannot be reached at all is told before the screen is opened
         here = hosting.console_options(options, startup.directory())
         own_log.log_to_file(here.state, options.settings.log.format)
-        make = partial(_make_behind, here, backend, may_lead=may_lead, started=probe.take if probe else None)
+        make = partial(
+            hosting.make_behind,
+            here,
+            backend,
+            may_lead=may_lead,
+            started=probe.take if probe else lambda: None,
+            hand_over=partial(serving.hand_over, here) if hands_over(here) else None,
+            open_monitor=partial(serving.monitor_opener, here),
+            duties=partial(serving.duties, here),
+        )
         return Console(
             here,
             backend,
@@ -344,31 +348,6 @@ def run(
             gpu_past=partial(bootstrap.gpu_past, here),
             prepare=lambda: backend.queue,
         ).run()
-
-
-def _make_behind(
-    options: Options,
-    backend: DirectBackend,
-    feed: Feed,
-    *,
-    may_lead: bool,
-    started: Callable[[], GpuProbe | None] | None,
-) -> hosting.Behind:
-    def duties(queue: EngineQueue) -> Iterable[Duty]:
-        from gputui.console import cluster_serving  # its imports would delay consoles of one machine
-
-        return cluster_serving.duties(options, queue)
-
-    return hosting.make_behind(
-        options,
-        backend,
-        feed,
-        may_lead=may_lead,
-        started=started or (lambda: None),
-        hand_over=partial(serving.hand_over, options) if hands_over(options) else None,
-        open_monitor=partial(monitor_opener, options),
-        duties=duties,
-    )
 
 
 def _run_over_servers(options: Options, servers: Sequence[ServerSettings], preferences: Preferences | None) -> int:

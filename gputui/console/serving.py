@@ -1,4 +1,7 @@
-"""Scheduling without a screen, and the hand-over to it."""
+"""Scheduling without a screen and the hand-over to it, and what a process does for others: metrics, traces, hooks.
+
+Over a cluster nothing is scheduled: the engine does that.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,28 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import hosting
 from gputui.config import Options
-from gputui.console.monitoring import monitor_opener
 from gputui.console.own_log import log_to_file, own_log_path
 from gputui.domain.errors import NotLeaderError
+from gputui.domain.installing import install_line
+from gputui.domain.snapshot import Notice, Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration
 from gputui.engine.feed import Feed
@@ -26,11 +38,111 @@ from gputui.engine.files.file_modes import new_file
 from gputui.engine.files.leadership import Leadership, current_leader
 from gputui.engine.process.loop import SchedulingFailedError
 from gputui.ports import JobStore
+from gputui.ports.monitor import NoMonitor
 
 if TYPE_CHECKING:
+    from gputui.domain.entries import Entries
+    from gputui.engine.cluster.poll import Duty
+    from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.process.host import Host
+    from gputui.metrics.exporter import Exporter
+    from gputui.ports import Monitor
 
 log = logging.getLogger(__name__)
+
+
+def monitor_opener(
+    options: Options, store_id: str, said: Callable[[str], object] = lambda _: None
+) -> Callable[[Entries], Monitor] | None:
+    """Return the factory of a term's monitor; None, without further imports, if none is switched on.
+
+    `said` is called with sentences about the port.
+    """
+    settings = options.settings
+    if not settings.metrics.enabled and not settings.traces.enabled:
+        return None
+
+    def open_exporter(jobs: Entries) -> Monitor:
+        from gputui.metrics.exporter import Exporter
+
+        return Exporter(settings, options.state, jobs.values(), store_id=store_id, said=said)
+
+    def open_tracer(jobs: Entries) -> Monitor:
+        try:
+            from gputui.tracing.tracer import JobTracer
+        except ImportError as error:
+            log.error("no traces are sent: %s", error)
+            said(f"no traces are sent: {_NEEDED}")
+            return _Missing(_NEEDED)
+        return JobTracer(settings.traces, jobs.values(), store_id, socket.gethostname())
+
+    if not settings.traces.enabled:
+        return open_exporter
+    if not settings.metrics.enabled:
+        return open_tracer
+    return lambda jobs: Monitors((open_exporter(jobs), open_tracer(jobs)))
+
+
+_HOW = install_line(["gputui[otel]"], sys.prefix, has_pip=find_spec("pip") is not None)
+_NEEDED = f"OpenTelemetry is not installed: {_HOW}"
+
+
+class _Missing(NoMonitor):
+    """Monitor that reports a missing package."""
+
+    def __init__(self, text: str) -> None:
+        self._notices = (Notice("warning", f"no traces are sent: {text}", short="no traces"),)
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return a notice that names the missing package."""
+        return self._notices
+
+
+class Monitors:
+    """Several monitors as one."""
+
+    def __init__(self, monitors: Sequence[Monitor]) -> None:
+        self._monitors = monitors
+
+    def published(self, snapshot: Snapshot) -> None:
+        """Pass on the snapshot at the end of a tick."""
+        for monitor in self._monitors:
+            monitor.published(snapshot)
+
+    def took(self, step: str, seconds: float) -> None:
+        """Pass on the duration of a step."""
+        for monitor in self._monitors:
+            monitor.took(step, seconds)
+
+    def failed(self, part: str) -> None:
+        """Pass on a fault."""
+        for monitor in self._monitors:
+            monitor.failed(part)
+
+    def wrote(self, seconds: float) -> None:
+        """Pass on the duration of a write."""
+        for monitor in self._monitors:
+            monitor.wrote(seconds)
+
+    def called(self, runtime: str, call: str, result: str, seconds: float) -> None:
+        """Pass on a call to a runtime."""
+        for monitor in self._monitors:
+            monitor.called(runtime, call, result, seconds)
+
+    def delivered(self, hook: str, result: str) -> None:
+        """Pass on a delivery."""
+        for monitor in self._monitors:
+            monitor.delivered(hook, result)
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return the notices of all."""
+        return tuple(notice for monitor in self._monitors for notice in monitor.notices())
+
+    def close(self) -> None:
+        """Close all."""
+        for monitor in self._monitors:
+            monitor.close()
+
 
 ANEW_AFTER = 2.0
 """Seconds before a failed scheduler restarts, so that another console can take over."""
@@ -135,3 +247,105 @@ def errors_file(path: Path) -> int:
         return new_file(path, 0o600)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
+Say = Callable[[str], object]
+
+
+class Deliveries(NoMonitor):
+    """Monitor of the hooks of this process, for as long as it serves metrics too."""
+
+    def __init__(self) -> None:
+        self.exporter: Exporter | None = None
+
+    def delivered(self, hook: str, result: str) -> None:
+        """Count a delivery."""
+        if self.exporter is not None:
+            self.exporter.delivered(hook, result)
+
+
+class MetricsDuty:
+    """Exporter of the snapshots of a cluster; what is in the first one is not counted as new."""
+
+    def __init__(self, options: Options, said: Say, deliveries: Deliveries, snapshot: Snapshot) -> None:
+        from gputui.metrics.exporter import Exporter
+
+        metrics = replace(options.settings.metrics, hpc_job_mapping_dir=None)  # indices of which node?
+        settings = replace(options.settings, metrics=metrics)
+        self._listen = metrics.listen
+        self._deliveries = deliveries
+        self._exporter = deliveries.exporter = Exporter(settings, options.state, snapshot.jobs, said=said)
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Count the changes of the snapshot, and serve it."""
+        self._exporter.published(snapshot)
+        if snapshot.leader is not None and not snapshot.leader.silent_for:
+            self._exporter.answered()
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return why nothing is served. That another user's process serves the metrics is no problem."""
+        if self._exporter.is_port_taken:
+            text = f"metrics: {self._listen} is in use, perhaps by gputui of another user; it is tried again"
+            return (Notice("information", text),)
+        return self._exporter.notices()
+
+    def close(self) -> None:
+        """Close the port."""
+        self._deliveries.exporter = None
+        self._exporter.close()
+
+
+def duties(options: Options, queue: EngineQueue, said: Say = lambda _: None) -> Iterator[Duty]:
+    """Yield the duties of a process over a cluster; `said` is called with sentences about them."""
+    from gputui.bootstrap import clusters, nodes
+
+    deliveries = Deliveries()
+    if options.settings.metrics.enabled:
+        port = re.sub(r"[^\w.:-]", "_", options.settings.metrics.listen)
+        key = f"metrics-{port}@{socket.gethostname()}"
+        begin = partial(MetricsDuty, options, said, deliveries)
+        yield clusters.shared_duty(queue, "metrics", key, begin, lambda: said(_WAITS.format("serves the metrics")))
+    if nodes.is_wanted(options):
+        said_waits = _WAITS.format("measures what jobs do with their GPUs")
+        yield clusters.telemetry_duty(options, queue, lambda: said(said_waits))
+    if options.settings.hooks.has_receivers:
+        yield clusters.hooks_duty(options, queue, deliveries, lambda: said(_WAITS.format("runs the hooks")))
+
+
+_WAITS = "another process of yours {}; this one takes over when it ends"
+
+
+def serve_cluster(options: Options) -> int:
+    """Do the duties of the cluster that the settings name, until SIGTERM or SIGINT."""
+    from gputui.bootstrap import clusters
+
+    with closing(clusters.open_backend(options)) as backend:
+        poll = clusters.make_poll(options, backend.queue, Feed(), tuple(duties(options, backend.queue, say)))
+
+        async def run() -> None:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, poll.stop)
+            loop.add_signal_handler(signal.SIGHUP, lambda: None)
+            await poll.run()
+
+        say(f"{' and '.join(_served(options))} of {backend.about().host}; Ctrl-C ends it")
+        asyncio.run(run())
+    return 0
+
+
+def _served(options: Options) -> Iterator[str]:
+    """Yield what a process without a screen does."""
+    from gputui.bootstrap import nodes
+
+    if options.settings.metrics.enabled:
+        yield "metrics"
+    if options.settings.hooks.has_receivers:
+        yield "hooks"
+    if nodes.is_wanted(options):
+        yield "telemetry"
+
+
+def has_duties(options: Options) -> bool:
+    """Return whether there is something to do for a process without a screen."""
+    return any(_served(options))

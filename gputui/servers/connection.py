@@ -29,7 +29,6 @@ from gputui.domain.settings import ServerSettings, Settings
 from gputui.domain.snapshot import CONNECTING, EMPTY, ServerView, Snapshot
 from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.text import plain
-from gputui.servers.deltas import SnapshotDecoder
 from gputui.servers.merging import IdMapper
 from gputui.servers.protocol import (
     ALIVE_EVERY,
@@ -43,6 +42,7 @@ from gputui.servers.protocol import (
     Hello,
     Message,
     Request,
+    SnapshotDecoder,
     encoded,
     json,
 )

@@ -24,7 +24,6 @@ from gputui.domain.submit_action import Done
 from gputui.ports import LiveLogStream, LogStream
 from gputui.ports.actions import ActionChange
 from gputui.ports.backend import About, Backend
-from gputui.servers.deltas import SnapshotEncoder, in_parts
 from gputui.servers.protocol import (
     ACTIONS,
     ALIVE_EVERY,
@@ -42,9 +41,11 @@ from gputui.servers.protocol import (
     Message,
     OpenedLog,
     Request,
+    SnapshotEncoder,
     SnapshotUpdate,
     arguments_of,
     encoded,
+    in_parts,
     json,
 )
 

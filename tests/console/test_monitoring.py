@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputui.config import Options
-from gputui.console.monitoring import Monitors, monitor_opener
+from gputui.console.serving import Monitors, monitor_opener
 from gputui.domain.entries import Entries
 from gputui.domain.settings import MetricsSettings, Settings, TracesSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot

@@ -16,8 +16,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from gputui.console import supervisor
-from gputui.console.app import ConsoleApp
-from gputui.console.supervisor import MOST, ScreenFailedError, ScreenSupervisor
+from gputui.console.supervisor import MOST, ConsoleApp, ScreenFailedError, ScreenSupervisor
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.engine.actions.actions import Actions
@@ -356,7 +355,7 @@ async def test_a_failed_screen_that_never_returns_is_cancelled(monkeypatch: pyte
 
 @pytest.mark.usefixtures("collects")
 async def test_a_failed_screen_is_freed_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("gputui.console.app"), "disabled", True)  # pytest keeps what is logged
+    monkeypatch.setattr(logging.getLogger("gputui.console.supervisor"), "disabled", True)  # pytest keeps what is logged
     shown, alive = list[weakref.ref[Screen]](), list[bool]()
 
     def leave(app: Screen) -> None:

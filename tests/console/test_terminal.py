@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.console import terminal
-from gputui.console.terminal import check_terminal
+from gputui.console import startup
+from gputui.console.startup import check_terminal
 from gputui.domain.errors import GputuiError
 from tests.cli.conftest import Run
 
@@ -19,7 +19,7 @@ from tests.cli.conftest import Run
 @pytest.mark.parametrize("missing", [{0}, {1, 2}])
 def test_a_missing_terminal_is_refused(monkeypatch: pytest.MonkeyPatch, missing: set[int]) -> None:
     monkeypatch.setattr(os, "isatty", lambda file: file not in missing)
-    monkeypatch.setattr(terminal, "_TERMINAL", "/nowhere/tty")
+    monkeypatch.setattr(startup, "_TERMINAL", "/nowhere/tty")
     with pytest.raises(GputuiError, match="the console needs a terminal"):
         check_terminal({"TERM": "xterm"})
     check_terminal({"TEXTUAL_DRIVER": "a browser's"})
@@ -45,7 +45,7 @@ def test_commands_that_need_a_terminal_fail_without_one(
 
 PROGRAM = """
 import os, sys
-from gputui.console.terminal import terminal
+from gputui.console.startup import terminal
 with terminal({"TERM": "xterm"}):
     assert os.isatty(2)
     os.write(2, b"drawn")

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from gputui.config import Options, ProbeSpec
-from gputui.console import cluster_serving
+from gputui.console import serving
 from gputui.domain.action import DrainGpus, Hold
 from gputui.domain.gpu import ProbeCode, ProbeStatus
 from gputui.domain.job_spec import Submission
@@ -160,7 +160,7 @@ def test_serve_serves_metrics_until_it_is_stopped(
         if "http" in sentence:
             is_open.set()
 
-    monkeypatch.setattr(cluster_serving, "say", say)
+    monkeypatch.setattr(serving, "say", say)
     pages: list[str] = []
 
     def scrape() -> None:
@@ -192,7 +192,7 @@ class Watching:
         ticks = count(0, 10)
         queue = EngineQueue(made, lambda: float(next(ticks)), directory=state / "clusters")
         options = Options(state, probe=ProbeSpec(), settings=settings)
-        self._duties = tuple(cluster_serving.duties(options, queue, self.said.put))
+        self._duties = tuple(serving.duties(options, queue, self.said.put))
         self._poll = ClusterPoll(queue, self.feed, FakeClock(), timedelta(seconds=2), None, self._duties)
         self._poll.poll()
 

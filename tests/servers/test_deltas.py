@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import PendingReason, Reason
-from gputui.servers.deltas import SnapshotDecoder, SnapshotEncoder, in_parts
-from gputui.servers.protocol import Message, SnapshotUpdate, encoded
+from gputui.servers.protocol import Message, SnapshotDecoder, SnapshotEncoder, SnapshotUpdate, encoded, in_parts
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import sample
 

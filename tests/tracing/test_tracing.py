@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from gputui.config import Options
-from gputui.console.monitoring import monitor_opener
+from gputui.console.serving import monitor_opener
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.entries import Entries
