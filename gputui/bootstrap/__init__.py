@@ -103,7 +103,7 @@ def has_queue(options: Options) -> bool:
     """Return whether the state directory has a queue, or remains of one, or a cluster has it; creates nothing."""
     if options.in_cluster:
         return True
-    from gputui.store.directory import QUEUE
+    from gputui.store.files import QUEUE
 
     return any(options.state.glob(f"{QUEUE}*"))
 
@@ -127,7 +127,7 @@ def _ask_leader(directory: Path, stored: int) -> None:
     A leader of 0.1 does not tell its schema; it is taken to know that of the files and none later.
     """
     from gputui.engine.files.leadership import current_leader
-    from gputui.store.snapshot_file import SCHEMA
+    from gputui.store.queue_files import SCHEMA
 
     leader = current_leader(directory)
     reads = None if leader is None else stored if leader.schema is None else leader.schema
@@ -144,8 +144,8 @@ def _ask_leader(directory: Path, stored: int) -> None:
 
 def check_leader(options: Options) -> None:
     """Raise StoreError if an older scheduler runs that could not read what this gputui writes."""
-    from gputui.store.directory import QUEUE
-    from gputui.store.snapshot_file import read_meta
+    from gputui.store.files import QUEUE
+    from gputui.store.queue_files import read_meta
 
     if (found := read_meta(options.state / QUEUE)) is not None:
         _ask_leader(options.state, found[0].schema)

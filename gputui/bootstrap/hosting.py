@@ -155,7 +155,7 @@ def _adapters(options: Options, store_id: str, started: Callable[[], GpuProbe | 
 def _this_process(kind: str, *, stands_in: bool) -> Leader:
     import socket
 
-    from gputui.store.snapshot_file import SCHEMA  # the store is opened after the console's first frame
+    from gputui.store.queue_files import SCHEMA  # the store is opened after the console's first frame
 
     return Leader(
         os.getpid(),

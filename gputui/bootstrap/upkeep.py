@@ -99,7 +99,7 @@ def _record_backup(options: Options, folder: Path, now: datetime, problem: str =
 
 def make_directory(options: Options) -> None:
     """Create the state directory if it is missing, as the first submission would; raises StoreError."""
-    from gputui.store.directory import open_directory
+    from gputui.store.files import open_directory
 
     open_directory(options.state, options.settings.store.group)
 

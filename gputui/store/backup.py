@@ -33,12 +33,11 @@ from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreError, StoreFormatError
 from gputui.domain.finding import Finding
 from gputui.domain.settings import StoreSettings
-from gputui.store.directory import MARKER, QUEUE, open_directory
-from gputui.store.files import open_file, os_errors, sync_directory
+from gputui.store.files import MARKER, QUEUE, open_directory, open_file, os_errors, sync_directory
 from gputui.store.history import line_paths
 from gputui.store.lock import StoreLock
-from gputui.store.replica import LoadedQueue, Replica, lock_path
-from gputui.store.snapshot_file import read_meta
+from gputui.store.queue_files import lock_path, read_meta
+from gputui.store.replica import LoadedQueue, Replica
 
 _PIECE = 1 << 20
 

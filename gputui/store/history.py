@@ -24,11 +24,10 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.runs import Run, Runs, Spans, divided, find, ids, joined_spans
 from gputui.domain.units import plural
-from gputui.store.codec import JOBS, UNREADABLE, Document, decode_job, part_of_entry, runs_in
+from gputui.store.codec import JOBS, UNREADABLE, Document, decode_job, is_id, part_of_entry, runs_in
 from gputui.store.files import FileAccess, FileStamp, append_lines, open_file, os_errors, read_file, stamp_of
-from gputui.store.replica import AuditKey, ids_of
+from gputui.store.queue_files import SCHEMA, AuditKey, Table, check_schema, migrate, parse_month
 from gputui.store.retention import month_of
-from gputui.store.snapshot_file import SCHEMA, Table, check_schema, migrate, parse_month
 
 if TYPE_CHECKING:
     from gputui.domain.job_record import JobRecord
@@ -233,7 +232,7 @@ class HistoryFiles(Struct):
         known = self._old.get(path)
         if known is None or known[0] != stamp:
             keys = self._old_jobs(path)
-            known = self._old[path] = (stamp, frozenset(map(str, ids_of(keys))))
+            known = self._old[path] = (stamp, frozenset(str(int(key)) for key in keys if is_id(key)))
         return known[1]
 
     def _old_jobs(self, path: Path) -> Table:

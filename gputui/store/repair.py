@@ -41,10 +41,11 @@ from gputui.store.codec import (
     iter_ids,
     resolve_overlaps,
 )
-from gputui.store.directory import QUEUE, open_directory
 from gputui.store.files import (
+    QUEUE,
     FileAccess,
     keep_ranges,
+    open_directory,
     open_file,
     os_errors,
     read_file,
@@ -53,24 +54,21 @@ from gputui.store.files import (
     write_whole,
 )
 from gputui.store.history import AuditFiles, HistoryFiles, KeyedEntry, entry_of, job_of, line_paths
-from gputui.store.journal import JournalEntry, WriteRecord, journal_lines, read_record_at
 from gputui.store.lock import StoreLock
-from gputui.store.replica import (
-    LoadedQueue,
-    Replica,
-    Rescue,
-    journal_path,
-    lock_path,
-    read_rescue,
-    rescue_paths,
-)
-from gputui.store.snapshot_file import (
+from gputui.store.queue_files import (
     SCHEMA,
+    JournalEntry,
     Meta,
     Tables,
+    WriteRecord,
+    journal_lines,
+    journal_path,
+    lock_path,
     new_store_id,
     parse_month,
+    read_record_at,
 )
+from gputui.store.replica import LoadedQueue, Replica, Rescue, read_rescue, rescue_paths
 from gputui.store.storage import begin_queue, journals, next_generation
 
 _ERRORS = (GputuiError, msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError)

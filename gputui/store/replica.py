@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,19 +18,28 @@ from msgspec import Struct, field
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreError, StoreFormatError
-from gputui.store.codec import JOBS, Document, gc_paused, highest_id, is_id
+from gputui.store.codec import JOBS, Document, gc_paused, highest_id
 from gputui.store.files import MAX_READ, FileAccess, FileStamp, open_file, os_errors, stamp_of, too_large, write_whole
-from gputui.store.journal import (
+from gputui.store.queue_files import (
+    SCHEMA,
+    AuditKey,
     JournalEntry,
     JournalLine,
     Loss,
+    Meta,
+    QueueFiles,
+    Tables,
     WriteRecord,
     acknowledged,
     journal_lines,
+    journal_path,
+    lock_path,
     loss_of,
+    migrate,
+    read_meta,
     read_record_at,
+    read_snapshot,
 )
-from gputui.store.snapshot_file import SCHEMA, Meta, SnapshotFile, Tables, migrate, read_meta, read_snapshot
 
 _TRIES = 1000
 _CRC = 8
@@ -38,19 +47,7 @@ _MAX_SALVAGE = 1_000_000
 """Most by which the next id that a damaged line seems to have had may exceed the one known before."""
 _JUDGE_AGAIN = 5.0
 """Seconds after which damaged files are read again even if they look unchanged."""
-AuditKey = tuple[int, int, int]
-"""Unique key of an audit entry: generation, offset of its journal line, index in the line."""
 Fingerprint = tuple[object, ...]
-
-
-def journal_path(snapshot: Path, generation: int) -> Path:
-    """Return the path of the journal of a generation."""
-    return snapshot.with_name(f"{snapshot.name}.wal.{generation}")
-
-
-def lock_path(snapshot: Path) -> Path:
-    """Return the path of the lock file, which holds the record of the last write."""
-    return snapshot.with_name(f"{snapshot.name}.lock")
 
 
 class LoadedQueue(Struct):
@@ -73,16 +70,6 @@ class LoadedQueue(Struct):
     audit: list[tuple[AuditKey, Document]] = field(default_factory=list)
     touched: set[str] | None = None
     """Keys of jobs that changed since the reader of jobs last emptied it; None when any may have changed."""
-
-
-class QueueFiles(Struct):
-    """Snapshot and journal, read together, with their loss if any."""
-
-    snapshot: SnapshotFile
-    journal: int | None
-    data: bytes
-    lines: list[JournalLine]
-    loss: Loss | None
 
 
 class OwnLine(NamedTuple):
@@ -332,11 +319,6 @@ class Replica(Struct, eq=False, weakref=True):
         self.damage[f"{path}: the line at byte {line.start} is damaged and was passed over"] = None
         if line.salvaged_id is not None and state.next_id < line.salvaged_id <= state.next_id + _MAX_SALVAGE:
             state.next_id = line.salvaged_id
-
-
-def ids_of(table: Iterable[str]) -> Iterator[int]:
-    """Return the ids among the keys of a table; hand-written keys may not be ids."""
-    return (int(key) for key in table if is_id(key))
 
 
 def _is_short(state: LoadedQueue, record: WriteRecord | None) -> bool:

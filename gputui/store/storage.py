@@ -34,18 +34,25 @@ from gputui.store.files import (
     sync_directory,
 )
 from gputui.store.history import AuditFiles
-from gputui.store.journal import JournalEntry, Loss, WriteRecord, encode_line, read_record, read_record_at
 from gputui.store.lock import StoreLock
-from gputui.store.replica import (
-    LoadedQueue,
-    OwnLine,
-    Replica,
+from gputui.store.queue_files import (
+    META,
+    SCHEMA,
+    JournalEntry,
+    Loss,
+    Meta,
+    Table,
+    Tables,
+    WriteRecord,
+    encode_line,
     journal_path,
     lock_path,
-    rescue_paths,
-    write_rescue,
+    read_meta,
+    read_record,
+    read_record_at,
+    write_snapshot,
 )
-from gputui.store.snapshot_file import META, SCHEMA, Meta, Table, Tables, read_meta, write_snapshot
+from gputui.store.replica import LoadedQueue, OwnLine, Replica, rescue_paths, write_rescue
 
 
 def journals(snapshot: Path) -> dict[int, Path]:

@@ -42,13 +42,11 @@ from gputui.store.codec import (
     runs_in,
     without_ids,
 )
-from gputui.store.directory import QUEUE, open_directory
+from gputui.store.files import QUEUE, open_directory
 from gputui.store.history import HistoryFiles, latest, submission_entries
-from gputui.store.journal import JournalEntry
 from gputui.store.lock import ChangeWatch, StoreLock, log_waiting
-from gputui.store.replica import lock_path
+from gputui.store.queue_files import JournalEntry, Meta, lock_path, new_store_id, read_meta
 from gputui.store.retention import Trimmer, ended_at, jobs_to_archive, month_of
-from gputui.store.snapshot_file import Meta, new_store_id, read_meta
 from gputui.store.storage import JournalDB, JournalStorage, check_not_orphaned, kept_journals
 from gputui.store.warrants import Warrants
 

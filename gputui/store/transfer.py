@@ -37,12 +37,19 @@ from gputui.store.codec import (
     highest_id,
     is_id,
 )
-from gputui.store.directory import QUEUE, check_file_system, open_directory
-from gputui.store.files import FileAccess, append_lines, os_errors, sync_directory
+from gputui.store.files import (
+    QUEUE,
+    FileAccess,
+    append_lines,
+    check_file_system,
+    open_directory,
+    os_errors,
+    sync_directory,
+)
 from gputui.store.history import AuditFiles, entry_of, job_line, job_of
 from gputui.store.lock import StoreLock
-from gputui.store.replica import LoadedQueue, lock_path
-from gputui.store.snapshot_file import SCHEMA, Meta, Tables, parse_month
+from gputui.store.queue_files import SCHEMA, Meta, Tables, lock_path, parse_month
+from gputui.store.replica import LoadedQueue
 from gputui.store.storage import begin_queue
 
 _OF_THE_SYSTEM = {"lost+found"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.store.snapshot_file import SCHEMA
+from gputui.store.queue_files import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 SCHEMA_2 = "2b60c9b50cca"

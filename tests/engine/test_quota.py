@@ -21,7 +21,7 @@ from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
-from gputui.store.journal import read_record
+from gputui.store.queue_files import read_record
 from tests.factories import ACTOR, FakeClock, job, spec
 from tests.memory_store import MemoryJobStore
 

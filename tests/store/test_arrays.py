@@ -19,7 +19,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
-from gputui.store.snapshot_file import SCHEMA, check_schema
+from gputui.store.queue_files import SCHEMA, check_schema
 from gputui.store.storage import raw_documents
 from tests.factories import ACTOR, NOW, job, running, uuid
 from tests.lane import examples

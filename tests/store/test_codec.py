@@ -34,7 +34,7 @@ from gputui.store.codec import (
     encode_job,
     encode_recurring,
 )
-from gputui.store.journal import JournalEntry, encode_line
+from gputui.store.queue_files import JournalEntry, encode_line
 from tests.factories import NOW, job, recurring
 from tests.lane import examples
 

@@ -21,8 +21,8 @@ from gputui.domain.job_spec import DEFAULT_BACKOFF, GpuRequest
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.files import access_for
-from gputui.store.journal import JournalEntry, read_record
 from gputui.store.lock import StoreLock
+from gputui.store.queue_files import JournalEntry, read_record
 from gputui.store.replica import Replica
 from gputui.store.storage import JournalDB
 from tests.factories import ACTOR, NOW, job

@@ -12,7 +12,7 @@ import pytest
 
 from gputui.domain.errors import StoreBusyError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.store import TinyJobStore
-from gputui.store.journal import read_record_at
+from gputui.store.queue_files import read_record_at
 from gputui.store.repair import verify_directory
 from gputui.store.replica import rescue_paths
 from tests.factories import ACTOR, job

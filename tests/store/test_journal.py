@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from gputui.store import TinyJobStore
-from gputui.store.journal import JournalEntry, encode_line, journal_lines
+from gputui.store.queue_files import JournalEntry, encode_line, journal_lines
 from tests.factories import ACTOR, job
 
 LINE = encode_line(JournalEntry({"jobs": {"1": {"name": "a"}}}, next_id=7))

@@ -18,8 +18,7 @@ from gputui.domain.errors import StoreAccessError, StoreError, StoreFullError
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
-from gputui.store.directory import check_file_system, file_system_of
-from gputui.store.files import store_error
+from gputui.store.files import check_file_system, file_system_of, store_error
 from tests.factories import ACTOR, NOW, job
 
 IS_ROOT = os.geteuid() == 0
@@ -360,7 +359,7 @@ def test_a_machine_without_proc_is_trusted(tmp_path: Path) -> None:
 
 
 def test_the_store_checks_its_file_system(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputui.store.directory.file_system_of", lambda *_, **__: "nfs4")
+    monkeypatch.setattr("gputui.store.files.file_system_of", lambda *_, **__: "nfs4")
     with pytest.raises(StoreAccessError, match="nfs4"):
         TinyJobStore(directory)
     assert not directory.exists()

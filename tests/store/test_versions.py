@@ -16,8 +16,8 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Leader
 from gputui.engine.files.leadership import Leadership
 from gputui.store import TinyJobStore
+from gputui.store.queue_files import MIGRATIONS, SCHEMA
 from gputui.store.repair import repair_of
-from gputui.store.snapshot_file import MIGRATIONS, SCHEMA
 from tests.factories import ACTOR, NOW, job
 
 SCHEMAS = {"0.1.0": 3, "0.2.0": 3}

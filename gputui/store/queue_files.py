@@ -1,32 +1,190 @@
-"""Journal: one line per transaction, `CRC32 NEXT_ID JSON`, synced before the change is acknowledged.
+"""Files of the queue: snapshot, journal, and the record of the last write in the lock file.
 
-The JSON object has `t`, changed documents by table and id (null: removed), and `a`, audit entries. The checksum is
-eight hexadecimal digits and covers the rest of the line.
+The snapshot `queue.json` is an ordinary TinyDB file that is replaced as a whole. Files of every released schema stay
+readable.
 
-The record of the last write is kept in the lock file, written after its journal line was synced, so it is never ahead
-of the journal: a snapshot or journal that is behind the record has lost something. The record itself may be old, torn
-or missing; it then proves less, never more. Damaged lines at the end, beyond the record, count as torn: written in part
-as the power failed, and never acknowledged. For that the first record of each journal is synced before its first line.
+A line of the journal is a transaction, `CRC32 NEXT_ID JSON`, synced before the change is acknowledged. The JSON object
+has `t`, changed documents by table and id (null: removed), and `a`, audit entries. The checksum is eight hexadecimal
+digits and covers the rest of the line.
+
+The record is written after its journal line was synced, so it is never ahead of the journal: a snapshot or journal that
+is behind the record has lost something. The record itself may be old, torn or missing; it then proves less, never more.
+Damaged lines at the end, beyond the record, count as torn: written in part as the power failed, and never acknowledged.
+For that the first record of each journal is synced before its first line.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.domain.decoding import decode_json
-from gputui.domain.errors import InputError, StoreDamagedError, StoreError
+from gputui.domain.decoding import convert, decode_json
+from gputui.domain.errors import InputError, StoreDamagedError, StoreError, StoreFormatError, StoreNewerError
 from gputui.store.codec import JOBS, Document, highest_id
-from gputui.store.files import FileStamp, open_file
-from gputui.store.snapshot_file import Meta
+from gputui.store.files import (
+    FileAccess,
+    FileStamp,
+    PutInPlace,
+    open_file,
+    os_errors,
+    read_file,
+    replace_file,
+    stamp_of,
+    write_whole,
+)
+
+Table = dict[str, Any]
+Tables = dict[str, Table]
+
+SCHEMA = 3
+"""Current schema. Raised only if an older gputui would misread the files; a new key alone is no reason.
+
+Whoever raises it raises the version of gputui too: `tests/store/test_versions.py` keeps the schema of each version.
+"""
+
+
+def check_schema(schema: int, path: Path) -> None:
+    """Raise StoreNewerError for a schema newer than ours, and StoreFormatError for one that never was."""
+    if schema < 1:
+        raise StoreFormatError(f"it has schema {schema}, which no gputui wrote", where=str(path), hint="correct it")
+    if schema > SCHEMA:
+        raise StoreNewerError(
+            f"it has schema {schema}; this gputui supports schemas up to {SCHEMA}",
+            where=str(path),
+            hint="upgrade gputui, and restart what still runs the older one",
+        )
+
+
+def migrate(tables: Tables, schema: int) -> None:
+    """Convert tables of an older schema to the current one, in place."""
+    for step in range(schema, SCHEMA):
+        MIGRATIONS[step](tables)
+
+
+def _priority_in_full(tables: Tables) -> None:
+    """Convert schema 1, which called the priority `prio`, on the job and in its spec."""
+    for document in tables.get("jobs", {}).values():
+        spec = document.get("spec") if isinstance(document, dict) else None  # by hand anything may be there
+        for holder in (document, spec):
+            if isinstance(holder, dict) and "prio" in holder:
+                holder["priority"] = holder.pop("prio")
+
+
+def _as_before(tables: Tables) -> None:
+    """Convert schema 2, which had a document for each element of an array; a schema 3 file may have those too."""
+
+
+MIGRATIONS: Mapping[int, Callable[[Tables], None]] = {1: _priority_in_full, 2: _as_before}
+"""Migration steps by the schema they start from."""
+
+
+def journal_path(snapshot: Path, generation: int) -> Path:
+    """Return the path of the journal of a generation."""
+    return snapshot.with_name(f"{snapshot.name}.wal.{generation}")
+
+
+def lock_path(snapshot: Path) -> Path:
+    """Return the path of the lock file, which holds the record of the last write."""
+    return snapshot.with_name(f"{snapshot.name}.lock")
+
+
+META = "_meta"
+_HEAD = 4096
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+class Meta(Struct, frozen=True):
+    """Header of the snapshot, stored in its table `_meta`, which is written first."""
+
+    generation: int
+    next_id: int
+    store_id: Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9]{1,40}\Z")]
+    """Part of the names of containers and directories; the pattern keeps paths out of a file that a group may write."""
+    schema: int = SCHEMA
+
+
+class SnapshotFile(Struct):
+    """Parsed content of `queue.json`."""
+
+    meta: Meta
+    tables: Tables
+    """Tables except `_meta`, in the schema of the file."""
+    stamp: FileStamp
+
+
+def read_snapshot(path: Path) -> SnapshotFile | None:
+    """Return the snapshot; None if there is none. Raises StoreError."""
+    with os_errors(path), suppress(FileNotFoundError):
+        data, status = read_file(path)
+        meta, tables = _parsed(data, path, Meta)
+        return SnapshotFile(meta, tables, stamp_of(status))
+    return None
+
+
+def read_meta(path: Path) -> tuple[Meta, FileStamp] | None:
+    """Return the header and stamp of the snapshot, from its first bytes if they suffice; None if there is none."""
+    with os_errors(path), suppress(FileNotFoundError):
+        head, status = read_file(path, _HEAD)
+        end = head.find(b"}}")
+        if head.startswith(b'{"_meta"') and end > 0:
+            return _parsed(head[: end + 2] + b"}", path, Meta)[0], stamp_of(status)
+        whole = read_snapshot(path)
+        return None if whole is None else (whole.meta, whole.stamp)
+    return None
+
+
+def write_snapshot(
+    path: Path, meta: Meta, tables: Tables, access: FileAccess, place: PutInPlace = replace_file
+) -> FileStamp:
+    """Replace the snapshot, durably; return its new identity."""
+    data = msgspec.json.encode({META: {"1": msgspec.to_builtins(meta)}, **tables})
+    return write_whole(path, data, access, place)
+
+
+class _MonthMeta(Struct):
+    schema: int = SCHEMA
+
+
+AnyMeta = TypeVar("AnyMeta", Meta, _MonthMeta)
+
+
+def parse_month(data: bytes, path: Path) -> Tables:
+    """Return the tables of a month of history of version 0.1, a TinyDB file, in the current schema."""
+    meta, tables = _parsed(data, path, _MonthMeta)
+    migrate(tables, meta.schema)
+    return tables
+
+
+def _parsed(data: bytes, path: Path, kind: type[AnyMeta]) -> tuple[AnyMeta, Tables]:
+    """Return the header and the other tables of a TinyDB file; raises StoreFormatError."""
+    try:
+        tables = decode_json(data, Tables) if data.strip() else {}
+    except msgspec.DecodeError as error:
+        hint = "put it back from a backup, or run `gputui state repair`; nothing was changed"
+        raise StoreFormatError(f"it cannot be read: {error}", where=str(path), hint=hint) from None
+    try:
+        meta = convert(tables.pop(META, {}).get("1", {}), kind)
+    except msgspec.ValidationError as error:
+        if kind is _MonthMeta:
+            raise StoreFormatError(f"not a history of gputui: {error}", where=str(path)) from None
+        hint = "name another state directory"
+        raise StoreFormatError(f"not a queue of gputui: {error}", where=str(path), hint=hint) from None
+    check_schema(meta.schema, path)
+    return meta, tables
+
+
+def new_store_id() -> str:
+    """Return a random id for a new queue."""
+    return "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(12))
+
 
 TableChanges = dict[str, dict[str, Document | None]]
 """Documents by table and id; None: removed."""
@@ -246,3 +404,17 @@ def loss_of(
         return None
     some = "the line" if len(damaged) == 1 else f"{len(damaged)} lines, the first"
     return Loss(journal, f"{some} at byte {damaged[0]} is damaged")
+
+
+AuditKey = tuple[int, int, int]
+"""Unique key of an audit entry: generation, offset of its journal line, index in the line."""
+
+
+class QueueFiles(Struct):
+    """Snapshot and journal, read together, with their loss if any."""
+
+    snapshot: SnapshotFile
+    journal: int | None
+    data: bytes
+    lines: list[JournalLine]
+    loss: Loss | None
