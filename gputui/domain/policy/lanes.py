@@ -292,8 +292,10 @@ class Bands:
 
     def at(self, now: float) -> Iterator[tuple[BandLevel, Band]]:
         """Yield the bands at that time, first to start first; lanes may be added and removed meanwhile."""
-        if now >= self._next:
-            self._promote(now)
+        if now >= self._next:  # some are promoted
+            self._next = _FOREVER
+            for lane in [lane for band in self._bands.values() for lanes in band.values() for lane in lanes.values()]:
+                self.put(lane, now)
         last: BandLevel = (_FOREVER, _FOREVER)
         while True:
             if not self._order:
@@ -303,11 +305,6 @@ class Bands:
                 return
             last = self._order[place]
             yield last, self._bands[last]
-
-    def _promote(self, now: float) -> None:
-        self._next = _FOREVER
-        for lane in [lane for band in self._bands.values() for lanes in band.values() for lane in lanes.values()]:
-            self.put(lane, now)
 
 
 _Ranked: TypeAlias = tuple[float, float, JobId, float, JobId, Lane]

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct, field
 
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import Gpu, HealthCode
+from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, Placement
 from gputui.domain.job_spec import JobId, runtime_name
 from gputui.domain.policy.decide import Outcome, decide
@@ -77,10 +77,16 @@ class GateContext(Struct, dict=True):
         cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime, *, as_submitter: bool = False
     ) -> GateContext:
         """Return the facts that a snapshot shows."""
-        member = _member(snapshot)
+        leader, member = (
+            snapshot.leader,
+            None,
+        )  # the scheduler, if it is not root and some jobs have to run as another user
+        if leader is not None and leader.uid not in {None, 0} and any(job.spec.warrant for job in snapshot.jobs):
+            member = leader  # it is not root, and some jobs have to run as another user
         runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
         docker = runtimes.get("docker")
-        gives = engine_support(docker.gpus if docker else None, _present(snapshot))
+        present = [view.gpu for view in snapshot.gpus if view.health.code is not HealthCode.LOST]  # as for the engine
+        gives = engine_support(docker.gpus if docker else None, present)
         gates, guard = _gates(snapshot, runtimes, gives, member), FastFailureGuard.of(snapshot.jobs, settings)
         return cls(
             now=now,
@@ -178,14 +184,6 @@ def _refused(job: Job, situation: GateContext) -> Reason | None:
     return Reason(PendingReason.NODE_UNKNOWN, found.sentence) if found else None
 
 
-def _member(snapshot: Snapshot) -> Leader | None:
-    """Return the scheduler, if it is not root and some jobs have to run as another user."""
-    leader = snapshot.leader
-    if leader is None or leader.uid in {None, 0}:
-        return None
-    return leader if any(job.spec.warrant for job in snapshot.jobs) else None
-
-
 def _anothers(job: Job, situation: GateContext) -> Reason | None:
     """Return why a job that runs as its submitter has to wait for another scheduler."""
     leader, warrant = situation.member, job.spec.warrant
@@ -195,11 +193,6 @@ def _anothers(job: Job, situation: GateContext) -> Reason | None:
         return None
     who = f"{leader.user} schedules here, and this is a job of {job.submitted_by or 'another user'}"
     return Reason(PendingReason.NODE_UNKNOWN, f"{who}: only a scheduler that runs as root can run jobs as other users")
-
-
-def _present(snapshot: Snapshot) -> list[Gpu]:
-    """Return all GPUs except lost ones, which the engine does not know either."""
-    return [view.gpu for view in snapshot.gpus if view.health.code is not HealthCode.LOST]
 
 
 def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
@@ -309,30 +302,20 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCach
     `known` caches facts of an earlier plan; it only saves work.
     """
     context, waiting, gated, outcome = decide_starts(snapshot, settings, now, known)
-    reach = Reach()
+    reach, hold = Reach(), outcome.hold
     forecast = expected_starts(context, gated.line, settings.policy.forecast_jobs, reach)
     return Plan(
         starts=tuple(Placement(run.id, context.gpus.uuids(run.grant), run.gpu_share) for run in outcome.starts),
         order=waiting.ids(),
         reasons=Reasons(context, outcome, waiting, gated),
-        reservations=_reservations(context, outcome),
-        preemptions=_preemptions(outcome),
+        reservations=(Placement(hold.id, context.gpus.uuids(hold.grant)),) if hold else (),
+        preemptions=tuple(Preemption(victim, hold.id) for victim in hold.preempts) if hold else (),
         forecast=forecast,
         forecast_until=context.when(reach.at) if reach.is_short else None,
-        promised_at=context.when(outcome.hold.at) if outcome.hold else None,
+        promised_at=context.when(hold.at) if hold else None,
         fragmentation=fragmentation(context),
         windows=context.windows,
     )
-
-
-def _reservations(context: PlanningContext, outcome: Outcome) -> tuple[Placement, ...]:
-    hold = outcome.hold
-    return (Placement(hold.id, context.gpus.uuids(hold.grant)),) if hold else ()
-
-
-def _preemptions(outcome: Outcome) -> tuple[Preemption, ...]:
-    hold = outcome.hold
-    return tuple(Preemption(victim, hold.id) for victim in hold.preempts) if hold else ()
 
 
 def fragmentation(context: PlanningContext) -> int:

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.fairshare import usage_ratios
 from gputui.domain.policy.gpus.placement import is_plain
 from gputui.domain.policy.lanes import FIRST, LaneKey, Waiting, credit, level, scores
@@ -99,15 +98,12 @@ class OrderCache:
         if len(self._seen) > 2 * len(context.waiting) + _FEW:
             self._seen = {}
         elif basis != self._basis:  # a job has ended, so that jobs of its kind have another planned runtime
-            self._plan_anew(context.durations)
+            for job_id, seen in self._seen.items():
+                planned = context.durations.seconds(seen.job)
+                if planned != seen.planned:
+                    self._seen[job_id] = _Seen(seen.job, _kind(seen.job, planned), planned, seen.items)
         self._basis = basis
         return self._seen
-
-    def _plan_anew(self, durations: Durations) -> None:
-        for job_id, seen in self._seen.items():
-            planned = durations.seconds(seen.job)
-            if planned != seen.planned:
-                self._seen[job_id] = _Seen(seen.job, _kind(seen.job, planned), planned, seen.items)
 
 
 _FEW = 1000

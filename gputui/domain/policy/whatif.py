@@ -24,7 +24,6 @@ from gputui.domain.action import (
     Top,
     put,
 )
-from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health
 from gputui.domain.job import Job
@@ -136,7 +135,12 @@ def change_of(action: Action, at: datetime) -> SnapshotChange:
             return lambda snapshot: reduce(lambda changed, change: change(changed), moves, snapshot)
         case EditJobs():
             edit = action.edit
-            return _changed_jobs(action.ids, lambda job: edit.on(job, at) if _may_edit(job, edit) else job, at)
+
+            def edited(job: Job) -> Job:
+                may = job.state is JobState.PENDING or (job.state.is_active and edit.suits_running)
+                return edit.on(job, at) if may else job
+
+            return _changed_jobs(action.ids, edited, at)
         case Hold() | Release() | SetPriority() | Top():
             return _changed_jobs(action.ids, lambda job: action.apply(job, at, ""), at)
         case _:
@@ -201,10 +205,6 @@ def _resumed(uuids: Iterable[str]) -> SnapshotChange:
         return replace(back, state=_undrained(back)) if view.state is GpuState.DRAINED else back
 
     return lambda snapshot: _with_views(snapshot, change)
-
-
-def _may_edit(job: Job, edit: Edit) -> bool:
-    return job.state is JobState.PENDING or (job.state.is_active and edit.suits_running)
 
 
 def replaced(job: Job) -> SnapshotChange:

@@ -477,7 +477,14 @@ def recently_freed(jobs: Iterable[Job], gpus: GpuIndex, now: datetime) -> tuple[
         ended_at = job.attempts[-1].ended_at if job.attempts else None
         if ended_at is not None and now - ended_at < SETTLING:
             freed.update(job.attempts[-1].gpus)
-    return gpu_masks(gpus, lambda row: _is_settling(row, freed))
+
+    def is_settling(row: GpuView) -> bool:  # it was just released, and only a fresh, idle reading is missing
+        if not _may_settle(row):
+            return False
+        claimed = any(holder.kind == "container" for holder in row.holders)
+        return row.why == AWAITED or (row.gpu.uuid in freed and not claimed and row.health.is_schedulable)
+
+    return gpu_masks(gpus, is_settling)
 
 
 def gpu_masks(gpus: GpuIndex, wanted: Callable[[GpuView], bool]) -> tuple[int, ...]:
@@ -487,11 +494,3 @@ def gpu_masks(gpus: GpuIndex, wanted: Callable[[GpuView], bool]) -> tuple[int, .
 
 def _may_settle(row: GpuView) -> bool:
     return row.state in {GpuState.UNKNOWN, GpuState.FOREIGN} and row.drain is None
-
-
-def _is_settling(row: GpuView, freed: set[str]) -> bool:
-    """Return whether it was just released and only a fresh, idle reading is missing."""
-    if not _may_settle(row):
-        return False
-    claimed = any(holder.kind == "container" for holder in row.holders)
-    return row.why == AWAITED or (row.gpu.uuid in freed and not claimed and row.health.is_schedulable)
