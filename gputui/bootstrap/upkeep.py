@@ -14,12 +14,11 @@ from msgspec.structs import replace
 
 from gputui import __version__
 from gputui.domain.errors import GputuiError, StoreFormatError
-from gputui.domain.finding import Finding
+from gputui.domain.kept_data import Finding
 
 if TYPE_CHECKING:
     from gputui.config import Options
-    from gputui.domain.backup_record import BackupRecord
-    from gputui.domain.kept_data import KeptData
+    from gputui.domain.kept_data import BackupRecord, KeptData
 
 
 def kept_data(options: Options) -> list[KeptData]:
@@ -87,7 +86,7 @@ def scheduled_backup(
 
 def _record_backup(options: Options, folder: Path, now: datetime, problem: str = "") -> None:
     """Record the result of a backup for the scheduler; raises GputuiError where that is not possible."""
-    from gputui.domain.backup_record import BackupRecord
+    from gputui.domain.kept_data import BackupRecord
     from gputui.engine.files.backup_file import FILE, read_backup_record, write_backup_record
     from gputui.store.files import os_errors
 

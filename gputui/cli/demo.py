@@ -29,13 +29,13 @@ from gputui.domain.action import DrainGpus
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import cause_of_exit
 from gputui.domain.container import ContainerState
-from gputui.domain.error_line import find_error_line
 from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.gpu import Gpu
 from gputui.domain.gpu_history import TakenStep
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.keyed import keyed
+from gputui.domain.log_errors import find_error_line
 from gputui.domain.settings import (
     ClusterSettings,
     HookSettings,

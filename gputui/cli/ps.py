@@ -20,12 +20,12 @@ from gputui.domain.gpu_processes import (
     ProcessTarget,
     gpu_label,
     gpu_words,
+    parse_process_filter,
     process_rows,
     process_target,
     tree_of,
     with_host_values,
 )
-from gputui.domain.process_filter import parse_process_filter
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size

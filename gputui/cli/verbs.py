@@ -31,8 +31,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.domain.verb import Verb
-from gputui.domain.verbs import BY_NAME, JOB_VERB, PRIORITY_HELP, SIGNAL, SIGNALS
+from gputui.domain.verbs import BY_NAME, JOB_VERB, PRIORITY_HELP, SIGNAL, SIGNALS, Verb
 from gputui.ports.backend import DirectBackend
 from gputui.request import job_values
 

@@ -1,10 +1,31 @@
-"""Sizes and ages of the data kept about ended jobs, with the site's limits."""
+"""What is kept in a state directory: findings of a check, the last scheduled backup, and data about ended jobs."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
 from msgspec import Struct
+
+
+class BackupRecord(Struct, frozen=True):
+    """Result of the last backup into a directory."""
+
+    at: datetime
+    """Time at which it began."""
+    place: str
+    """Directory of the backups."""
+    problem: str = ""
+    """Why it is no good backup; empty if it is one."""
+    good_at: datetime | None = None
+    """Time of the last backup that was found good; None if there was none."""
+
+    @property
+    def sentence(self) -> str:
+        """Return the failure as a sentence; the text is empty if the backup is good."""
+        if not self.problem:
+            return ""
+        good = f"the last good one is of {self.good_at:%Y-%m-%d %H:%M} UTC" if self.good_at else "there is no good one"
+        return f"the backup of {self.at:%Y-%m-%d %H:%M} UTC into {self.place} failed: {self.problem}; {good}"
 
 
 class KeepLimits(Struct, frozen=True):
@@ -39,3 +60,18 @@ class KeptData(Struct, frozen=True):
         if self.limits.max_age is None or self.oldest_at is None:
             return is_large
         return is_large or now - self.oldest_at > self.limits.max_age + tolerance
+
+
+class Finding(Struct, frozen=True):
+    """Something that is not as gputui wrote it."""
+
+    where: str
+    """File, with a line or byte where that is known."""
+    text: str
+    is_harmless: bool = False
+    """True if no data is affected."""
+
+    @property
+    def sentence(self) -> str:
+        """Return it as a line."""
+        return f"{self.where}: {self.text}" + (" (harmless)" if self.is_harmless else "")

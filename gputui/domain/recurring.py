@@ -1,18 +1,284 @@
-"""Recurring jobs: the template, and which run of it is due."""
+"""Recurring jobs: the template, the times at which a crontab expression runs in a time zone, and which run is due.
+
+Clock changes are handled as documented in cron(8) of Vixie's cron in Debian. Changes of three hours and more are
+corrections: the new time counts. For smaller changes, an expression that runs at particular times (neither minute nor
+hour begins with `*`) runs right after the change if its time was skipped, and does not run again in a repeated hour. An
+expression with such a wildcard follows the wall clock: it runs twice in the repeated hour and not at all in the skipped
+one. Several runs that would be due right after a change are one run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta, tzinfo
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.audit import Actor
-from gputui.domain.cron import CORRECTION, latest_until, next_after
+from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.units import quoted
+
+WORDS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_PART = r"(\*|(\w{1,3})(?:-(\w{1,3}))?)(?:/(\d{1,4}))?"
+"""Compiled when it is first used: every console imports this module, and few read a crontab line."""
+
+
+class CronField(Struct, frozen=True):
+    """Field of a crontab line: its name and its allowed values."""
+
+    name: str
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+    """Names of three letters each, the first for `low`."""
+
+
+_FIELDS = (
+    CronField("minute", 0, 59),
+    CronField("hour", 0, 23),
+    CronField("day of month", 1, 31),
+    CronField("month", 1, 12, _MONTHS),
+    CronField("day of week", 0, 7, _DAYS),
+)
+
+
+class Crontab(Struct, frozen=True):
+    """Parsed expression. `matches` and `first_match` work with wall-clock times, without a zone."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    """Days of the week; Sunday is 0."""
+    is_either_day: bool
+    """True if both day fields are restricted; then a match of one suffices."""
+    is_fixed: bool
+    """True if neither minute nor hour begins with `*`, which matters when clocks change."""
+
+    def matches_day(self, day: date) -> bool:
+        """Return whether it runs at any time on that day."""
+        if day.month not in self.months:
+            return False
+        of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
+        return of_month or of_week if self.is_either_day else of_month and of_week
+
+    def first_match(self, start: datetime, end: datetime) -> datetime | None:
+        """Return the first minute, from `start` on and before `end`, at which it runs."""
+        day, at = start.date(), start.time()
+        while datetime.combine(day, time()) < end:
+            if day.month not in self.months:
+                day = (day.replace(day=28) + 4 * _DAY).replace(day=1)
+            else:
+                if self.matches_day(day) and (found := self._first_time(at)):
+                    match = datetime.combine(day, found)
+                    return match if match < end else None
+                day += _DAY
+            at = time()
+        return None
+
+    def _first_time(self, at: time) -> time | None:
+        minute = at.minute + bool(at.second or at.microsecond)
+        for hour in self.hours:
+            least = 0 if hour > at.hour else minute
+            found = next((one for one in self.minutes if one >= least), None) if hour >= at.hour else None
+            if found is not None:
+                return time(hour, found)
+        return None
+
+
+@lru_cache(maxsize=512)
+def parse(expression: str) -> Crontab:
+    """Parse an expression; raises InputError, also if it would never run."""
+    words = expression.split()
+    if len(words) == 1 and words[0].startswith("@"):
+        words = _of_word(words[0])
+    if len(words) != len(_FIELDS):
+        hint = "write five: minute, hour, day of month, month, day of week, in quotes, such as '30 2 * * 1-5'"
+        raise InputError(f"{quoted(expression)} has {len(words)} fields", where="cron", hint=hint)
+    minutes, hours, days, months, weekdays = (_values(*pair) for pair in zip(words, _FIELDS, strict=True))
+    crontab = Crontab(
+        minutes=tuple(sorted(minutes)),
+        hours=tuple(sorted(hours)),
+        days=days,
+        months=months,
+        weekdays=frozenset(day % 7 for day in weekdays),
+        is_either_day=not words[2].startswith("*") and not words[4].startswith("*"),
+        is_fixed=not words[0].startswith("*") and not words[1].startswith("*"),
+    )
+    _check_possible(crontab, expression)
+    return crontab
+
+
+def _of_word(word: str) -> list[str]:
+    if word.lower() not in WORDS:
+        known = ", ".join(WORDS)
+        raise InputError(f"{quoted(word)} is not known", where="cron", hint=f"there are {known}")
+    return WORDS[word.lower()].split()
+
+
+def _check_possible(crontab: Crontab, expression: str) -> None:
+    """Refuse impossible dates such as 31 February. With a day of the week there is always a match."""
+    if not crontab.is_either_day and all(_LONGEST[month - 1] < min(crontab.days) for month in crontab.months):
+        text = f"{quoted(expression)} never matches: no month it names has a day {min(crontab.days)}"
+        raise InputError(text, where="cron", hint="correct the day of month, or the month")
+
+
+def _values(text: str, field: CronField) -> frozenset[int]:
+    return frozenset(value for part in text.split(",") for value in _range(part, field))
+
+
+def _range(part: str, field: CronField) -> range:
+    match = re.fullmatch(_PART, part, re.ASCII)
+    if not match:
+        raise _wrong(part, field, f"write {field.low}-{field.high}, *, */2, or a list with commas")
+    whole, first, last, step = match.groups()
+    if step is not None and (not int(step) or (whole != "*" and last is None)):
+        raise _wrong(part, field, f"a step is above 0 and follows * or a range: {field.low}-{field.high}/2")
+    if whole == "*":
+        return range(field.low, field.high + 1, int(step or 1))
+    low = _value(first, field, part)
+    high = low if last is None else _value(last, field, part)
+    if field.names == _DAYS and high == 0 < low:
+        high = 7  # sat-sun: Sunday is also the last day of the week
+    if high < low:
+        raise _wrong(part, field, "write the smaller first, or two ranges with a comma")
+    return range(low, high + 1, int(step or 1))
+
+
+def _value(text: str, field: CronField, part: str) -> int:
+    if text.lower() in field.names:
+        return field.low + field.names.index(text.lower())
+    if not text.isdigit() or not field.low <= int(text) <= field.high:
+        names = f", or {field.names[0]} to {field.names[-1]}" if field.names else ""
+        raise _wrong(part, field, f"{field.low} to {field.high}{names}")
+    return int(text)
+
+
+def _wrong(part: str, field: CronField, hint: str) -> InputError:
+    return InputError(f"{quoted(part)} is not a valid {field.name}", where="cron", hint=hint)
+
+
+CORRECTION = timedelta(hours=3)
+"""Size from which a change of the clock counts as a correction."""
+_MINUTE = timedelta(minutes=1)
+_DAY = timedelta(days=1)
+_STRETCH = timedelta(days=90)
+"""Span of one search for the next clock change."""
+_HORIZON = timedelta(days=366 * 45)
+"""Longest gap of an expression: 29 February falls on each day of the week within 40 years."""
+_ZERO = timedelta(0)
+
+
+class Stretch(Struct, frozen=True):
+    """Period during which the zone's offset does not change."""
+
+    begin: datetime
+    end: datetime
+    before: timedelta
+    """Offset before `begin`."""
+    offset: timedelta
+
+    @property
+    def change(self) -> timedelta:
+        """Amount by which clocks go forward at its start; zero for a correction."""
+        change = self.offset - self.before
+        return change if abs(change) < CORRECTION else _ZERO
+
+
+def next_after(expression: str, zone: tzinfo, at: datetime) -> datetime:
+    """Return the first run after `at`, in UTC; raises InputError for an invalid expression."""
+    crontab, at = parse(expression), at.astimezone(UTC)
+    for stretch in _stretches(zone, at - CORRECTION, at + _HORIZON):
+        found = _first_run(crontab, stretch, at)
+        if found is not None:
+            return found
+    raise InputError("it never matches", where="cron")
+
+
+def latest_until(expression: str, zone: tzinfo, first: datetime, until: datetime) -> datetime:
+    """Return the last run that is not after `until`, starting from the run at `first`."""
+    latest, later = first, until
+    while latest + _MINUTE <= later:  # runs are at least a minute apart: halve the remaining interval
+        middle = latest + (later - latest) / 2
+        run = next_after(expression, zone, middle)
+        if run <= later:
+            latest = run
+        else:
+            later = middle
+    return latest
+
+
+def _first_run(crontab: Crontab, stretch: Stretch, at: datetime) -> datetime | None:
+    """Return the first run in the stretch that is after `at`."""
+    fixed_change = stretch.change if crontab.is_fixed else _ZERO
+    begin, offset = _wall(stretch.begin, stretch.offset), stretch.offset
+    if fixed_change > _ZERO and stretch.begin > at and crontab.first_match(begin - fixed_change, begin):
+        return stretch.begin
+    repeated = max(_ZERO, -fixed_change)
+    start = max(begin + repeated, _wall(at, offset).replace(second=0, microsecond=0) + _MINUTE)
+    found = crontab.first_match(start, _wall(stretch.end, offset))
+    return None if found is None else (found - offset).replace(tzinfo=UTC)
+
+
+def _wall(at: datetime, offset: timedelta) -> datetime:
+    """Return the wall-clock time at that offset from UTC."""
+    return at.replace(tzinfo=None) + offset
+
+
+def _stretches(zone: tzinfo, begin: datetime, until: datetime) -> Iterator[Stretch]:
+    before = offset = _offset(zone, begin)
+    while begin < until:
+        end = _next_change(zone, begin, begin + _STRETCH)
+        yield Stretch(begin, end, before, offset)
+        begin, before, offset = end, offset, _offset(zone, end)
+
+
+def _next_change(zone: tzinfo, begin: datetime, until: datetime) -> datetime:
+    """Return the next change of the UTC offset before `until`, else `until`. No zone changes twice within a day."""
+    offset = _offset(zone, begin)
+    low = begin
+    while low < until:
+        high = min(low + _DAY, until)
+        if _offset(zone, high) != offset:
+            return _bisected(zone, low, high, offset)
+        low = high
+    return until
+
+
+def _bisected(zone: tzinfo, low: datetime, high: datetime, offset: timedelta) -> datetime:
+    """Return the first moment, to the second, at which the offset is no longer `offset`."""
+    first = low.replace(microsecond=0)
+    left, right = 0, int((high - first).total_seconds()) + 1
+    while right - left > 1:
+        middle = (left + right) // 2
+        if _offset(zone, first + timedelta(seconds=middle)) == offset:
+            left = middle
+        else:
+            right = middle
+    return first + timedelta(seconds=right)
+
+
+def _offset(zone: tzinfo, at: datetime) -> timedelta:
+    return at.astimezone(zone).utcoffset() or _ZERO
+
 
 LATE = timedelta(minutes=1)
 """Delay after which a run counts as missed."""

@@ -31,7 +31,7 @@ from msgspec import Struct, field
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreError, StoreFormatError
-from gputui.domain.finding import Finding
+from gputui.domain.kept_data import Finding
 from gputui.domain.settings import StoreSettings
 from gputui.store.files import MARKER, QUEUE, open_directory, open_file, os_errors, sync_directory
 from gputui.store.history import line_paths

@@ -25,8 +25,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, listed, plural
-from gputui.domain.verb import Verb
-from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP
+from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP, Verb
 from gputui.engine.actions.controls import beneficiary
 from gputui.tui.messages import ActionRequested
 from gputui.tui.present.gpu_rows import Labels

@@ -18,11 +18,10 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.cli.checks import CheckLevel, driver, engine, state
 from gputui.cli.checks.engine import EngineHost
-from gputui.domain.backup_record import BackupRecord
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.errors import StoreAccessError
 from gputui.domain.gpu import Health, HealthCode, ProbeCode, ProbeReading, ProbeStatus
-from gputui.domain.kept_data import KeepLimits, KeptData
+from gputui.domain.kept_data import BackupRecord, KeepLimits, KeptData
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Leader, Snapshot
 from tests.cli.conftest import KeptStore, Run

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gputui.domain.cron import latest_until, next_after, parse
 from gputui.domain.errors import InputError
+from gputui.domain.recurring import latest_until, next_after, parse
 from tests.lane import examples
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.cause import Cause, CauseCode, with_error
-from gputui.domain.error_line import SHOWN, find_error_line
+from gputui.domain.log_errors import SHOWN, find_error_line
 
 TRACEBACK = """\
 Traceback (most recent call last):

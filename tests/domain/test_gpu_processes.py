@@ -11,14 +11,15 @@ from gputui.domain.container import ProcessRow
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import GpuProcess, GpuState, Holder
 from gputui.domain.gpu_processes import (
+    PROCESS_FIELDS,
     GpuProcessRow,
     gpu_words,
+    parse_process_filter,
     process_rows,
     process_target,
     tree_of,
     with_host_values,
 )
-from gputui.domain.process_filter import PROCESS_FIELDS, parse_process_filter
 from tests.factories import GIB, running, sample, snapshot, uuid, view
 
 JUPYTER = "f00d" * 16

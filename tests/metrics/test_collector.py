@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from gputui.domain.attempt import Attempt
-from gputui.domain.backup_record import BackupRecord
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, Gpu, GpuSample, GpuState, Health, HealthCode, Holder, ProbeCode, ProbeStatus
@@ -20,6 +19,7 @@ from gputui.domain.host import DiskUse, HostSample
 from gputui.domain.job import Job
 from gputui.domain.job_changes import JobChanges
 from gputui.domain.job_spec import GpuRequest
+from gputui.domain.kept_data import BackupRecord
 from gputui.domain.policy.fairshare import fair_share_factor
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.tenant_usage import tenant_usage

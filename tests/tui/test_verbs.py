@@ -17,8 +17,18 @@ from gputui.domain.keyed import with_keys
 from gputui.domain.policy.whatif import change_of
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
 from gputui.domain.state import JobState
-from gputui.domain.verb import BaseVerb, FormVerb, Verb, Who
-from gputui.domain.verbs import FORM_VERBS, GPU_VERBS, JOB_VERB, MOVE, SCHEDULER_VERBS, VERBS
+from gputui.domain.verbs import (
+    FORM_VERBS,
+    GPU_VERBS,
+    JOB_VERB,
+    MOVE,
+    SCHEDULER_VERBS,
+    VERBS,
+    BaseVerb,
+    FormVerb,
+    Verb,
+    Who,
+)
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.tui.actions import Undo, told

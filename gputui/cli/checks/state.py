@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from gputui.cli.checks import CheckLevel, DoctorCheck, fail, ok, warn
-from gputui.domain.backup_record import BackupRecord
 from gputui.domain.cluster import ENGINES, Capability, Caps, ClusterFault
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import GpuState, ProbeCode
-from gputui.domain.kept_data import KeptData
+from gputui.domain.kept_data import BackupRecord, KeptData
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot, Unreadable
 from gputui.domain.units import format_duration, format_size, plural

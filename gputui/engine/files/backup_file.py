@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from gputui.domain.backup_record import BackupRecord
 from gputui.domain.decoding import decode_json
+from gputui.domain.kept_data import BackupRecord
 from gputui.engine.files.file_modes import file_mode, read_file, replace_file
 
 FILE = "last-backup.json"

@@ -26,10 +26,10 @@ from gputui.domain.attempt import Attempt, BootTime
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.container_options import PublishedPort
-from gputui.domain.error_line import TAIL, find_error_line
 from gputui.domain.errors import InputError, NotFoundError, RuntimeFault, StoreError, WarrantError
 from gputui.domain.job import Job, Placement
 from gputui.domain.job_spec import JobId
+from gputui.domain.log_errors import TAIL, find_error_line
 from gputui.domain.log_fields import about
 from gputui.domain.policy.eligible_wait import end_wait
 from gputui.domain.policy.gpus import out_of_memory

@@ -11,8 +11,7 @@ from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
 from gputui.domain.synonyms import words_of
-from gputui.domain.verb import BaseVerb
-from gputui.domain.verbs import GPUS, JOBS, QUEUE, SCHEDULER
+from gputui.domain.verbs import GPUS, JOBS, QUEUE, SCHEDULER, BaseVerb
 from gputui.tui.keys import key_name
 
 __all__ = [

@@ -17,7 +17,10 @@ from gputui.domain.errors import InputError
 from gputui.domain.gpu import ALL_SHARES
 from gputui.domain.gpu_processes import (
     JOB,
+    PROCESS_FIELDS,
     GpuProcessRow,
+    ProcessFilter,
+    parse_process_filter,
     process_rows,
     process_target,
     summary,
@@ -26,7 +29,6 @@ from gputui.domain.gpu_processes import (
 )
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.process_filter import PROCESS_FIELDS, ProcessFilter, parse_process_filter
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.engine.actions.foreign_use import ForeignUse

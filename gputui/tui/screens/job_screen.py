@@ -19,8 +19,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
-from gputui.domain.verb import Verb
-from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
+from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS, Verb
 from gputui.tui.clipboard import copy
 from gputui.tui.commands.command import place_of
 from gputui.tui.commands.places import CAPABILITIES, CHANGING
