@@ -65,42 +65,39 @@ def run(options: Options) -> int:
 
     startup.limit_frame_rate(options)
     with startup.no_collections():
-        return _run(options, Path(tempfile.mkdtemp(prefix="gputui-demo-")))
+        directory = Path(tempfile.mkdtemp(prefix="gputui-demo-"))
+        from gputui.console.console import Console  # Textual comes with it
 
+        here, opened_at = _here(options, directory), bootstrap.clock().now()
+        backend, furnished = bootstrap.open_backend(here), threading.Event()
+        store = partial(hosting.store_of, backend)
+        arrivals = Arrivals(store, backend)
+        machine = hosting.DemoMachine(here, store)
 
-def _run(options: Options, directory: Path) -> int:
-    from gputui.console.console import Console  # Textual comes with it
+        def prepare() -> None:
+            try:
+                furnish(here, store(), backend, opened_at)
+            finally:
+                furnished.set()
+            arrivals.start()
 
-    here, opened_at = _here(options, directory), bootstrap.clock().now()
-    backend, furnished = bootstrap.open_backend(here), threading.Event()
-    store = partial(hosting.store_of, backend)
-    arrivals = Arrivals(store, backend)
-    machine = hosting.DemoMachine(here, store)
+        def past() -> Iterable[TakenStep]:
+            furnished.wait()
+            return hosting.demo_past(here, store(), opened_at - HISTORY)
 
-    def prepare() -> None:
-        try:
-            furnish(here, store(), backend, opened_at)
-        finally:
-            furnished.set()
-        arrivals.start()
-
-    def past() -> Iterable[TakenStep]:
-        furnished.wait()
-        return hosting.demo_past(here, store(), opened_at - HISTORY)
-
-    with closing(backend):
-        own_log.log_to_file(here.state)
-        return Console(
-            here,
-            backend,
-            lambda feed: hosting.make_behind(here, backend, feed, may_lead=True, made=machine.adapters),
-            may_lead=True,
-            foreign=machine.foreign_use(),
-            gpu_past=past,
-            hint=HINT,
-            prepare=prepare,
-            tidy_up=lambda: _tidy_up(here, store(), directory, arrivals),
-        ).run()
+        with closing(backend):
+            own_log.log_to_file(here.state)
+            return Console(
+                here,
+                backend,
+                lambda feed: hosting.make_behind(here, backend, feed, may_lead=True, made=machine.adapters),
+                may_lead=True,
+                foreign=machine.foreign_use(),
+                gpu_past=past,
+                hint=HINT,
+                prepare=prepare,
+                tidy_up=lambda: _tidy_up(here, store(), directory, arrivals),
+            ).run()
 
 
 def furnish(options: Options, store: JobStore, actions: Performer, now: datetime) -> None:

@@ -127,7 +127,15 @@ def export(session: Session, target: str, directory: Path | None, ids: tuple[tup
         sys.stdout.write("---\n".join(exported.text for _, exported in made))
         return
     for jobs, exported in made:
-        _write_new(directory / f"gputui-{jobs[0].id}.{_SUFFIXES[target]}", exported.text)
+        # write a new file that its user may read: it may contain secrets of the job's environment
+        path = directory / f"gputui-{jobs[0].id}.{_SUFFIXES[target]}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600, exist_ok=False)
+            path.write_text(exported.text, encoding="utf-8", errors="surrogateescape", newline="")
+        except OSError as error:
+            raise GputuiError(f"cannot be written: {error.strerror}", where=str(path)) from error
+        click.echo(str(path))
 
 
 def _exported(options: Options, target: str, jobs: tuple[Job, ...], key: str) -> Exported:
@@ -138,14 +146,3 @@ def _exported(options: Options, target: str, jobs: tuple[Job, ...], key: str) ->
         return make(options, submission_of(jobs), key)
     except InputError as error:
         raise InputError(f"job {arrays.id_word(jobs)} cannot be exported: {error}") from error
-
-
-def _write_new(path: Path, text: str) -> None:
-    """Write a new file that its user may read: it may contain secrets of the job's environment."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600, exist_ok=False)
-        path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
-    except OSError as error:
-        raise GputuiError(f"cannot be written: {error.strerror}", where=str(path)) from error
-    click.echo(str(path))

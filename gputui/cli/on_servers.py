@@ -73,7 +73,17 @@ def run(session: Session, wanted: Sequence[str], words: Sequence[str]) -> int:
     with ThreadPoolExecutor(len(found)) as pool:
         parts = list(pool.map(lambda server: _part(server, words), found))
     pairs = zip(words, [*words[1:], ""], strict=True)
-    return _shown(parts, as_json="--json" in words or "--format=json" in words or ("--format", "json") in pairs)
+    as_json = "--json" in words or "--format=json" in words or ("--format", "json") in pairs
+    if as_json:
+        _print_json(parts)
+    for number, part in enumerate(parts):
+        if not as_json and part.out:
+            click.echo(f"{chr(10) if number else ''}{part.name}\n{part.out.rstrip()}")
+    sys.stdout.flush()
+    for part in parts:
+        for complaint in part.complaints:
+            click.echo(f"gputui: {part.name}: {complaint}", err=True)
+    return max(part.code if part.code >= 0 else 128 - part.code for part in parts)
 
 
 def _on_one(server: ServerSettings, words: Sequence[str]) -> int:
@@ -150,20 +160,6 @@ def _part(server: ServerSettings, words: Sequence[str]) -> _ServerOutput:
     argv = _argv(server, words, is_tty=False)
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return _ServerOutput(server, done.returncode, done.stdout, done.stderr)
-
-
-def _shown(parts: Sequence[_ServerOutput], *, as_json: bool) -> int:
-    """Print what servers answered, and on stderr what went wrong; return the highest exit code."""
-    if as_json:
-        _print_json(parts)
-    for number, part in enumerate(parts):
-        if not as_json and part.out:
-            click.echo(f"{chr(10) if number else ''}{part.name}\n{part.out.rstrip()}")
-    sys.stdout.flush()
-    for part in parts:
-        for complaint in part.complaints:
-            click.echo(f"gputui: {part.name}: {complaint}", err=True)
-    return max(part.code if part.code >= 0 else 128 - part.code for part in parts)
 
 
 def _print_json(parts: Sequence[_ServerOutput]) -> None:

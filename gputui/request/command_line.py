@@ -52,20 +52,16 @@ def tidy(arguments: Sequence[str], options: Mapping[str, bool]) -> Tidied:
     place = 0
     while place < len(arguments) and reader.is_option(arguments[place]):
         place += reader.take(arguments[place], arguments[place + 1 :])
-    reader.found.strays = _strays(arguments[place:], options, reader.found.words)
+    rest = arguments[place:]
+    command = [] if rest[:1] == ["--"] else rest[1:]
+    names = {word.partition("=")[0]: None for word in command if word.startswith("--")}
+    before = {word.partition("=")[0] for word in reader.found.words}
+    reader.found.strays = [name for name in names if name in options and name not in before]
     reader.found.words += arguments[place:]
     if "-t" in reader.found.taken and place < len(arguments) and _DURATION.fullmatch(arguments[place]):
         hint = f"write --time-limit {arguments[place]}; -t is docker's terminal"
         reader.found.faults.append(InputError("takes no time", where="-t", hint=hint))
     return reader.found
-
-
-def _strays(rest: Sequence[str], options: Iterable[str], given: Sequence[str]) -> list[str]:
-    """Return the long options behind the image or the host's command, without those that also stand before it."""
-    command = [] if rest[:1] == ["--"] else rest[1:]
-    names = {word.partition("=")[0]: None for word in command if word.startswith("--")}
-    before = {word.partition("=")[0] for word in given}
-    return [name for name in names if name in options and name not in before]
 
 
 class _Reader:

@@ -22,7 +22,19 @@ def read_reservation(given: Mapping[str, str], user: str, now: datetime, gpus: S
     start, end = times(given, now, ("start", "for", "until"))
     tenant, priority = whom(given, user)
     name = job_values.one_line(given["name"], "name", 64) if given.get("name") else ""
-    return _with_gpus(Window(name, start, end, 0, (), tenant, priority), given.get("gpus", ""), gpus)
+    window = Window(name, start, end, 0, (), tenant, priority)
+    asked = job_values.gpus(given.get("gpus", ""), "gpus")
+    if asked.everything:
+        return replace(window, count=sum(not gpu.mig_enabled for gpu in gpus))
+    if asked.devices:
+        uuids = [gpu.uuid for gpu in gpus]
+        try:
+            return replace(window, gpus=tuple(dict.fromkeys(find_gpu(uuids, name) for name in asked.devices)))
+        except NotFoundError as error:
+            raise InputError(error.what, where="gpus") from error
+    if asked.minimum != asked.maximum or not asked.minimum:
+        raise InputError("a reservation needs a number of GPUs", where="gpus", hint="write 4, all or device=0,1")
+    return replace(window, count=asked.minimum)
 
 
 def times(
@@ -54,18 +66,3 @@ def whom(given: Mapping[str, str], user: str, dashes: str = "") -> tuple[str | N
             raise InputError(f"cannot be combined with {dashes}tenant or {dashes}priority", where=f"{dashes}nobody")
         return None, None
     return (user if tenant is None and priority is None else tenant), priority
-
-
-def _with_gpus(window: Window, text: str, gpus: Sequence[Gpu]) -> Window:
-    asked = job_values.gpus(text, "gpus")
-    if asked.everything:
-        return replace(window, count=sum(not gpu.mig_enabled for gpu in gpus))
-    if asked.devices:
-        uuids = [gpu.uuid for gpu in gpus]
-        try:
-            return replace(window, gpus=tuple(dict.fromkeys(find_gpu(uuids, name) for name in asked.devices)))
-        except NotFoundError as error:
-            raise InputError(error.what, where="gpus") from error
-    if asked.minimum != asked.maximum or not asked.minimum:
-        raise InputError("a reservation needs a number of GPUs", where="gpus", hint="write 4, all or device=0,1")
-    return replace(window, count=asked.minimum)
