@@ -254,7 +254,6 @@ class Conversation:
         return None
 
     def _type(self) -> Ending | None:
-        """Read typed input and pass it on."""
         try:
             typed = os.read(self._input, _PIECE)
         except OSError:  # EIO: the terminal is gone

@@ -219,7 +219,6 @@ def _is_bare(image: str | None, unset: tuple[str, ...], words: tuple[str, ...], 
 
 
 def _changed(before: Draft, asked: Mapping[str, Any], unset: tuple[str, ...]) -> dict[str, str]:
-    """Return the draft with the options applied."""
     after = {**before, **{_unset_name(name): "" for name in unset}}
     return {**after, **{name: _text(BY_NAME[name], value, after.get(name, "")) for name, value in asked.items()}}
 
@@ -232,7 +231,6 @@ def _unset_name(text: str) -> str:
 
 
 def _text(key: JobOption, value: Any, before: str) -> str:
-    """Return the option's value in the notation of a draft."""
     if key.kind is OptionKind.FLAG:
         return YES
     if key.kind is OptionKind.ONE:

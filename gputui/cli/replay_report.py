@@ -331,7 +331,6 @@ def _short(names: dict[str, str], total: int | None) -> tuple[dict[str, str], li
 
 
 def _value(value: object) -> str:
-    """Return the value of a setting as a file has it."""
     if isinstance(value, timedelta):
         return re.sub(r"(?<=d)00h$|(?<=h)00m$|(?<=m)00s$", "", format_duration(value)) if value else "0"
     if isinstance(value, float):

@@ -90,7 +90,6 @@ def _with_use(backend: DirectBackend, record: JobRecord, job: Job) -> JobRecord:
 
 
 def _text(found: Report, form: str, replayed: Replayed | None, total: int | None) -> str:
-    """Return the report in a format."""
     if form == "json":
         told = as_json(found)
         return json_text(told | ({"what_if": replayed.as_json()} if replayed else {})) + "\n"

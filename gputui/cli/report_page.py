@@ -141,7 +141,6 @@ def _host() -> str:
 
 
 def _tiles(found: Report) -> Iterator[str]:
-    """Yield the figures at the top."""
     sums, hours = found.accounts.total, report_figures.hours
     yield _tile(f"{sums.jobs:,}", "jobs")
     yield _tile(hours(sums.allocated), "GPU-hours held")
@@ -160,14 +159,12 @@ def _tile(figure: str, words: str) -> str:
 
 
 def _of_known(seconds: float | None, sums: UsageAccount) -> str:
-    """Return GPU time as a share of the GPU time whose use is known."""
     if not sums.allocated:
         return "-"
     return report_figures.UNKNOWN if seconds is None or not sums.known else f"{seconds / sums.known:.0%}"
 
 
 def _chart_over_time(found: Report) -> str:
-    """Return stacked bars of GPU-hours by day."""
     by_day = found.grouped("day").groups
     days = [(day, by_day.get(day, UsageAccount())) for day in days_of(found.period)]
     if not found.accounts.total.allocated:
@@ -183,7 +180,6 @@ def _chart_over_time(found: Report) -> str:
 
 
 def _added(several: Iterable[UsageAccount]) -> dict[str, float]:
-    """Return the GPU-hours of several accounts by outcome."""
     sums = dict.fromkeys(OUTCOMES, 0.0)
     for each in several:
         for name, seconds in each.gpu_time.items():
@@ -230,7 +226,6 @@ def _figure_cells(found: Report, sums: UsageAccount) -> str:
 
 
 def _bar(sums: UsageAccount, longest: float) -> str:
-    """Return a bar of the GPU time by outcome."""
     parts = []
     for name in OUTCOMES:
         if (seconds := sums.gpu_time.get(name, 0.0)) and longest:
@@ -240,7 +235,6 @@ def _bar(sums: UsageAccount, longest: float) -> str:
 
 
 def _what_if(replayed: Replayed) -> str:
-    """Return the figures of other policies."""
     words = ("allocation_ratio", "wait_mean", "wait_p95", "wait_max", "worst_tenant_wait_mean")
     titles = ("POLICY", "ALLOCATED", "WAIT", "P95", "MAX", "WORST TENANT")
     rows = []

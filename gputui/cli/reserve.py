@@ -171,7 +171,6 @@ def _words(window: Window, gpus: Sequence[Gpu]) -> str:
 
 
 def _warn(session: Session, backend: DirectBackend, window: Window) -> None:
-    """Print on stderr which jobs may still hold the named GPUs."""
     if not window.gpus:
         return
     from gputui.domain.policy.reservations import overlap_warnings

@@ -60,7 +60,6 @@ def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_di
 
 
 def _with_metrics(options: Options, listen: str | None, mapping: str | None) -> Options:
-    """Return the options with the metrics that the command asks for."""
     metrics, further = options.settings.metrics, []
     if listen is not None:
         metrics = replace(metrics, enabled=True)

@@ -251,7 +251,6 @@ def _local(at: datetime | None) -> str | None:
 
 
 def _shell_word(text: str) -> str:
-    """Return the argument quoted for a shell."""
     import shlex
 
     return shlex.quote(text)

@@ -533,7 +533,6 @@ def value_of_text(kind: type[Any], key: str, text: str, where: str, offered: Seq
 
 
 def _of_text(key: str, annotation: str, text: str, where: str) -> object:
-    """Parse the text of an environment variable."""
     value: object = text
     if annotation.startswith("tuple"):
         value = tuple(part.strip() for part in text.split(",") if part.strip())

@@ -140,7 +140,6 @@ class _Reader:
             self._others(name, "")
 
     def _others(self, name: str, value: str) -> None:
-        """Process an option of docker's that gputui does not have."""
         if name in REFUSED:
             hint = REFUSED[name]
             self.found.faults.append(InputError("is not an option of submit", where=name, hint=hint))

@@ -241,7 +241,6 @@ def _environ(job: Job, by: Submitter) -> Mapping[str, str]:
 
 
 def _with(spec: JobSpec, name: str, asked: Submission) -> JobSpec:
-    """Return the spec with one option as requested."""
     if name in _OF_GPUS:
         return replace(spec, gpus=replace(spec.gpus, **_fields(asked.spec.gpus, _OF_GPUS[name])))
     field = _PLACES.get(name, name)

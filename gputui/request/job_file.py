@@ -164,7 +164,6 @@ def _job(table: dict[str, Any], place: str, submitter: Submitter) -> Submission:
 
 
 def _unknown(table: dict[str, Any], where: Callable[[str], str]) -> Iterator[InputError]:
-    """Yield an error for each unknown key."""
     import difflib
 
     known = (*_BESIDES, *BY_NAME)
@@ -210,7 +209,6 @@ def _pair_text(value: object, where: str, *, has_lists: bool) -> str:
 
 
 def _text(value: object, where: str) -> str:
-    """Return a value in the notation of an option."""
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):

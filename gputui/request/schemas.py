@@ -61,7 +61,6 @@ def _of_table(kind: type[Struct], defined: dict[str, Schema]) -> Schema:
 
 
 def _of_field(field: structs.FieldInfo, made: Schema) -> Schema:
-    """Return the schema of a setting as it is written in the file."""
     name, default = field.name, field.default
     shown = {} if default is NODEFAULT or default is None or isinstance(default, Struct) else {"default": default}
     if "timedelta" in str(field.type):

@@ -211,7 +211,6 @@ def _gpus(values: Mapping[str, Any], where: Callable[[str], str]) -> GpuRequest:
 
 
 def _directory(submitter: Submitter, where: str) -> str:
-    """Return the directory in which a host job runs that names none."""
     hint = f"go to another one, or name one by {where}"
     path = submitter.directory or present_directory()
     if path is None:

@@ -172,7 +172,6 @@ def _of_lists(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[Do
 
 
 def _without_lists(gpus: list[Gpu], settings: SchedulerSettings, *, is_all: bool) -> DoctorCheck:
-    """Judge GPUs whose driver has no process lists."""
     text = f"the driver has no list of processes on {_named(gpus)}, as under WSL 2"
     if settings.need_process_lists:
         hint = "need_process_lists = false    # under [scheduler]: judge by memory and containers alone"

@@ -418,7 +418,6 @@ def _listening_inodes(ports: set[int]) -> Iterator[str]:
 
 
 def _listener(path: str) -> int | None:
-    """Return the pid of the process that listens on a Unix socket."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(_SECONDS)
@@ -445,7 +444,6 @@ def _text(pid: int, name: str) -> str:
 
 
 def _find(process: EngineProcess, names: tuple[str, ...]) -> Iterator[str]:
-    """Yield the path of each program that the engine would find."""
     directories = (process.path or f"{os.environ.get('PATH', '')}:{_STANDARD_PATH}").split(":")
     for name in names:
         places = [name] if name.startswith("/") else [f"{directory}/{name}" for directory in directories if directory]
