@@ -73,13 +73,11 @@ class Status:
             self._write(f"gputui: {plain(words)}\n")
 
     def clear(self) -> None:
-        """Remove the line from a terminal."""
         if self._shown and self._is_terminal and not self._is_quiet:
             self._write("\r\x1b[K")
         self._shown = ""
 
     def say(self, words: str) -> None:
-        """Print a line that stays."""
         self.clear()
         self._write(f"gputui: {plain(words)}\n")
 

@@ -126,7 +126,6 @@ class Signals:
 
 
 def terminal_size() -> tuple[int, int]:
-    """Return rows and columns of this process's terminal."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             columns, rows = os.get_terminal_size(stream.fileno())

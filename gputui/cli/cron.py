@@ -164,7 +164,6 @@ def list_(session: Session, as_json: bool) -> None:
 
 
 def row(entry: RecurringJob, now: datetime) -> tuple[str, ...]:
-    """Return the cells of a recurring job."""
     return (
         str(entry.id),
         "paused" if entry.paused else _short(entry.next_at, now),

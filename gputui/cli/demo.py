@@ -271,7 +271,6 @@ def training(
 
 
 def arguments(name: str, steps: int, **options: str) -> tuple[str, ...]:
-    """Return the arguments of the trainer."""
     words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
     return "--name", name, "--steps", str(steps), "--seed", str(sum(name.encode())), *words
 

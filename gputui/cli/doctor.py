@@ -78,7 +78,7 @@ def examine(options: Options) -> Iterator[DoctorCheck]:
     """Run every check in turn; an error in one does not prevent the next."""
     site, own = (str(path) if path else None for path in (options.site, options.config))
     yield from state.of_sources(site, own, options.ignored)
-    if options.in_cluster:
+    if not bootstrap.may_schedule(options):
         yield from _guarded("cluster", lambda: _of_cluster(options))
         return
     yield from _guarded("state", lambda: _of_state(options))

@@ -82,7 +82,6 @@ def _options(command: click.Command) -> Iterator[str]:
 
 
 def settings() -> Iterator[str]:
-    """Return a table of all settings with their defaults."""
     yield "| key | default |"
     yield "|---|---|"
     for table, kind in TABLES.items():
@@ -110,7 +109,6 @@ _WEB = "https://github.com/gputui/gputui/tree/main/docs"
 
 
 def pages() -> dict[str, str]:
-    """Return the pages by the names of their files."""
     found = {"gputui.1": "\n".join(_main()) + "\n"}
     context = root_context()
     for name, about in COMMANDS.items():

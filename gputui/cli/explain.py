@@ -60,7 +60,6 @@ def _meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
 
 
 def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
-    """Return the explanation as lines of text."""
     yield f"job {job.shown_id} {plain(job.name, 120)}: number {told.position} of {told.waiting} waiting"
     yield f"why       {told.reason.local(now) if told.reason else 'it starts in the next pass of the scheduler'}"
     if told.expected_start_at is not None:
@@ -77,7 +76,6 @@ def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
 
 
 def explanation_json(job: Job, told: Explanation) -> dict[str, Any]:
-    """Return the explanation as JSON."""
     terms = told.terms
     return {
         "id": job.id,

@@ -119,7 +119,11 @@ def command(
 
     Write `--` before a filter that begins with a dash: gputui history -- -is:failed.
     """
-    shown = parse_columns(columns)
+    names = [name.strip() for name in columns.split(",") if name.strip()] if columns else USUAL
+    for name in names:
+        if name not in COLUMNS:
+            raise InputError(f"{quoted(plain(name))} is not a column", where="--columns", hint=", ".join(COLUMNS))
+    shown = [COLUMNS[name] for name in names]
     chosen = parse_filter(" ".join(words), where="FILTER")
     now = bootstrap.clock().now()
     begin = times.past(since, "--since", now) if since is not None else None
@@ -136,15 +140,6 @@ def command(
         is_more = bool(limit) and next(found, None) is not None
     if is_more:
         click.echo(f"gputui: the latest {limit} are listed: --limit 0 lists all that match", err=True)
-
-
-def parse_columns(text: str | None) -> list[HistoryColumn]:
-    """Return the columns named, in their order; the default ones when none is named."""
-    names = [name.strip() for name in text.split(",") if name.strip()] if text else USUAL
-    for name in names:
-        if name not in COLUMNS:
-            raise InputError(f"{quoted(plain(name))} is not a column", where="--columns", hint=", ".join(COLUMNS))
-    return [COLUMNS[name] for name in names]
 
 
 def _end(job: Job) -> datetime:

@@ -94,7 +94,6 @@ class TerminalPrinter:
         print(fit(plain_bytes(line), self._cells), end="", flush=True)
 
     def print_line(self, line: bytes) -> None:
-        """Print a line."""
         self._clear()
         shown = plain_bytes(line)
         print(shown + RESET if "\x1b" in shown else shown, flush=True)
@@ -118,7 +117,6 @@ class RawPrinter:
         self._written = len(line)
 
     def print_line(self, line: bytes) -> None:
-        """Write a line, or the rest of it."""
         self._write(line + b"\n")
         self._written = 0
 

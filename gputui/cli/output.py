@@ -65,7 +65,6 @@ def _elements(values: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
-    """Return a job as JSON."""
     spec, reason = element_spec(job), snapshot.reasons.get(job.id)
     return {
         "id": job.id,
@@ -154,7 +153,6 @@ def _measured_attempt(attempt: Attempt, found: Measured | None) -> Json:
 
 
 def recurring_json(entry: RecurringJob) -> Json:
-    """Return a recurring job as JSON."""
     submission, spec = entry.submission, entry.submission.spec
     skipped = {"at": _time(entry.skipped.at), "why": entry.skipped.why} if entry.skipped else None
     return {
@@ -261,7 +259,6 @@ def _plain(value: object) -> object:
 
 
 def gpu_json(view: GpuView) -> Json:
-    """Return a GPU as JSON."""
     gpu, sample = view.gpu, view.current
     return {
         "uuid": gpu.shown_uuid,

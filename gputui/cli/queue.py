@@ -107,7 +107,7 @@ def command(
     if as_json:
         print_json([job_json(job, snapshot) for job in jobs])
     else:
-        columns = columns_of(snapshot)
+        columns = (*COLUMNS[:GPUS_AT], NODE, *COLUMNS[GPUS_AT:]) if len(snapshot.nodes) > 1 else COLUMNS
         rows = (row(group[0], snapshot, group) for group in arrays.folded(jobs, unfold=unfold))
         sys.stdout.write("\n".join(table.lines(columns, rows, table.terminal_width())) + "\n")
         if sys.stderr.isatty() or (snapshot.leader is not None and snapshot.leader.silent_for):
@@ -115,7 +115,6 @@ def command(
 
 
 def seen(job: Job, snapshot: Snapshot) -> FilterSubject:
-    """Return the job as the subject of a filter."""
     reason = snapshot.reasons.get(job.id)
     idle = job.state is JobState.RUNNING and job.id in idle_jobs(snapshot)
     return FilterSubject(job, snapshot.taken_at, reason, searched_text(job, reason), leaves_idle=idle)
@@ -132,11 +131,6 @@ def footnotes(snapshot: Snapshot) -> Iterator[str]:
         by = f" by {controls.paused_by}" if controls.paused_by else ""
         yield f"paused{by}{at}{why} (gputui unpause)"
     yield from (notice.text for notice in snapshot.notices if notice.severity != "information")
-
-
-def columns_of(snapshot: Snapshot) -> tuple[table.TextColumn, ...]:
-    """Return the columns, with that of the node where there are several."""
-    return (*COLUMNS[:GPUS_AT], NODE, *COLUMNS[GPUS_AT:]) if len(snapshot.nodes) > 1 else COLUMNS
 
 
 def parse_states(texts: Iterable[str]) -> frozenset[JobState]:

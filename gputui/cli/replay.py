@@ -293,7 +293,6 @@ class Replay(Struct, frozen=True):
     def as_object(
         self, base: Variant, tried: Sequence[Variant], told: Sequence[str], found: dict[str, Figures]
     ) -> dict[str, Any]:
-        """Return the whole result as the JSON output."""
         head = self.head() | {"settings": replay_report.settings_json(base.settings, base.changes)}
         if self.source.own is not None:
             head |= {"history": replay_report.history_json(self.source.own)}

@@ -269,7 +269,6 @@ _LEGEND = (
 
 
 def header(head: Mapping[str, Any], base: Variant) -> list[str]:
-    """Return the lines that describe the replay."""
     load = "all at the same time" if head["load"] is None else f"load {head['load']:.2f}"
     lines = [
         f"{plural(head['jobs'], 'job')} on {plural(head['gpus'], 'GPU')}, {load}, {head['limits']} limits",

@@ -84,7 +84,6 @@ def period(since: str | None, until: str | None, now: datetime) -> Period:
 def report(
     jobs: Iterable[JobRecord], chosen: Period, by: str, rates: ReportSettings, now: datetime, gpus: GpuIndices
 ) -> Report:
-    """Return the report about these jobs."""
     known = tuple(jobs)
     return Report(chosen, by, account(known, chosen, by, now), rates, known, now, gpus)
 
@@ -111,7 +110,6 @@ def cost(sums: UsageAccount, rates: ReportSettings) -> float | None:
 
 
 def as_json(found: Report) -> Json:
-    """Return the report as JSON."""
     groups = sorted(found.accounts.groups.items(), key=order(found.by))
     return {
         "since": _time(found.period.since),
@@ -271,7 +269,6 @@ def lines(found: Report, total: int | None) -> list[str]:
 
 
 def heading(found: Report) -> str:
-    """Return the sentence about period and jobs."""
     begin, end = (at.astimezone() for at in (found.period.since, found.period.until))
     return f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}, by {found.by}"
 
@@ -306,7 +303,6 @@ class Replayed(Struct, frozen=True):
         return ["", head, *replay_report.policies(self.figures, ()), *replay_report.wrapped(self.told)]
 
     def as_json(self) -> Json:
-        """Return the figures with the keys of `gputui replay --json`."""
         policies = {name: asdict(each) for name, each in self.figures.items()}
         return {"jobs": self.jobs, "gpus": self.gpus, "policies": policies, "notes": list(self.told)}
 

@@ -118,7 +118,6 @@ MOST_ROWS = 200
 
 
 def page(found: Report, replayed: Replayed | None = None) -> str:
-    """Return the page."""
     template = Template(files("gputui.cli").joinpath("report_page.html").read_text("utf-8"))
     others = [by for by in (found.by, "tenant", "cause", "gpu") if by != "day"]
     sections = [

@@ -63,7 +63,10 @@ class TrainingRun:
         """`gpus` are UUIDs; None: those given to this process."""
         self.options = options
         self.dice = random.Random(options.seed)
-        self.load = workload(options.name)
+        kinds: Iterator[str] = (
+            kind for kind, words in WORDS.items() if any(word in options.name.lower() for word in words)
+        )
+        self.load = WORKLOADS[next(kinds, "llm")]
         self.uuids = visible_gpus() if gpus is None else gpus
         self.gpus = max(1, len(self.uuids))
         self.step = 0
@@ -133,7 +136,18 @@ def output(arguments: Iterable[str], gpus: Sequence[str]) -> str:
 def train(run: TrainingRun) -> int:
     """Run every step, from the first or from the checkpoint of an earlier attempt."""
     fails = run.options.fail_at is not None and attempt() <= run.options.fail_attempts
-    introduce(run)
+    load, gpus = run.load, run.uuids
+    run.say(f"{CYAN}INFO{END}  {BOLD}{run.options.name}{END}: {load.what}, {load.parameters} parameters, bf16")
+    for rank, uuid in enumerate(gpus):
+        run.say(f"{CYAN}INFO{END}  rank {rank}/{len(gpus)} on {uuid}")
+    if not gpus:
+        run.say(f"{YELLOW}WARN{END}  CUDA_VISIBLE_DEVICES names no GPU, running on the CPU")
+    if start := resumed_at(run):
+        run.say(f"{CYAN}INFO{END}  resumed from checkpoint of step {start} (attempt {attempt()})")
+    shards = run.dice.randrange(64, 512)
+    run.say(
+        f"{CYAN}INFO{END}  {shards} data shards, {run.dice.randrange(2, 9)} workers per rank, seed {run.options.seed}"
+    )
     for step in range(resumed_at(run) + 1, run.options.steps + 1):
         run.step = step
         run.rest()
@@ -148,22 +162,6 @@ def train(run: TrainingRun) -> int:
             run.say(f"{GREEN}SAVE{END}  checkpoint saved: {checkpoint(run)}")
     run.say(f"{BOLD}{GREEN}DONE{END}  {run.options.steps} steps, best eval loss {run.best:.4f}")
     return 0
-
-
-def introduce(run: TrainingRun) -> None:
-    """Print the lines before the first step."""
-    load, gpus = run.load, run.uuids
-    run.say(f"{CYAN}INFO{END}  {BOLD}{run.options.name}{END}: {load.what}, {load.parameters} parameters, bf16")
-    for rank, uuid in enumerate(gpus):
-        run.say(f"{CYAN}INFO{END}  rank {rank}/{len(gpus)} on {uuid}")
-    if not gpus:
-        run.say(f"{YELLOW}WARN{END}  CUDA_VISIBLE_DEVICES names no GPU, running on the CPU")
-    if start := resumed_at(run):
-        run.say(f"{CYAN}INFO{END}  resumed from checkpoint of step {start} (attempt {attempt()})")
-    shards = run.dice.randrange(64, 512)
-    run.say(
-        f"{CYAN}INFO{END}  {shards} data shards, {run.dice.randrange(2, 9)} workers per rank, seed {run.options.seed}"
-    )
 
 
 def report(run: TrainingRun, loss: float) -> None:
@@ -233,12 +231,6 @@ def fall_over(run: TrainingRun) -> None:
         f"{RED}torch.OutOfMemoryError: CUDA out of memory. {asked}; {held}.{END}",
     )
     print(*lines, sep="\n", file=sys.stderr, flush=True)
-
-
-def workload(name: str) -> Workload:
-    """Return the kind of training that the name suggests."""
-    kinds: Iterator[str] = (kind for kind, words in WORDS.items() if any(word in name.lower() for word in words))
-    return WORKLOADS[next(kinds, "llm")]
 
 
 def visible_gpus() -> tuple[str, ...]:

@@ -61,7 +61,6 @@ class Changes:
                 self._poll.unregister(other)
 
     def close(self) -> None:
-        """End the watch."""
         if self._watch is not None:
             self._watch.close()
 

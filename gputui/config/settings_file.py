@@ -68,16 +68,6 @@ def read_with_status(path: Path, where: str) -> tuple[dict[str, Any], os.stat_re
         raise InputError(f"is not TOML: {error}", where=where) from error
 
 
-def check_trusted(path: Path, opened: os.stat_result) -> None:
-    """Raise InputError unless only root and this user can change the file; `opened` is its status when it was read.
-
-    The same holds for its directory, where others could replace it, and for a link for both directories.
-    """
-    _check(path, opened, "file")
-    for directory in dict.fromkeys((path.parent, path.resolve().parent)):
-        _check(directory, directory.stat(), "directory")
-
-
 def _check(path: Path, status: os.stat_result, noun: str) -> None:
     import shlex
 
@@ -404,7 +394,9 @@ def _of_file(path: Path) -> SettingsTables:
     """Return the tables of a file, with its durations and sizes read."""
     tables, status = read_with_status(path, str(path))
     if tables.get("hooks"):
-        check_trusted(path, status)
+        _check(path, status, "file")
+        for directory in dict.fromkeys((path.parent, path.resolve().parent)):
+            _check(directory, directory.stat(), "directory")
     found = {
         f"{table}.{key}": str(value).strip()
         for table, keys in tables.items()
@@ -539,7 +531,9 @@ def _of_text(key: str, annotation: str, text: str, where: str) -> object:
     elif annotation.startswith("Mapping"):
         value = {name: keys.split(",") for name, _, keys in (pair.partition("=") for pair in text.split())}
     elif annotation == "AllowSettings":
-        value = allowed_of_text(text)
+        words = {"true": True, "false": False}
+        pairs = [part.partition("=")[::2] for part in text.split()]
+        value = {key: value.split(",") if key in _LISTS else words.get(value, value) for key, value in pairs}
     elif annotation == "bool":
         if text.lower() not in _BOOLEANS:
             raise InputError("expected true or false", where=where)
@@ -614,10 +608,3 @@ def _names(value: object, where: str) -> list[str]:
         if not isinstance(name, str) or not re.fullmatch(r"[a-zA-Z0-9][\w.-]*", name, re.ASCII):
             raise InputError("expected names of volumes", where=where, hint='write named_volumes = ["models"]')
     return listed
-
-
-def allowed_of_text(text: str) -> dict[str, Any]:
-    """Return the table for `privileged=false mounts=/data,/scratch`, the notation of an environment variable."""
-    words = {"true": True, "false": False}
-    pairs = [part.partition("=")[::2] for part in text.split()]
-    return {key: value.split(",") if key in _LISTS else words.get(value, value) for key, value in pairs}

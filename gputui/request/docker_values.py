@@ -111,7 +111,6 @@ def add_host(text: str, where: str) -> str:
 
 
 def address(text: str, where: str) -> str:
-    """Return an IP address."""
     if not _is_address(text):
         raise InputError(f"{quoted(text)} is not an IP address", where=where)
     return text
@@ -169,7 +168,6 @@ def cpu_list(text: str, where: str) -> str:
 
 
 def stop_signal(text: str, where: str) -> str:
-    """Return the name or number of a signal."""
     name = text.upper().removeprefix("SIG")
     known = {each.name.removeprefix("SIG") for each in signal.Signals}
     if not (name in known or re.fullmatch(r"RTM(IN|AX)([+-]\d{1,2})?", name) or _is_signal_number(text)):
@@ -352,7 +350,6 @@ def ulimit(text: str, where: str) -> str:
 
 
 def ipc(text: str, where: str) -> str:
-    """Read an IPC mode."""
     if not re.fullmatch(r"host|private|shareable|none|container:[\w.-]{1,128}", text, re.ASCII):
         hint = "host, private, shareable, none or container:NAME"
         raise InputError(f"{quoted(text)} is not an IPC mode", where=where, hint=hint)
@@ -370,7 +367,6 @@ def user(text: str, where: str) -> str:
 
 
 def workdir(text: str, where: str) -> str:
-    """Read an absolute path."""
     if not one_line(text, where, 4096).startswith("/"):
         raise InputError(f"{quoted(text)} is not an absolute path", where=where)
     return text

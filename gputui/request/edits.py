@@ -147,7 +147,6 @@ _WHILE_RUNNING = frozenset({"time_limit", "comment"})
 
 
 def draft_of(job: Job, now: datetime) -> dict[str, str]:
-    """Return the draft of a job as it is now."""
     found = drafts.draft_of_spec(replace(job.spec, priority=job.priority), now)
     return {**found, "hold": YES} if job.held else found
 

@@ -103,7 +103,6 @@ def of_pace(reading: ProbeReading, seconds: float, stale_after: timedelta) -> It
 
 
 def versions(reading: ProbeReading) -> str:
-    """Return the versions of the driver and of CUDA that the driver reports."""
     driver = f"driver {reading.driver_version}" if reading.driver_version else "driver version unknown"
     return f"{driver}, CUDA {reading.cuda_version}" if reading.cuda_version else driver
 

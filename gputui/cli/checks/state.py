@@ -77,7 +77,6 @@ def of_loss(sentence: str) -> DoctorCheck:
 
 
 def of_unreadable(entries: Iterable[Unreadable]) -> Iterator[DoctorCheck]:
-    """Report stored entries that this version cannot read."""
     why = "The scheduler neither starts nor ends it, and keeps it unchanged."
     hint = "upgrade gputui if a newer version wrote it, else correct it in queue.json"
     for entry in entries:
@@ -85,7 +84,6 @@ def of_unreadable(entries: Iterable[Unreadable]) -> Iterator[DoctorCheck]:
 
 
 def of_history(sentences: Iterable[str]) -> Iterator[DoctorCheck]:
-    """Report finished jobs that could not be read."""
     why = "Lists of finished jobs and replays lack them; the queue does not need them."
     hint = "upgrade gputui if a newer version wrote them, else restore the history file from a backup"
     for sentence in sentences:
@@ -175,7 +173,6 @@ def of_clock(now: datetime, latest: datetime | None) -> DoctorCheck:
 
 
 def of_leader(leader: Leader | None) -> DoctorCheck:
-    """Report the process that schedules."""
     if leader is None:
         hint = "gputui serve    # or open a console: gputui"
         return warn("scheduler", "no scheduler is running", "Queued jobs wait until one runs.", hint)
@@ -239,7 +236,6 @@ _HINTS = {
 
 
 def of_faults(faults: Iterable[ClusterFault]) -> Iterator[DoctorCheck]:
-    """Yield the faults that the engine's adapter found."""
     for fault in faults:
         level = CheckLevel.FAIL if fault.stops_jobs else CheckLevel.WARN
         yield DoctorCheck(fault.name, level, fault.text, fault.hint, fault.why)
