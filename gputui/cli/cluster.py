@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -60,23 +59,18 @@ def check(session: Session, image: str | None, waits: bool, timeout: str, as_jso
     if as_json:
         print_json([{"node": check.node, "result": str(check.verdict), **asdict(check)} for check in checks])
     else:
-        sys.stdout.write("\n".join(_check_lines(checks)) + "\n")
+        known = {uuid for check in checks for uuid in (*check.expected, *(check.seen or ()))}
+        names = short_names(sorted(known))
+        lines = table.lines(COLUMNS, [_row(check, names) for check in checks], table.terminal_width())
+        for check in checks:
+            lines += [plain(f"{check.node}: {fault}") for fault in check.faults]
+        sys.stdout.write("\n".join(lines) + "\n")
     verdicts = {check.verdict for check in checks}
     return 0 if Verdict.OK in verdicts and Verdict.FAULTY not in verdicts else 1
 
 
 def _tell(sentence: str) -> None:
     click.echo(f"gputui: {plain(sentence)}", err=True)
-
-
-def _check_lines(checks: Sequence[NodeCheck]) -> list[str]:
-    """Return the table, and all sentences about nodes with several faults."""
-    known = {uuid for check in checks for uuid in (*check.expected, *(check.seen or ()))}
-    names = short_names(sorted(known))
-    lines = table.lines(COLUMNS, [_row(check, names) for check in checks], table.terminal_width())
-    for check in checks:
-        lines += [plain(f"{check.node}: {fault}") for fault in check.faults]
-    return lines
 
 
 def _row(check: NodeCheck, names: Any) -> tuple[str, ...]:

@@ -47,7 +47,15 @@ def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: i
     cells = [[_cell(column.title) for column in columns], *([_cell(text) for text in row] for row in rows)]
     widths = [_width(column, [row[place][1] for row in cells]) for place, column in enumerate(columns)]
     if total is not None:
-        widths = _shrunk(columns, widths, total)
+        shrunk = list(widths)
+        gaps = len(GAP) * (len(widths) - 1)
+        shrunk[-1] = max(min(widths[-1], LAST_LEAST), min(widths[-1], total - gaps - sum(widths[:-1])))
+        for place, column in reversed(list(enumerate(columns))):
+            over = sum(shrunk) + gaps - total
+            if column.least and over > 0:
+                shrunk[place] = max(min(column.least, shrunk[place]), shrunk[place] - over)
+        shrunk[-1] = max(0, min(shrunk[-1], total - gaps - sum(shrunk[:-1])))
+        widths = shrunk
     return [_line(columns, row, widths, total) for row in cells]
 
 
@@ -60,19 +68,6 @@ def _cell(text: str) -> _Cell:
 def _width(column: TextColumn, widths: Sequence[int]) -> int:
     widest = max(widths)
     return min(widest, column.limit) if column.limit else widest
-
-
-def _shrunk(columns: Sequence[TextColumn], widths: Sequence[int], total: int) -> list[int]:
-    """Return widths that fit the line: the last column shrinks first, then the others from the right."""
-    shrunk = list(widths)
-    gaps = len(GAP) * (len(widths) - 1)
-    shrunk[-1] = max(min(widths[-1], LAST_LEAST), min(widths[-1], total - gaps - sum(widths[:-1])))
-    for place, column in reversed(list(enumerate(columns))):
-        over = sum(shrunk) + gaps - total
-        if column.least and over > 0:
-            shrunk[place] = max(min(column.least, shrunk[place]), shrunk[place] - over)
-    shrunk[-1] = max(0, min(shrunk[-1], total - gaps - sum(shrunk[:-1])))
-    return shrunk
 
 
 def _line(columns: Sequence[TextColumn], row: Sequence[_Cell], widths: Sequence[int], total: int | None) -> str:

@@ -79,7 +79,14 @@ def read_further(text: str) -> dict[str, str]:
 
     try:
         given, found = pasted_line.parsed(list(split_words(text, FURTHER)))
-        _check_further_words(given, found.taken)
+        if found.taken:
+            hint = command_line.TAKEN.get(found.taken[0]) or command_line.REFUSED.get(found.taken[0]) or "leave it out"
+            raise InputError("is not an option of a job", where=found.taken[0], hint=hint)
+        if words := given["arguments"]:
+            raise InputError(f"{str(words)[:60]} are not options", where=FURTHER, hint="write --cap-add SYS_PTRACE")
+        for name, value in given.items():
+            if name in BY_NAME and name not in FURTHER_NAMES and value not in (None, (), False):
+                raise InputError("has a field of its own", where=BY_NAME[name].option)
     except InputError as error:
         option = f"{error.where}: " if (error.where or "").startswith("-") else ""
         raise InputError(f"{option}{error.what}", where=FURTHER, hint=error.hint) from error
@@ -88,17 +95,6 @@ def read_further(text: str) -> dict[str, str]:
         for name in FURTHER_NAMES
         if given[name] not in (None, (), False)
     }
-
-
-def _check_further_words(given: Mapping[str, object], taken: list[str]) -> None:
-    if taken:
-        hint = command_line.TAKEN.get(taken[0]) or command_line.REFUSED.get(taken[0]) or "leave it out"
-        raise InputError("is not an option of a job", where=taken[0], hint=hint)
-    if words := given["arguments"]:
-        raise InputError(f"{str(words)[:60]} are not options", where=FURTHER, hint="write --cap-add SYS_PTRACE")
-    for name, value in given.items():
-        if name in BY_NAME and name not in FURTHER_NAMES and value not in (None, (), False):
-            raise InputError("has a field of its own", where=BY_NAME[name].option)
 
 
 def value_of(draft: Draft, name: str) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -291,12 +291,17 @@ def gpus(text: str, where: str) -> GpuRequest:
     pairs = tuple((name, value) for name, _, value in (word.partition("=") for word in fields.get("options", ())))
     if not all(name for name, _ in pairs):
         raise InputError("an option of the driver has no name", where=where, hint="write options=NAME=VALUE")
+    listed = tuple(fields.get("capabilities") or ())
+    for name in listed:
+        if name not in CAPABILITIES:
+            hint = "known: " + ", ".join(CAPABILITIES) + "; -e NVIDIA_DRIVER_CAPABILITIES=all asks for every one"
+            raise InputError(f"{quoted(name)} is not a driver capability", where=where, hint=hint)
     return GpuRequest(
         request.minimum,
         request.maximum,
         request.devices,
         request.everything,
-        capabilities=_capabilities(fields.get("capabilities"), where),
+        capabilities=listed,
         driver="".join(fields.get("driver", ())) or None,
         driver_options=pairs,
     )
@@ -357,15 +362,6 @@ def _counted(text: str, where: str) -> GpuRequest:
     if dash and not 1 <= minimum <= maximum:
         raise InputError(f"{quoted(text)} is not a range", where=where, hint="write the smaller first, from 1 on")
     return GpuRequest(minimum, maximum)
-
-
-def _capabilities(names: Iterable[str] | None, where: str) -> tuple[str, ...]:
-    listed = tuple(names or ())
-    for name in listed:
-        if name not in CAPABILITIES:
-            hint = "known: " + ", ".join(CAPABILITIES) + "; -e NVIDIA_DRIVER_CAPABILITIES=all asks for every one"
-            raise InputError(f"{quoted(name)} is not a driver capability", where=where, hint=hint)
-    return listed
 
 
 def gpus_text(request: GpuRequest) -> str:

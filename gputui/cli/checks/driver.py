@@ -90,7 +90,18 @@ def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Ite
     for gpu in reading.gpus:
         if sample := reading.samples.get(gpu.uuid):
             yield from _of_gpu(gpu, sample)
-    yield from _of_mig(reading)
+    # report GPUs in MIG mode without instances: jobs can be given neither them nor parts of them
+    parents = {gpu.mig_parent for gpu in reading.gpus}
+    empty = [gpu for gpu in reading.gpus if gpu.mig_enabled and gpu.uuid not in parents]
+    if empty:
+        hint = "".join(
+            f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C    # makes one; -lgip lists the profiles\n"
+            f"sudo nvidia-smi -i {gpu.index} -mig 0    # or uses the GPU as a whole\n"
+            for gpu in empty
+        )
+        text = f"MIG mode is on without any instance on {_named(empty)}"
+        level = CheckLevel.FAIL if len(empty) == len(reading.gpus) else CheckLevel.WARN
+        yield DoctorCheck("MIG", level, text, hint.rstrip(), "No job starts on such a GPU.")
     yield from _of_lists(reading, settings)
     yield from _of_memory(reading)
 
@@ -123,21 +134,6 @@ def _drain(gpu: Gpu, health: Health) -> str:
     """Return the command that keeps jobs off this GPU until it is repaired."""
     reason = shlex.quote(shorten(health.text, 60, placeholder=" …"))
     return f"gputui drain {gpu.index} --reason {reason}    # until it is repaired"
-
-
-def _of_mig(reading: ProbeReading) -> Iterator[DoctorCheck]:
-    """Report GPUs in MIG mode without instances: jobs can be given neither them nor parts of them."""
-    parents = {gpu.mig_parent for gpu in reading.gpus}
-    empty = [gpu for gpu in reading.gpus if gpu.mig_enabled and gpu.uuid not in parents]
-    if empty:
-        hint = "".join(
-            f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C    # makes one; -lgip lists the profiles\n"
-            f"sudo nvidia-smi -i {gpu.index} -mig 0    # or uses the GPU as a whole\n"
-            for gpu in empty
-        )
-        text = f"MIG mode is on without any instance on {_named(empty)}"
-        level = CheckLevel.FAIL if len(empty) == len(reading.gpus) else CheckLevel.WARN
-        yield DoctorCheck("MIG", level, text, hint.rstrip(), "No job starts on such a GPU.")
 
 
 def _usable(reading: ProbeReading) -> list[tuple[Gpu, GpuSample]]:
