@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance
     from gputui.ports import Channel, GpuProbe, JobExec, JobStore, LogStream, Runtime
-    from gputui.ports.actions import Performer
     from gputui.ports.backend import DirectBackend, Entry
     from gputui.ports.foreign import ForeignContainers, HostProcesses
 
@@ -61,10 +60,6 @@ class LocalBackend:
             if self._queue is None:
                 self._queue = bootstrap.open_store(self._options, self._waiting)
             return self._queue
-
-    @cached_property
-    def _actions(self) -> Performer:
-        return bootstrap.actions(self.queue, self._options)
 
     @cached_property
     def _logs(self) -> Logs:
@@ -98,15 +93,15 @@ class LocalBackend:
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
     ) -> Done:
-        return self._actions.act(action, server=server, on_progress=on_progress)
+        return bootstrap.actions(self.queue, self._options).act(action, server=server, on_progress=on_progress)
 
     def foresee(self, action: Action, /) -> Done:
-        return self._actions.foresee(action)
+        return bootstrap.actions(self.queue, self._options).foresee(action)
 
     def undo(
         self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
     ) -> Sequence[tuple[Any, str]]:
-        return self._actions.undo(changes, on_progress)
+        return bootstrap.actions(self.queue, self._options).undo(changes, on_progress)
 
     def job(self, job_id: JobId) -> Job:
         return self.queue.get(job_id)

@@ -66,7 +66,7 @@ class Session:
             click.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
         if self._command is not None:
             bootstrap.check_command(options, self._command)
-        if options.probe.simulated is not None:
+        if options.probe.model is not None:
             from gputui.bootstrap import adapters
 
             adapters.check_probe(options)

@@ -62,16 +62,13 @@ def keep_wait(before: Job, after: Job, dependencies_ended_at: datetime | None, n
 
 def asks_for_more(before: JobSpec, after: JobSpec) -> bool:
     """Return whether a job asks for more GPUs, more of a GPU, more time or less `nice` than before."""
-    pairs = zip(_demands(after), _demands(before), strict=True)
-    return any(now_asked > asked for now_asked, asked in pairs)
-
-
-def _demands(spec: JobSpec) -> tuple[float, ...]:
-    """Return the numbers of a request, comparable one by one."""
-    gpus, everything = spec.gpus, math.inf if spec.gpus.everything else 0
-    time = spec.time_limit.total_seconds() if spec.time_limit else math.inf
-    memory = (gpus.memory or 0, gpus.free_memory or 0, not gpus.share)
-    return (max(gpus.minimum, everything), max(gpus.maximum, everything), *memory, time, -spec.nice)
+    demands: list[tuple[float, ...]] = []
+    for spec in (before, after):
+        gpus, everything = spec.gpus, math.inf if spec.gpus.everything else 0
+        time = spec.time_limit.total_seconds() if spec.time_limit else math.inf
+        memory = (gpus.memory or 0, gpus.free_memory or 0, not gpus.share)
+        demands.append((max(gpus.minimum, everything), max(gpus.maximum, everything), *memory, time, -spec.nice))
+    return any(now_asked > asked for asked, now_asked in zip(*demands, strict=True))
 
 
 def _under_way(job: Job, dependencies_ended_at: datetime | None, now: datetime) -> timedelta:

@@ -22,7 +22,7 @@ from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
 from gputui.domain.units import plural
-from gputui.engine.actions.context import ActionContext
+from gputui.engine.actions.context import ActionContext, PriorityCaps
 from gputui.engine.actions.permissions import within_time_limits
 
 MAX_ARRAY = 100_000
@@ -135,7 +135,7 @@ def _new_jobs(context: ActionContext, submissions: Iterable[Submission], recurri
 
 def _check_caps(context: ActionContext, jobs: Iterable[Job], controls: Controls) -> None:
     """Raise InputError for jobs whose tenant or priority the actor may not use."""
-    caps = context.caps(controls)
+    caps = PriorityCaps(context, controls)
     for job in jobs:
         caps.check_new(job.spec)
 

@@ -1,4 +1,4 @@
-"""State shared by all actions of one actor: store, clock and settings, the audit, and changes that can be undone.
+"""State shared by all actions of one actor: store, clock, settings, caps, the audit, and changes that can be undone.
 
 A change is reverted only while its target is still as the action left it.
 """
@@ -13,12 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.audit import Actor, AuditEntry, target_of
-from gputui.domain.errors import NotFoundError
+from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import Job
+from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobSpec
+from gputui.domain.policy.effective_settings import effective_policy
 from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls
-from gputui.engine.actions.permissions import PriorityCaps, UserPermissions
+from gputui.engine.actions.permissions import UserPermissions
 from gputui.ports import Clock, JobStore, Transaction
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -53,9 +55,63 @@ class ActionContext(Struct, frozen=True):
         if self.on_progress is not None and number % REPORT_EVERY == 0:
             self.on_progress(number, total)
 
-    def caps(self, controls: Controls) -> PriorityCaps:
-        """Return the highest priorities that the actor may assign."""
-        return PriorityCaps(self.policy, controls, self.permissions, self.actor.uid)
+
+class PriorityCaps:
+    """Caps of one user, from the settings and the operator's controls."""
+
+    def __init__(self, context: ActionContext, controls: Controls) -> None:
+        permissions, uid = context.permissions, context.actor.uid
+        tenants = effective_policy(context.policy, controls).tenants
+        self._set = {tenant.name: tenant.max_priority for tenant in tenants}
+        self._users = {tenant.name: tenant.users for tenant in tenants}
+        self._permissions, self._uid = permissions, uid
+        self._is_shared = permissions is not None and permissions.is_shared
+        self._is_free = self._is_shared and permissions is not None and permissions.is_operator(uid)
+
+    def most(self, tenant: str) -> int:
+        """Return the highest priority: in a shared queue any for operators, and 50 if none is set."""
+        if self._is_free:
+            return MAX_PRIORITY
+        most = self._set.get(tenant)
+        if most is None:
+            return NORMAL_PRIORITY if self._is_shared else MAX_PRIORITY
+        return most
+
+    def check_new(self, spec: JobSpec) -> None:
+        """Raise InputError for a job of another user's tenant, or with a higher priority than allowed."""
+        tenant, permissions = spec.tenant, self._permissions
+        users = self._users.get(tenant)
+        if (
+            users
+            and permissions
+            and not (permissions.may_operate(self._uid) or permissions.is_one_of(self._uid, users))
+        ):
+            text = f"only {', '.join(users)} and operators may submit for tenant {tenant}"
+            raise InputError(text, where="--tenant", hint="leave it out: the job is then charged to you")
+        self._check_priority(tenant, spec.priority, "--priority")
+
+    def check(self, before: Job, after: Job) -> None:
+        """Raise InputError if a job is raised to more than allowed, or put before all others."""
+        tenant = after.spec.tenant
+        if after.priority > before.priority:
+            self._check_priority(tenant, after.priority, "priority")
+        if after.topped_at is not None and after.topped_at != before.topped_at and self.most(tenant) < MAX_PRIORITY:
+            text = f"the head of the queue is before priority 100, and tenant {tenant} may have {self.most(tenant)}"
+            raise InputError(text, where="top", hint=self._hint(tenant, MAX_PRIORITY))
+        is_placed = after.placed is not None and after.placed != before.placed
+        if is_placed and self._is_shared and self.most(tenant) < MAX_PRIORITY:  # passing others amounts to any priority
+            text = f"only operators move jobs by hand in a shared queue; tenant {tenant} may have {self.most(tenant)}"
+            raise InputError(text, where="move", hint=self._hint(tenant, MAX_PRIORITY))
+
+    def _check_priority(self, tenant: str, priority: int, where: str) -> None:
+        most = self.most(tenant)
+        if priority > most:
+            text = f"tenant {tenant} may have at most priority {most}, and {priority} is more"
+            raise InputError(text, where=where, hint=self._hint(tenant, priority))
+
+    def _hint(self, tenant: str, priority: int) -> str:
+        who = "an operator may raise the job, or the cap" if self._is_shared else "raise the cap"
+        return f"{who}: gputui tenant set {tenant} --max-priority {priority}"
 
 
 class JobChange(Struct, frozen=True):

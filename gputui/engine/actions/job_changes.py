@@ -27,7 +27,7 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids
 from gputui.domain.units import format_duration
 from gputui.engine.actions.admission import revouched, with_dependencies, within_limits
-from gputui.engine.actions.context import ActionContext, JobChange
+from gputui.engine.actions.context import ActionContext, JobChange, PriorityCaps
 from gputui.engine.actions.permissions import check_warning
 from gputui.ports import JobStore, Transaction
 
@@ -42,7 +42,7 @@ def change_jobs(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
     done: list[JobId] = []
     changes: list[JobChange] = []
     edit, total = action.edit if isinstance(action, EditJobs) else None, len(set(action.ids))
-    named = _named_dependencies(context, edit)
+    named = _named_dependencies(context, edit) if edit is not None else {}
     with context.store.transaction() as transaction:
         for number, (before, after) in enumerate(_changed(context, transaction, transaction.chosen, action, named)):
             context.report(number, total)
@@ -67,7 +67,7 @@ def change_jobs(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
 
 def foreseen(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
     """Return the jobs as `change_jobs` would leave them; raises the same errors, and writes nothing."""
-    named = _named_dependencies(context, action.edit if isinstance(action, EditJobs) else None)
+    named = _named_dependencies(context, action.edit) if isinstance(action, EditJobs) else {}
     found = _changed(context, context.store, partial(map, context.store.get), action, named)
     return Done(action.ids, jobs=tuple(after for _, after in found))
 
@@ -83,7 +83,7 @@ def _changed(
 
     The whole queue is read only if a changed job depends on others.
     """
-    caps, now, by = context.caps(queue.controls()), context.clock.now(), context.actor.user
+    caps, now, by = PriorityCaps(context, queue.controls()), context.clock.now(), context.actor.user
     dependencies: Dependencies | None = None
     wishes: Sequence[tuple[Ids, JobAction | Placed]]
     wishes = (
@@ -111,9 +111,9 @@ def _changed(
             yield before, after
 
 
-def _named_dependencies(context: ActionContext, edit: Edit | None) -> Mapping[str, Any]:
+def _named_dependencies(context: ActionContext, edit: Edit) -> Mapping[str, Any]:
     """Return the dependencies that the edit names; raises NotFoundError for jobs that do not exist."""
-    named = {name: edit.spec[name] for name in ("after", "after_any") if name in edit.spec} if edit else {}
+    named = {name: edit.spec[name] for name in ("after", "after_any") if name in edit.spec}
     known = with_dependencies(context, JobSpec(**named)) if named else None
     return {name: getattr(known, name) for name in named}
 

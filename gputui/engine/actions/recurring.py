@@ -17,7 +17,7 @@ from gputui.domain.recurring import RecurringJob
 from gputui.domain.submit_action import Done
 from gputui.domain.units import quoted
 from gputui.engine.actions.admission import checked_spec
-from gputui.engine.actions.context import ActionContext
+from gputui.engine.actions.context import ActionContext, PriorityCaps
 
 _LOCALTIME = Path("/etc/localtime")
 _TIMEZONE = Path("/etc/timezone")
@@ -115,7 +115,7 @@ def change_recurring(
 def _add(context: ActionContext, action: AddRecurring) -> Done:
     recurrence, submission = action.recurrence, action.submission
     checked_spec(context, submission.spec)
-    context.caps(context.store.controls()).check_new(submission.spec)
+    PriorityCaps(context, context.store.controls()).check_new(submission.spec)
     if submission.spec.begin_at is not None:
         raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
     submission = replace(submission, spec=context.store.with_warrant(submission.spec, context.actor.uid))
