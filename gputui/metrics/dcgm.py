@@ -98,7 +98,9 @@ class JobMapping:
             for view in whole
         }
         try:
-            self._make_directory()
+            with suppress(FileExistsError):
+                self._directory.mkdir(parents=True)
+                self._directory.chmod(0o755)  # dcgm-exporter reads it as another user, whatever the umask here
             for name, content in wanted.items():
                 if self._written.get(name) != content:
                     _replace(self._directory / name, content)
@@ -108,12 +110,6 @@ class JobMapping:
             self._written.clear()
             self.fault = f"{error.filename or self._directory}: {error.strerror}"
             log.warning("job files for dcgm-exporter cannot be written: %s", self.fault)
-
-    def _make_directory(self) -> None:
-        """Create the directory if it is missing; dcgm-exporter reads it as another user, whatever the umask here."""
-        with suppress(FileExistsError):
-            self._directory.mkdir(parents=True)
-            self._directory.chmod(0o755)
 
 
 def _replace(path: Path, content: str) -> None:

@@ -360,7 +360,8 @@ class Exporter:
         while not self._is_closed:
             self._woken.clear()
             try:
-                self._collector.sizes = file_sizes(self._state)
+                found = {kind: self._state.glob(pattern) for kind, pattern in PATTERNS.items()}
+                self._collector.sizes = {kind: sum(map(_size, paths)) for kind, paths in found.items()}
                 self._collector.backup = read_backup_record(self._state)
                 self._open_or_renew()
                 if self._mapping is not None:
@@ -424,11 +425,6 @@ PATTERNS: Mapping[str, str] = {
     "log": "gputui.log*",
 }
 """Names of the files by kind."""
-
-
-def file_sizes(state: Path) -> dict[str, int]:
-    """Return the bytes of the files of each kind. Blocks on the disk."""
-    return {kind: sum(_size(path) for path in state.glob(pattern)) for kind, pattern in PATTERNS.items()}
 
 
 def _size(path: Path) -> int:

@@ -201,8 +201,9 @@ class JobSeries:
         """Add all series about jobs and tenants. Those about fair shares and caps are left out of a cluster's."""
         gated = gated_jobs(snapshot.reasons)
         waiting = [job for job in snapshot.jobs if job.id in gated] if gated else []
+        gpus = sum(view.gpu.mig_parent is None for view in snapshot.gpus)
         with self._lock:
-            states, eligible, backlog, held = self._by_label(waiting, _gpus_of(snapshot))
+            states, eligible, backlog, held = self._by_label(waiting, gpus)
             used = self._sums.used(now)
             names = set(self._sums.tenants)
         for (tenant, state), count in states.items():
@@ -270,11 +271,6 @@ class JobSeries:
             page.add(families.RUNNING_CAP, tenant.running, labels)
             page.add(families.PENDING_CAP, tenant.pending, labels)
             page.add(families.PRIORITY_CAP, tenant.max_priority, labels)
-
-
-def _gpus_of(snapshot: Snapshot) -> int:
-    """Return the number of GPUs, without MIG instances."""
-    return sum(view.gpu.mig_parent is None for view in snapshot.gpus)
 
 
 def _by_reason(waiting: list[Job], gated: Mapping[JobId, Reason]) -> Counter[str]:

@@ -91,7 +91,8 @@ def _kept(job: Job) -> list[Attempt]:
     A replay decides for itself which jobs are preempted, and then runs the work again.
     """
     held = _held(job)
-    return [attempt for attempt in held if not _was_preempted(attempt)] or held
+    kept = [each for each in held if each.cause is None or each.cause.code is not CauseCode.PREEMPTED]
+    return kept or held
 
 
 def _lost(job: Job) -> tuple[int, float]:
@@ -99,10 +100,6 @@ def _lost(job: Job) -> tuple[int, float]:
     kept = _kept(job)
     lost = [attempt for attempt in _held(job) if attempt not in kept]
     return len(lost), sum(attempt.gpu_count * _seconds(attempt) for attempt in lost)
-
-
-def _was_preempted(attempt: Attempt) -> bool:
-    return attempt.cause is not None and attempt.cause.code is CauseCode.PREEMPTED
 
 
 def _trace_job(job: Job, submit: float) -> TraceJob:

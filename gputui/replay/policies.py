@@ -204,15 +204,12 @@ class _Leases:
                 job = queue[gpus].popleft()
                 if not queue[gpus]:
                     del queue[gpus]
-                self._lease(tenant, taken, now)
+                for host, _ in taken:
+                    self.running[host] += 1
+                    if self.tenant[host] is None:
+                        self.tenant[host], self.since[host] = tenant, now
                 return job, taken
         return None
-
-    def _lease(self, tenant: str, taken: tuple[tuple[int, int], ...], now: float) -> None:
-        for host, _ in taken:
-            self.running[host] += 1
-            if self.tenant[host] is None:
-                self.tenant[host], self.since[host] = tenant, now
 
 
 def host_lease(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:

@@ -204,7 +204,7 @@ class Connection:
         try:
             yield
         except APIError as error:
-            raise fault(_explanation(error), status=error.status_code) from error
+            raise fault(str(getattr(error, "explanation", None) or error), status=error.status_code) from error
         except (DockerException, InvalidHeader, InvalidSchema, InvalidURL, MissingSchema) as error:
             raise fault(str(error)) from error  # docker-py refused the request before it was sent
         except (RequestException, OSError) as error:
@@ -370,8 +370,3 @@ def _close(dropped: list[_Idle]) -> None:
     for each in dropped:
         with suppress(Exception):  # closing a broken session may raise anything
             each.client.close()
-
-
-def _explanation(error: BaseException) -> str:
-    explanation = getattr(error, "explanation", None)
-    return str(explanation or error)

@@ -51,7 +51,7 @@ def find_credentials(image: str, asking: Callable[[str], None] = lambda _: None)
     server = INDEX_URL if registry == INDEX_NAME else registry
     try:
         settings = _settings()
-        if helper := _helper_for(server, settings):
+        if helper := str(_object(settings, "credHelpers").get(server) or settings.get("credsStore") or ""):
             asking(helper)
             if found := _ask(helper, server):
                 return Credentials(found)
@@ -96,10 +96,6 @@ def _object(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise _UnusableError(f"{key} in {_file()} is not an object")
     return found
-
-
-def _helper_for(server: str, settings: Mapping[str, Any]) -> str:
-    return str(_object(settings, "credHelpers").get(server) or settings.get("credsStore") or "")
 
 
 def _program(helper: str) -> str:

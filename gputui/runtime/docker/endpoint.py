@@ -59,7 +59,8 @@ def find_endpoint(settings: RuntimeSettings) -> Endpoint:
         return _checked(settings.docker_host, "the setting runtime.docker_host", _environment_tls)
     if host := os.environ.get("DOCKER_HOST"):
         return _checked(host, "DOCKER_HOST", _environment_tls)
-    name = os.environ.get("DOCKER_CONTEXT") or _current_context() or "default"
+    chosen = os.environ.get("DOCKER_CONTEXT") or _read_json(config_directory() / "config.json").get("currentContext")
+    name = str(chosen or "default")
     if name == "default":
         return Endpoint(DEFAULT_URL, None, "the default")
     return _of_context(name)
@@ -130,12 +131,6 @@ def _files_in(directory: Path, verifies: bool) -> TlsFiles:
         key=key if has_pair else None,
         verifies=verifies,
     )
-
-
-def _current_context() -> str | None:
-    """Return the context chosen by `docker context use`; None without config.json."""
-    found = _read_json(config_directory() / "config.json")
-    return str(found.get("currentContext") or "") or None
 
 
 def _of_context(name: str) -> Endpoint:

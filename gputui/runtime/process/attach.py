@@ -99,7 +99,8 @@ class SplitLog:
             yield from parts
 
     def _split(self, start: int, piece: bytes) -> Iterator[tuple[bool, bytes]]:
-        self._read_marks()
+        while self._marks is not None and len(content := os.read(self._marks, MARK.size * 4096)) >= MARK.size:
+            self._known += MARK.iter_unpack(content[: len(content) // MARK.size * MARK.size])
         here, end = start, start + len(piece)
         self._known = [mark for mark in self._known if mark[1] > start]
         for first, last in self._known:
@@ -112,10 +113,6 @@ class SplitLog:
             here = min(last, end)
         if here < end:
             yield False, piece[here - start :]
-
-    def _read_marks(self) -> None:
-        while self._marks is not None and len(content := os.read(self._marks, MARK.size * 4096)) >= MARK.size:
-            self._known += MARK.iter_unpack(content[: len(content) // MARK.size * MARK.size])
 
     def close(self) -> None:
         """Close both files."""

@@ -574,11 +574,9 @@ class AttemptIndex:
     def _members(self, folder: AttemptFolder, records: Records) -> tuple[int, ...]:
         leader = records.start.leader if records.start else ProcessIdentity(-1, 0, host_processes.boot_id())
         grouped = cgroup.members(folder.cgroups())
-        return host_processes.attempt_members(leader, records.runner, self._tag(folder.path.name), grouped)
-
-    def _tag(self, name: str) -> str:
-        job_id, attempt = parse_name(name, self._store_id) or (0, 0)
-        return f"{self._store_id}:{job_id}:{attempt}"
+        job_id, attempt = parse_name(folder.path.name, self._store_id) or (0, 0)
+        tag = f"{self._store_id}:{job_id}:{attempt}"
+        return host_processes.attempt_members(leader, records.runner, tag, grouped)
 
 
 def _ended(record: ContainerRecord, records: Records, manifest: Manifest | None) -> ContainerRecord:

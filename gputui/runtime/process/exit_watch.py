@@ -69,15 +69,12 @@ class ExitWatch:
     def _run(self) -> None:
         while not self._closed:
             if self._wait() and not self._closed:
-                self._wake_all()
+                for wake in tuple(self._wakes):
+                    try:
+                        wake()
+                    except Exception:  # noqa: BLE001 - one listener's failure must not affect the others
+                        _log.exception("a listener for ends of host jobs failed")
         self._close_descriptors()
-
-    def _wake_all(self) -> None:
-        for wake in tuple(self._wakes):
-            try:
-                wake()
-            except Exception:  # noqa: BLE001 - one listener's failure must not affect the others
-                _log.exception("a listener for ends of host jobs failed")
 
     def _wait(self) -> bool:
         """Wait for an event; return whether a process ended."""
