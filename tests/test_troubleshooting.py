@@ -46,7 +46,7 @@ def test_every_entry_has_a_remedy() -> None:
 
 
 def test_every_named_command_exists() -> None:
-    from gputui.cli.lazy import COMMANDS
+    from gputui.cli.main import COMMANDS
 
     named = set(re.findall(r"`(?:sudo )?gputui ([a-z]+)", PAGE))
     assert named <= set(COMMANDS), named - set(COMMANDS)

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from gputui.bootstrap import clusters
 from gputui.cli import completing, table
-from gputui.cli.lazy import CommandGroup
+from gputui.cli.main import CommandGroup
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session

@@ -11,8 +11,7 @@ import click
 from msgspec import NODEFAULT, Struct, structs
 
 from gputui import __version__
-from gputui.cli.lazy import COMMANDS, GROUPS
-from gputui.cli.main import cli
+from gputui.cli.main import COMMANDS, GROUPS, cli
 from gputui.config import SIZES, TABLES
 from gputui.domain.units import format_duration, format_size
 

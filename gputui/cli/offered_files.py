@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from gputui.cli.lazy import CommandGroup
+from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config.options import typed_path

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.cli import completing, readings, table
 from gputui.cli.confirmation import confirm, dry_run_option, quiet_option
-from gputui.cli.lazy import CommandGroup
+from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done

@@ -9,7 +9,7 @@ import click
 
 from gputui import bootstrap
 from gputui.bootstrap import upkeep
-from gputui.cli.lazy import CommandGroup
+from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done

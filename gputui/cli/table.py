@@ -45,7 +45,8 @@ def terminal_width() -> int | None:
 def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: int | None) -> list[str]:
     """Return the table as lines, without control characters; the last column takes the rest of `total` cells."""
     cells = [[_cell(column.title) for column in columns], *([_cell(text) for text in row] for row in rows)]
-    widths = [_width(column, [row[place][1] for row in cells]) for place, column in enumerate(columns)]
+    widest = [max(row[place][1] for row in cells) for place in range(len(columns))]
+    widths = [min(most, column.limit or most) for most, column in zip(widest, columns, strict=True)]
     if total is not None:
         shrunk = list(widths)
         gaps = len(GAP) * (len(widths) - 1)
@@ -56,24 +57,19 @@ def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: i
                 shrunk[place] = max(min(column.least, shrunk[place]), shrunk[place] - over)
         shrunk[-1] = max(0, min(shrunk[-1], total - gaps - sum(shrunk[:-1])))
         widths = shrunk
-    return [_line(columns, row, widths, total) for row in cells]
+    found = (
+        GAP.join(
+            _fitted(cell, cells, column) for column, cell, cells in zip(columns, row, widths, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+    return [line if total is None or width(line) <= total else fit(line, total) for line in found]
 
 
 def _cell(text: str) -> _Cell:
     """Return the text without control characters, and its width. Cached: both are needed often."""
     text = plain(text)
     return text, width(text)
-
-
-def _width(column: TextColumn, widths: Sequence[int]) -> int:
-    widest = max(widths)
-    return min(widest, column.limit) if column.limit else widest
-
-
-def _line(columns: Sequence[TextColumn], row: Sequence[_Cell], widths: Sequence[int], total: int | None) -> str:
-    fitted = (_fitted(cell, cells, column) for column, cell, cells in zip(columns, row, widths, strict=True))
-    line = GAP.join(fitted).rstrip()
-    return line if total is None or width(line) <= total else fit(line, total)
 
 
 def _fitted(cell: _Cell, cells: int, column: TextColumn) -> str:

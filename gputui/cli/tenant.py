@@ -13,7 +13,7 @@ import click
 from gputui import bootstrap
 from gputui.cli import table
 from gputui.cli.confirmation import confirm, quiet_option
-from gputui.cli.lazy import CommandGroup
+from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.action import RemoveTenant, SetTenant

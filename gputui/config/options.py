@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -87,7 +88,14 @@ def resolve(
 ) -> Options:
     """Return the options of this process: as given, else from GPUTUI_…, else the defaults."""
     site = site_config(environ)
-    path = _config_path(config or environ.get("GPUTUI_CONFIG") or None, site)
+    path: Path | None
+    if named := config or environ.get("GPUTUI_CONFIG"):
+        path = _path(named, "--config")
+        with suppress(OSError):
+            path = None if site is not None and path.samefile(site) else path
+    else:
+        path = _config_directory() / "config.toml"
+        path = path if _exists(path) else None
     loaded = load_merged(site, path, environ)
     return Options(
         state=_state_path(state or environ.get("GPUTUI_STATE") or None),
@@ -143,28 +151,12 @@ def site_config(environ: Mapping[str, str] = os.environ) -> Path | None:
     return _path(given, "GPUTUI_SITE_CONFIG") if given else None
 
 
-def _config_path(given: str | None, site: Path | None) -> Path | None:
-    """Return the personal settings file: the named one, else the user's default."""
-    if given is not None:
-        named = _path(given, "--config")
-        return None if site is not None and _is_same(named, site) else named
-    own = _config_directory() / "config.toml"
-    return own if _exists(own) else None
-
-
 def _exists(path: Path) -> bool:
     """Return whether the file exists; one in an unsearchable directory counts as existing, and is refused later."""
     try:
         return path.exists()
     except PermissionError:
         return True
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
 
 
 def templates_path() -> Path:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from gputui.cli import document
-from gputui.cli.lazy import COMMANDS
+from gputui.cli.main import COMMANDS
 from gputui.config import load_settings
 from gputui.domain.settings import Settings
 from gputui.request import job_file

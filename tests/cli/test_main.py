@@ -14,8 +14,7 @@ import click
 import pytest
 
 from gputui import __version__, bootstrap
-from gputui.cli.lazy import COMMANDS, GROUPS, LazyGroup
-from gputui.cli.main import cli
+from gputui.cli.main import COMMANDS, GROUPS, LazyGroup, cli
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, InputError, NotFoundError, StoreFullError
 from tests.cli.conftest import Run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputui.cli.document import pages
-from gputui.cli.lazy import COMMANDS
+from gputui.cli.main import COMMANDS
 
 FILES = Path(__file__).parents[2] / "man"
 MACROS = frozenset({".TH", ".SH", ".SS", ".TP", ".PP", ".nf", ".fi"})

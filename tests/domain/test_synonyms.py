@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.cli.lazy import COMMANDS as SHELL
+from gputui.cli.main import COMMANDS as SHELL
 from gputui.cli.main import cli
 from gputui.domain.synonyms import MEANINGS, Meaning, suggestion, words_of
 from gputui.tui.commands.places import by_group

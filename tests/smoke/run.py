@@ -59,7 +59,7 @@ def call(*words: str) -> str:
 
 def run_every_command(directory: Path) -> None:
     """Run each command of the help once, on a queue of its own."""
-    from gputui.cli.lazy import COMMANDS
+    from gputui.cli.main import COMMANDS
 
     call("--help")
     for name in COMMANDS:
