@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gputui.engine.process.relay import Relay
     from gputui.ports import GpuProbe, JobStore, Monitor
     from gputui.ports.backend import DirectBackend
-    from gputui.ports.foreign import ForeignContainers
+    from gputui.ports.foreign import ForeignContainers, HostProcesses
 
 
 class Behind(Protocol):
@@ -128,45 +128,39 @@ def make_host(
     starts a background scheduler when scheduling keeps failing here. `open_monitor` opens the monitor of a term.
     `stands_in`: it took over from a console, until a service wants to schedule or nothing is left to do.
     """
-    from gputui.engine.hooks.weekly import made_report
-    from gputui.engine.process.host import Extras, Host
-
-    return Host(
-        store=store,
-        adapters=made or partial(_adapters, options, store.store_id, started),
-        settings=options.settings,
-        clock=bootstrap.clock(),
-        directory=options.state,
-        me=_this_process(kind, stands_in=stands_in),
-        feed=feed,
-        may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
-        extras=Extras(hand_over, relay_of(options), open_monitor, partial(made_report, options.arguments())),
-    )
-
-
-def _adapters(options: Options, store_id: str, started: Callable[[], GpuProbe | None]) -> Adapters:
-    from gputui.engine.process.host import Adapters
-
-    runtimes = adapters.make_runtimes(options, store_id)
-    probe = started() or adapters.make_probe(options, store_id)
-    return Adapters({runtime.name: runtime for runtime in runtimes}, probe)
-
-
-def _this_process(kind: str, *, stands_in: bool) -> Leader:
     import socket
 
+    from gputui.engine.hooks.weekly import made_report
+    from gputui.engine.process.host import Adapters, Extras, Host
     from gputui.store.queue_files import SCHEMA  # the store is opened after the console's first frame
 
-    return Leader(
+    def open_adapters() -> Adapters:
+        runtimes = adapters.make_runtimes(options, store.store_id)
+        probe = started() or adapters.make_probe(options, store.store_id)
+        return Adapters({runtime.name: runtime for runtime in runtimes}, probe)
+
+    clock = bootstrap.clock()
+    me = Leader(
         os.getpid(),
         socket.gethostname(),
         bootstrap.actor().user,
         kind,
-        bootstrap.clock().now(),
+        clock.now(),
         uid=os.geteuid(),
         version=__version__,
         schema=SCHEMA,
         stands_in=stands_in,
+    )
+    return Host(
+        store=store,
+        adapters=made or open_adapters,
+        settings=options.settings,
+        clock=clock,
+        directory=options.state,
+        me=me,
+        feed=feed,
+        may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
+        extras=Extras(hand_over, relay_of(options), open_monitor, partial(made_report, options.arguments())),
     )
 
 
@@ -208,19 +202,16 @@ class DemoMachine:
     def foreign_use(self) -> ForeignUse:
         """Return the values of its processes, which get no signals, and actions on its foreign containers."""
         from gputui.engine.actions.foreign_use import ForeignUse
-        from gputui.gpus.simulated import SimulatedProcesses
 
-        clock = bootstrap.clock()
-        processes = SimulatedProcesses(lambda: self._latest(), clock)
-        is_read_only = self._options.settings.console.read_only
-        return ForeignUse(
-            self._store,
-            clock,
-            bootstrap.actor(),
-            lambda: processes,
-            lambda: self._containers,
-            is_read_only=is_read_only,
-        )
+        clock, is_read_only = bootstrap.clock(), self._options.settings.console.read_only
+
+        def processes() -> HostProcesses:
+            from gputui.gpus.simulated import SimulatedProcesses
+
+            return SimulatedProcesses(lambda: self._latest(), clock)
+
+        actor = bootstrap.actor()
+        return ForeignUse(self._store, clock, actor, processes, lambda: self._containers, is_read_only=is_read_only)
 
 
 def demo_past(options: Options, store: JobStore, since: datetime) -> list[TakenStep]:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
@@ -38,22 +38,32 @@ from gputui.engine.files.file_modes import new_file
 from gputui.engine.files.leadership import Leadership, current_leader
 from gputui.engine.process.loop import SchedulingFailedError
 from gputui.ports import JobStore
-from gputui.ports.monitor import NoMonitor
+from gputui.ports.monitor import Monitors
 
 if TYPE_CHECKING:
     from gputui.domain.entries import Entries
     from gputui.engine.cluster.poll import Duty
     from gputui.engine.cluster.queue import EngineQueue
-    from gputui.engine.process.host import Host
     from gputui.metrics.exporter import Exporter
     from gputui.ports import Monitor
 
 log = logging.getLogger(__name__)
 
+Say = Callable[[str], object]
+ANEW_AFTER = 2.0
+"""Seconds before a failed scheduler restarts, so that another console can take over."""
+WAIT_ANEW = 10**7
+"""Seconds for which it then waits for another scheduler to end; practically for ever."""
+HAND_OVER_WAIT = 60
+"""Seconds for which the background scheduler tries to take over from the process that started it."""
+YIELD_WITHIN = 20.0
+"""Seconds within which a background scheduler yields to a service."""
+_WAITS = "another process of yours {}; this one takes over when it ends"
+_HOW = install_line(["gputui[otel]"], sys.prefix, has_pip=find_spec("pip") is not None)
+_NO_TRACES = f"no traces are sent: OpenTelemetry is not installed: {_HOW}"
 
-def monitor_opener(
-    options: Options, store_id: str, said: Callable[[str], object] = lambda _: None
-) -> Callable[[Entries], Monitor] | None:
+
+def monitor_opener(options: Options, store_id: str, said: Say = lambda _: None) -> Callable[[Entries], Monitor] | None:
     """Return the factory of a term's monitor; None, without further imports, if none is switched on.
 
     `said` is called with sentences about the port.
@@ -72,86 +82,22 @@ def monitor_opener(
             from gputui.tracing.tracer import JobTracer
         except ImportError as error:
             log.error("no traces are sent: %s", error)
-            said(f"no traces are sent: {_NEEDED}")
-            return _Missing(_NEEDED)
+            said(_NO_TRACES)
+            return _NoTracer()
         return JobTracer(settings.traces, jobs.values(), store_id, socket.gethostname())
 
     if not settings.traces.enabled:
         return open_exporter
     if not settings.metrics.enabled:
         return open_tracer
-    return lambda jobs: Monitors((open_exporter(jobs), open_tracer(jobs)))
+    return lambda jobs: Monitors(open_exporter(jobs), open_tracer(jobs))
 
 
-_HOW = install_line(["gputui[otel]"], sys.prefix, has_pip=find_spec("pip") is not None)
-_NEEDED = f"OpenTelemetry is not installed: {_HOW}"
-
-
-class _Missing(NoMonitor):
-    """Monitor that reports a missing package."""
-
-    def __init__(self, text: str) -> None:
-        self._notices = (Notice("warning", f"no traces are sent: {text}", short="no traces"),)
+class _NoTracer(Monitors):
+    """Monitor that reports the missing package."""
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return a notice that names the missing package."""
-        return self._notices
-
-
-class Monitors:
-    """Several monitors as one."""
-
-    def __init__(self, monitors: Sequence[Monitor]) -> None:
-        self._monitors = monitors
-
-    def published(self, snapshot: Snapshot) -> None:
-        """Pass on the snapshot at the end of a tick."""
-        for monitor in self._monitors:
-            monitor.published(snapshot)
-
-    def took(self, step: str, seconds: float) -> None:
-        """Pass on the duration of a step."""
-        for monitor in self._monitors:
-            monitor.took(step, seconds)
-
-    def failed(self, part: str) -> None:
-        """Pass on a fault."""
-        for monitor in self._monitors:
-            monitor.failed(part)
-
-    def wrote(self, seconds: float) -> None:
-        """Pass on the duration of a write."""
-        for monitor in self._monitors:
-            monitor.wrote(seconds)
-
-    def called(self, runtime: str, call: str, result: str, seconds: float) -> None:
-        """Pass on a call to a runtime."""
-        for monitor in self._monitors:
-            monitor.called(runtime, call, result, seconds)
-
-    def delivered(self, hook: str, result: str) -> None:
-        """Pass on a delivery."""
-        for monitor in self._monitors:
-            monitor.delivered(hook, result)
-
-    def notices(self) -> tuple[Notice, ...]:
-        """Return the notices of all."""
-        return tuple(notice for monitor in self._monitors for notice in monitor.notices())
-
-    def close(self) -> None:
-        """Close all."""
-        for monitor in self._monitors:
-            monitor.close()
-
-
-ANEW_AFTER = 2.0
-"""Seconds before a failed scheduler restarts, so that another console can take over."""
-WAIT_ANEW = 10**7
-"""Seconds for which it then waits for another scheduler to end; practically for ever."""
-HAND_OVER_WAIT = 60
-"""Seconds for which the background scheduler tries to take over from the process that started it."""
-YIELD_WITHIN = 20.0
-"""Seconds within which a background scheduler yields to a service."""
+        return (Notice("warning", _NO_TRACES, short="no traces"),)
 
 
 def serve(options: Options, wait: float, *, stands_in: bool = False) -> int:
@@ -208,18 +154,18 @@ async def _serve(options: Options, store: JobStore, wait: float, *, stands_in: b
     monitor = monitor_opener(options, store.store_id, say)
     host = hosting.make_host(options, store, Feed(), "serve", open_monitor=monitor, stands_in=stands_in)
     loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        log.info("ended by %s", number.name)
+        host.stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, host, number)
+        loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     has_led = await host.lead(wait)
     if host.has_run_dry and any(not job.state.is_terminal for job in store.jobs().values()):
         hand_over(options)  # a job was submitted in the moment of the end
     return has_led
-
-
-def _stop(host: Host, number: signal.Signals) -> None:
-    log.info("ended by %s", number.name)
-    host.stop()
 
 
 def hand_over(options: Options) -> None:
@@ -249,10 +195,7 @@ def errors_file(path: Path) -> int:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
-Say = Callable[[str], object]
-
-
-class Deliveries(NoMonitor):
+class Deliveries(Monitors):
     """Monitor of the hooks of this process, for as long as it serves metrics too."""
 
     def __init__(self) -> None:
@@ -310,9 +253,6 @@ def duties(options: Options, queue: EngineQueue, said: Say = lambda _: None) -> 
         yield clusters.telemetry_duty(options, queue, lambda: said(said_waits))
     if options.settings.hooks.has_receivers:
         yield clusters.hooks_duty(options, queue, deliveries, lambda: said(_WAITS.format("runs the hooks")))
-
-
-_WAITS = "another process of yours {}; this one takes over when it ends"
 
 
 def serve_cluster(options: Options) -> int:

@@ -44,34 +44,45 @@ class Monitor(Protocol):
         ...
 
 
-class NoMonitor:
-    """Monitor that records nothing."""
+class Monitors:
+    """Several monitors as one; without any it records nothing, and is the base of monitors of a few events."""
+
+    _monitors: tuple[Monitor, ...] = ()
+
+    def __init__(self, *monitors: Monitor) -> None:
+        self._monitors = monitors
 
     def published(self, snapshot: Snapshot) -> None:
-        """Do nothing."""
+        for monitor in self._monitors:
+            monitor.published(snapshot)
 
     def took(self, step: str, seconds: float) -> None:
-        """Do nothing."""
+        for monitor in self._monitors:
+            monitor.took(step, seconds)
 
     def failed(self, part: str) -> None:
-        """Do nothing."""
+        for monitor in self._monitors:
+            monitor.failed(part)
 
     def wrote(self, seconds: float) -> None:
-        """Do nothing."""
+        for monitor in self._monitors:
+            monitor.wrote(seconds)
 
     def called(self, runtime: str, call: str, result: str, seconds: float) -> None:
-        """Do nothing."""
+        for monitor in self._monitors:
+            monitor.called(runtime, call, result, seconds)
 
     def delivered(self, hook: str, result: str) -> None:
-        """Do nothing."""
+        for monitor in self._monitors:
+            monitor.delivered(hook, result)
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return nothing."""
-        return ()
+        return tuple(notice for monitor in self._monitors for notice in monitor.notices())
 
     def close(self) -> None:
-        """Do nothing."""
+        for monitor in self._monitors:
+            monitor.close()
 
 
-NO_MONITOR = NoMonitor()
+NO_MONITOR = Monitors()
 """Monitor for when metrics are off."""

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import datetime
 from itertools import count
 from typing import Any
@@ -88,15 +89,6 @@ def command_of(server: ServerSettings, *words: str) -> list[str]:
     return [*_SSH, *address.words, remote]
 
 
-class _Waiting:
-    """A request that waits for its answer."""
-
-    def __init__(self) -> None:
-        self.is_over = threading.Event()
-        self.answer: Answer | None = None
-        self.error: GputuiError | None = None
-
-
 class ServerConnection:
     """Keeps one server connected. Only `call` blocks; it may be called from any thread, and raises GputuiError."""
 
@@ -121,7 +113,8 @@ class ServerConnection:
         self._heard_at = 0.0
         self._silence = ""
         """Why the present connection was cut from here; empty if it was not."""
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, Future[Answer]] = {}
+        """Requests that wait for their answers."""
         self._numbers = count(1)
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -157,19 +150,24 @@ class ServerConnection:
         if self.hello is not None and wish not in self.hello.calls:
             text = f"its gputui {plain(self.hello.gputui, 20)} knows no {wish}"
             raise GputuiError(text, where=self.name, hint="update gputui there")
-        number, waiting = next(self._numbers), _Waiting()
+        number, waiting = next(self._numbers), Future[Answer]()
         with self._lock:
             self._waiting[number] = waiting
         try:
             self._write(Request(number, name, Raw(json(arguments))))
-            if not waiting.is_over.wait(ANSWER_WITHIN):
-                raise GputuiError(
-                    f"no answer to {wish} within {ANSWER_WITHIN:.0f}s; it may still be done", where=self.name
-                )
+            answer = waiting.result(ANSWER_WITHIN)
+        except TimeoutError:
+            what = f"no answer to {wish} within {ANSWER_WITHIN:.0f}s; it may still be done"
+            raise GputuiError(what, where=self.name) from None
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
-        return self._result(name, wish, waiting)
+        if answer.error is not None:
+            raise answer.error.error(self.name)
+        try:
+            return decode_json(answer.result, CALLS[name][1]), answer.changes
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise GputuiError(f"its answer to {wish} cannot be read: {error}", where=self.name) from error
 
     def ask(self, name: str, *arguments: object) -> Any:
         """Return the result of a request that changes nothing that could be undone."""
@@ -178,17 +176,6 @@ class ServerConnection:
     def tell(self, name: str, *arguments: object) -> None:
         """Send a request whose answer nobody needs."""
         self._write(Request(0, name, Raw(json(arguments))))
-
-    def _result(self, name: str, wish: str, waiting: _Waiting) -> tuple[Any, tuple[ChangeNote, ...]]:
-        answer = waiting.answer
-        if answer is None:
-            raise waiting.error or GputuiError("it does not answer", where=self.name)
-        if answer.error is not None:
-            raise answer.error.error(self.name)
-        try:
-            return decode_json(answer.result, CALLS[name][1]), answer.changes
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise GputuiError(f"its answer to {wish} cannot be read: {error}", where=self.name) from error
 
     def _write(self, request: Request) -> None:
         process = self._process
@@ -290,10 +277,9 @@ class ServerConnection:
 
     def _take_answer(self, answer: Answer) -> None:
         with self._lock:
-            waiting = self._waiting.get(answer.id) if answer.id is not None else None
+            waiting = self._waiting.pop(answer.id, None) if answer.id is not None else None
         if waiting is not None:
-            waiting.answer = answer
-            waiting.is_over.set()
+            waiting.set_result(answer)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Ask now and then, so that the server knows that we are there; end a connection that is silent."""
@@ -332,8 +318,7 @@ class ServerConnection:
             waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             text = f"the connection was cut before the answer came: {problem}"
-            each.error = GputuiError(text, where=self.name, hint="look whether it was done")
-            each.is_over.set()
+            each.set_exception(GputuiError(text, where=self.name, hint="look whether it was done"))
         self._changed()
 
     def _words_of(self, code: int, errors: list[str]) -> str:

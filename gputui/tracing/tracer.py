@@ -33,7 +33,7 @@ from gputui.domain.job_changes import JobChanges
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import TracesSettings
 from gputui.domain.snapshot import Snapshot
-from gputui.ports.monitor import NoMonitor
+from gputui.ports.monitor import Monitors
 from gputui.tracing.job_spans import JobSpan, spans_of
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class _GivenIds(IdGenerator):
         return self.span_id
 
 
-class JobTracer(NoMonitor):
+class JobTracer(Monitors):
     """Monitor of one term that sends the spans of jobs when they end."""
 
     def __init__(self, settings: TracesSettings, jobs: Iterable[Job], store_id: str, host: str) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gputui.config import Options
-from gputui.console.serving import Monitors, monitor_opener
+from gputui.console.serving import monitor_opener
 from gputui.domain.entries import Entries
 from gputui.domain.settings import MetricsSettings, Settings, TracesSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.metrics.exporter import Exporter
-from gputui.ports.monitor import Monitor
+from gputui.ports.monitor import Monitor, Monitors
 from gputui.tracing.tracer import JobTracer
 
 METRICS = MetricsSettings(enabled=True, listen="0")
@@ -66,12 +66,12 @@ class Recorder:
 )
 def test_each_of_several_monitors_is_told(tell: Callable[[Monitor], None], told: tuple[object, ...]) -> None:
     recorders = (Recorder("one"), Recorder("two"))
-    tell(Monitors(recorders))
+    tell(Monitors(*recorders))
     assert [recorder.told for recorder in recorders] == [[told], [told]]
 
 
 def test_several_monitors_have_the_notices_of_all() -> None:
-    notices = Monitors((Recorder("one"), Recorder("two"))).notices()
+    notices = Monitors(Recorder("one"), Recorder("two")).notices()
     assert [notice.text for notice in notices] == ["one", "two"]
 
 

@@ -16,13 +16,13 @@ from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.feed import Feed
 from gputui.engine.process.host import Adapters, Extras, Host, monitored
-from gputui.ports.monitor import NoMonitor
+from gputui.ports.monitor import Monitors
 from tests.engine.fakes import FakeProbe
 from tests.engine.test_host import RealClock, real
 from tests.engine.world import World
 
 
-class Heard(NoMonitor):
+class Heard(Monitors):
     """Monitor that records its calls."""
 
     def __init__(self) -> None:
