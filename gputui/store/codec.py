@@ -331,7 +331,7 @@ class JobCache(Struct):
         document["spec"] = known[0]
         return decode_job(int(key), document, known[1])
 
-    def _readable(self, key: str, document: Document) -> Job | None:
+    def _readable(self, key: str, document: Any) -> Job | None:
         """Return the job of a document; if it cannot be decoded, None and an entry in `unreadable`."""
         why = "its id is not a number"
         try:
@@ -339,17 +339,14 @@ class JobCache(Struct):
                 return self.decode(key, document)
         except StoreFormatError as error:
             why = error.what.removeprefix(CANNOT)
-        self.unreadable[key] = Unreadable("job", key, why, gpus_possibly_held(document))
+        attempts = document.get("attempts") if isinstance(document, dict) else None
+        listed = attempts if isinstance(attempts, list) else []
+        # it may hold the GPUs of its attempts that have not ended
+        under_way = [one for one in listed if isinstance(one, dict) and not one.get("ended_at")]
+        found = [gpus for one in under_way if isinstance(gpus := one.get("gpus"), list)]
+        held = dict.fromkeys(uuid for gpus in found for uuid in gpus if isinstance(uuid, str))
+        self.unreadable[key] = Unreadable("job", key, why, tuple(held))
         return None
-
-
-def gpus_possibly_held(document: object) -> tuple[str, ...]:
-    """Return the GPUs that an undecodable job may hold: those of its attempts that have not ended."""
-    attempts = document.get("attempts") if isinstance(document, dict) else None
-    listed = attempts if isinstance(attempts, list) else []
-    under_way = [one for one in listed if isinstance(one, dict) and not one.get("ended_at")]
-    found = [gpus for one in under_way if isinstance(gpus := one.get("gpus"), list)]
-    return tuple(dict.fromkeys(uuid for gpus in found for uuid in gpus if isinstance(uuid, str)))
 
 
 def _in_order(jobs: dict[JobId, Job], with_runs: Iterable[Job] | None = None) -> Entries:

@@ -194,14 +194,8 @@ def stamp_of(status: os.stat_result) -> FileStamp:
     return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-def replace_file(new: Path, path: Path, stamp: FileStamp) -> None:
-    """Rename the new file over the old one."""
-    del stamp
-    new.replace(path)
-
-
 @contextmanager
-def _replacement(path: Path, access: FileAccess, place: PutInPlace = replace_file) -> Iterator[int]:
+def _replacement(path: Path, access: FileAccess, place: PutInPlace | None = None) -> Iterator[int]:
     """Yield a new file, which takes the place of the one at the path when the block ends, atomically and durably."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with os_errors(path):
@@ -215,14 +209,17 @@ def _replacement(path: Path, access: FileAccess, place: PutInPlace = replace_fil
                 stamp = stamp_of(os.fstat(fd))
             finally:
                 os.close(fd)
-            place(temporary, path, stamp)
+            if place is None:
+                temporary.replace(path)
+            else:
+                place(temporary, path, stamp)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         sync_directory(path.parent)
 
 
-def write_whole(path: Path, data: bytes, access: FileAccess, place: PutInPlace = replace_file) -> FileStamp:
+def write_whole(path: Path, data: bytes, access: FileAccess, place: PutInPlace | None = None) -> FileStamp:
     """Replace the file with `data`, atomically and durably; `place` renames it. Return its new stamp."""
     with _replacement(path, access, place) as fd:
         write_all(fd, data)
@@ -289,11 +286,6 @@ def _open_locked(path: Path, flags: int, access: FileAccess) -> int:
         if is_same_file(path, fd):
             return fd
         os.close(fd)
-
-
-def cut_head(path: Path, size: int, access: FileAccess) -> None:
-    """Remove the first `size` bytes of a file of lines."""
-    keep_ranges(path, [(size, None)], access)
 
 
 def keep_ranges(path: Path, ranges: Iterable[tuple[int, int | None]], access: FileAccess) -> None:

@@ -27,7 +27,7 @@ from gputui.domain.units import plural
 from gputui.store.codec import JOBS, UNREADABLE, Document, decode_job, is_id, part_of_entry, runs_in
 from gputui.store.files import FileAccess, FileStamp, append_lines, open_file, os_errors, read_file, stamp_of
 from gputui.store.queue_files import SCHEMA, AuditKey, Table, check_schema, migrate, parse_month
-from gputui.store.retention import month_of
+from gputui.store.retention import month_files, month_of
 
 if TYPE_CHECKING:
     from gputui.domain.job_record import JobRecord
@@ -99,7 +99,7 @@ class HistoryFiles(Struct):
 
     def find(self, job_id: int) -> tuple[str, Document] | None:
         """Return key and document of a job or of its entry, in its last state; None if it is not in history."""
-        for path in reversed(self.paths()):
+        for path in reversed(month_files(self.directory, "history")):
             if path.suffix == ".jsonl":
                 row = self._index(path).find(path, job_id)
             else:
@@ -110,7 +110,8 @@ class HistoryFiles(Struct):
 
     def documents(self, since_month: str | None = None) -> Iterator[tuple[str, Document]]:
         """Yield keys and documents by month, then by id; each job once, in its last state."""
-        paths = [path for path in self.paths() if since_month is None or _month_of(path) >= since_month]
+        every = month_files(self.directory, "history")
+        paths = [path for path in every if since_month is None or _month_of(path) >= since_month]
         rows = _latest(self._rows(path) for path in reversed(paths))
         latest = sorted(rows, key=lambda row: (_month_of(row.path), row.id))
         for _, rows in groupby(latest, key=lambda row: _month_of(row.path)):
@@ -123,7 +124,7 @@ class HistoryFiles(Struct):
 
         A file with damaged lines or lines of an older schema is read again from its end, slowly.
         """
-        for path in reversed(self.paths()):
+        for path in reversed(month_files(self.directory, "history")):
             if since_month is not None and _month_of(path) < since_month:
                 return
             for jobs in jobs_backwards(path, kind) if path.suffix == ".jsonl" else [None]:
@@ -153,19 +154,14 @@ class HistoryFiles(Struct):
 
     def highest_id(self) -> int:
         """Return the highest id in any month; 0 when there is none."""
-        rows = (row for path in self.paths() for row in self._rows(path))
+        rows = (row for path in month_files(self.directory, "history") for row in self._rows(path))
         return max((row.runs[-1].end - 1 if row.runs else row.id for row in rows), default=0)
 
     def spans(self) -> Spans:
         """Return the ids of all jobs."""
-        rows = [row for path in self.paths() for row in self._rows(path)]
+        rows = [row for path in month_files(self.directory, "history") for row in self._rows(path)]
         runs = (row.runs or (Run(row.id, 0, 1),) for row in rows)
         return joined_spans((run.id, run.end) for each in runs for run in each)
-
-    def paths(self) -> list[Path]:
-        """Return the files, oldest month first; within a month the file of 0.1 first, since its jobs ended earlier."""
-        found = [*self.directory.glob("history-????-??.json"), *self.directory.glob("history-????-??.jsonl")]
-        return sorted(found, key=lambda path: (_month_of(path), path.suffix))
 
     def _rows(self, path: Path) -> list[_HistoryPlace]:
         """Return the jobs in a file, last line first; reads only lines appended since the last call."""

@@ -36,7 +36,6 @@ from gputui.store.files import (
     open_file,
     os_errors,
     read_file,
-    replace_file,
     stamp_of,
     write_whole,
 )
@@ -142,7 +141,7 @@ def read_meta(path: Path) -> tuple[Meta, FileStamp] | None:
 
 
 def write_snapshot(
-    path: Path, meta: Meta, tables: Tables, access: FileAccess, place: PutInPlace = replace_file
+    path: Path, meta: Meta, tables: Tables, access: FileAccess, place: PutInPlace | None = None
 ) -> FileStamp:
     """Replace the snapshot, durably; return its new identity."""
     data = msgspec.json.encode({META: {"1": msgspec.to_builtins(meta)}, **tables})

@@ -24,7 +24,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.kept_data import KeepLimits, KeptData
 from gputui.domain.settings import StoreSettings
 from gputui.store.codec import decode_job
-from gputui.store.files import FileAccess, cut_head, open_file, os_errors, remove_lines
+from gputui.store.files import FileAccess, keep_ranges, open_file, os_errors, remove_lines
 
 
 def jobs_to_archive(jobs: Iterable[Job], settings: StoreSettings, now: datetime) -> list[Job]:
@@ -62,6 +62,12 @@ def month_of(moment: datetime) -> str:
     return f"{moment:%Y-%m}"
 
 
+def month_files(directory: Path, kind: str) -> list[Path]:
+    """Return the files `KIND-YYYY-MM.jsonl`, oldest month first, and before one the `.json` of version 0.1."""
+    found = [*directory.glob(f"{kind}-????-??.json"), *directory.glob(f"{kind}-????-??.jsonl")]
+    return sorted(found, key=lambda path: (path.stem, path.suffix))
+
+
 CHECK_EVERY = timedelta(hours=1)
 SLACK = timedelta(days=1)
 """Time for which lines may stay beyond their age, so that a file is cut at most once a day."""
@@ -80,23 +86,15 @@ class LineFiles(Struct):
     """Returns the time of a line; None for a damaged one."""
     limits: KeepLimits
 
-    def paths(self) -> list[Path]:
-        """Return the files, oldest month first."""
-        found = [
-            *self.directory.glob(f"{self.kind}-????-??.json"),
-            *self.directory.glob(f"{self.kind}-????-??.jsonl"),
-        ]
-        return sorted(found, key=lambda path: (path.stem, path.suffix))
-
     def kept(self) -> KeptData:
         """Return size, number and oldest entry of the files, with their limits."""
-        paths = self.paths()
+        paths = month_files(self.directory, self.kind)
         oldest = self._first_time(paths[0]) if paths else None
         return KeptData(self.kind, sum(map(_size, paths)), len(paths), oldest, self.limits)
 
     def trim(self, access: FileAccess, now: datetime) -> bool:
         """Remove or cut the oldest file where a limit asks for it; return whether it did."""
-        paths = self.paths()
+        paths = month_files(self.directory, self.kind)
         if not paths or not self.limits.are_set:
             return False
         oldest, total = paths[0], sum(map(_size, paths))
@@ -112,7 +110,7 @@ class LineFiles(Struct):
         if surplus >= _size(oldest) or oldest.suffix == ".json":
             remove_lines(oldest, access)
         else:
-            cut_head(oldest, surplus, access)
+            keep_ranges(oldest, [(surplus, None)], access)
         return True
 
     def _too_old(self, path: Path, max_age: timedelta, now: datetime) -> int:

@@ -67,11 +67,6 @@ def next_generation(snapshot: Path, generation: int) -> int:
     return max([generation, *journals(snapshot)]) + 1
 
 
-def kept_journals(snapshot: Path) -> list[Path]:
-    """Return journals with damaged lines that version 0.1 folded and kept."""
-    return sorted(snapshot.parent.glob(f"{snapshot.name}.wal.*.damaged"))
-
-
 def check_not_orphaned(snapshot: Path) -> None:
     """Raise StoreFormatError if other files prove that a snapshot with jobs is missing."""
     left = [path.name for path in (*journals(snapshot).values(), *rescue_paths(snapshot)) if path.stat().st_size]

@@ -47,7 +47,7 @@ from gputui.store.history import HistoryFiles, latest, submission_entries
 from gputui.store.lock import ChangeWatch, StoreLock, log_waiting
 from gputui.store.queue_files import JournalEntry, Meta, lock_path, new_store_id, read_meta
 from gputui.store.retention import Trimmer, ended_at, jobs_to_archive, month_of
-from gputui.store.storage import JournalDB, JournalStorage, check_not_orphaned, kept_journals
+from gputui.store.storage import JournalDB, JournalStorage, check_not_orphaned
 from gputui.store.warrants import Warrants
 
 if TYPE_CHECKING:
@@ -402,7 +402,8 @@ class TinyJobStore:
             self.storage.replica.refresh()
             found = tuple(self.storage.replica.damage)
         told = {sentence.partition(":")[0] for sentence in found}
-        kept = [path for path in kept_journals(self._path) if str(path.with_suffix("")) not in told]
+        kept = sorted(self._path.parent.glob(f"{self._path.name}.wal.*.damaged"))  # by version 0.1, when it folded them
+        kept = [path for path in kept if str(path.with_suffix("")) not in told]
         return found + tuple(f"{path}: kept for its damaged lines, which are lost to the queue" for path in kept)
 
     def unread(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore, files
 from gputui.store.files import FileAccess
-from gputui.store.retention import line_files
+from gputui.store.retention import line_files, month_files
 from tests.factories import ACTOR, NOW, job
 
 DAYS = 70
@@ -113,8 +113,7 @@ def test_a_scheduler_killed_while_it_cuts_a_file_loses_nothing(
 ) -> None:
     filled(directory).close()
     limits = StoreSettings(history_max_age=timedelta(days=20))
-    [history, _] = line_files(directory, limits)
-    before = {path: path.read_bytes() for path in history.paths()}
+    before = {path: path.read_bytes() for path in month_files(directory, "history")}
 
     def killed(*_: object) -> None:
         raise KilledError
@@ -125,7 +124,7 @@ def test_a_scheduler_killed_while_it_cuts_a_file_loses_nothing(
         patch.setattr(*((Path, "replace", killed) if call == "replace" else (files, "write_all", killed)))
         with pytest.raises(KilledError):
             maintain(store)
-    left = {path: path.read_bytes() for path in history.paths()}
+    left = {path: path.read_bytes() for path in month_files(directory, "history")}
     assert left == {path: before[path] for path in left}
     assert list(directory.glob("*.tmp"))
     store.close()
@@ -156,7 +155,7 @@ def test_lines_appended_while_a_file_is_cut_are_kept(directory: Path, monkeypatc
     def open_late(path: Path, flags: int, mode: int = 0o600) -> int:
         fd = opened(path, flags, mode)
         if path.name.startswith("audit") and path.suffix == ".jsonl" and next(is_first, False):
-            files.cut_head(path, path.read_bytes().index(b"\n") + 1, FileAccess())
+            files.keep_ranges(path, [(path.read_bytes().index(b"\n") + 1, None)], FileAccess())
         return fd
 
     monkeypatch.setattr(files, "open_file", open_late)
