@@ -17,7 +17,7 @@ from gputui.domain.snapshot import Node, Snapshot
 
 if TYPE_CHECKING:
     from gputui.gpus.simulated import SimulatedProbe
-    from gputui.ports import GpuProbe, Queue, Runtime
+    from gputui.ports import GpuProbe, JobExec, Queue, Runtime
 
 
 def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
@@ -33,6 +33,17 @@ def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
 
         runtimes.append(ProcessRuntime(store_id, options.state, settings.runtime, bootstrap.clock()))
     return tuple(runtimes)
+
+
+def make_job_execs(options: Options, store_id: str) -> dict[str, JobExec]:
+    """Return the ways into the jobs of each runtime, by its name."""
+    from gputui.runtime.docker.job_exec import DockerExec
+    from gputui.runtime.process.job_exec import ProcessExec
+
+    found: dict[str, JobExec] = {"process": ProcessExec(store_id, options.state)}
+    if options.runtime == "docker":
+        found["docker"] = DockerExec(options.settings.runtime)
+    return found
 
 
 def local_images(options: Options) -> tuple[str, ...]:

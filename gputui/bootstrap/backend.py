@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance
-    from gputui.ports import Channel, GpuProbe, JobExec, JobStore, LogStream, Runtime
+    from gputui.ports import Channel, GpuProbe, JobStore, LogStream, Runtime
     from gputui.ports.backend import DirectBackend, Entry
     from gputui.ports.foreign import ForeignContainers, HostProcesses
 
@@ -227,15 +227,6 @@ def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> 
     permissions = UserPermissions(options.state, options.settings)
     user = os.geteuid() if uid is None else uid
 
-    def make() -> dict[str, JobExec]:
-        from gputui.runtime.docker.job_exec import DockerExec
-        from gputui.runtime.process.job_exec import ProcessExec
-
-        found: dict[str, JobExec] = {"process": ProcessExec(store.store_id, options.state)}
-        if options.runtime == "docker":
-            found["docker"] = DockerExec(options.settings.runtime)
-        return found
-
     def refusal(job: Job, submitter: str) -> GputuiError:
         hint = "only its submitter and operators may enter it"
         return GputuiError(f"job {job.shown_id} is a job of {submitter}", hint=hint)
@@ -264,7 +255,7 @@ def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> 
 
         relay = partial(ask_relay, options.state, {0, owner, user})
     return Entrance(
-        make,
+        lambda: adapters.make_job_execs(options, store.store_id),
         lambda: store.store_id,
         permit,
         lambda job_id: InputMark(options.state, job_id).set,

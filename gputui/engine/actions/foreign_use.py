@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import ProcessRow
@@ -37,29 +36,6 @@ def parse_signal(text: str, where: str) -> str:
     if found is None:
         raise InputError(f"{plain(text, 40)!r} is not one of {', '.join(SIGNALS)}", where=where)
     return found
-
-
-class AuditTrail:
-    """Writes the audit entries of one action: before it is carried out, and its result or refusal."""
-
-    def __init__(self, write: Callable[[str, str, str, str], None], verb: str, about: str, before: str) -> None:
-        self._write = write
-        self._verb = verb
-        self.about = about
-        self.before = before
-
-    def note(self, after: str) -> None:
-        """Write an entry."""
-        self._write(self._verb, plain(self.about, 100), plain(self.before, 600), plain(after, 400))
-
-    @contextmanager
-    def noting_refusals(self, prefix: str = "") -> Iterator[None]:
-        """Write an entry about an error, and re-raise it."""
-        try:
-            yield
-        except GputuiError as error:
-            self.note(f"{prefix}refused: {error}")
-            raise
 
 
 class ForeignUse:
@@ -116,32 +92,42 @@ class ForeignUse:
 
     def signal(self, target: ProcessTarget, name: str) -> str:
         """Send INT, TERM or KILL to a process that belongs to no job; return the result as text."""
-        trail = AuditTrail(self._audit, "signal", f"pid {target.pid}", self._words(target))
-        with trail.noting_refusals(f"{name}: "):
+        note = partial(self._note, "signal", f"pid {target.pid}", self._words(target))
+        try:
             self._check_signal(target)
-            outcome = self._host.signal(target, SIGNALS[name], self._patience, lambda: trail.note(f"{name}: requested"))
-        trail.note(f"{name}: {outcome.sentence}")
+            outcome = self._host.signal(target, SIGNALS[name], self._patience, lambda: note(f"{name}: requested"))
+        except GputuiError as error:
+            note(f"{name}: refused: {error}")
+            raise
+        note(f"{name}: {outcome.sentence}")
         return f"{name} to {target.sentence}: {outcome.sentence}"
 
     def stop(self, container_id: str) -> str:
         """Stop a foreign container as `docker stop` does; return the result as text."""
-        trail = AuditTrail(self._audit, "stop-container", f"container {container_id}", "")
-        with trail.noting_refusals():
+        about = f"container {container_id}"
+        note = partial(self._note, "stop-container", about, "")
+        try:
             self._check_writable()
             detail = self._engine().inspect(container_id)
-            trail.about, trail.before = f"container {detail.name}", f"{detail.id[:12]} {detail.sentence}"
+            about = f"container {detail.name}"
+            note = partial(self._note, "stop-container", about, f"{detail.id[:12]} {detail.sentence}")
             _check_stoppable(detail)
-            trail.note("requested")
+            note("requested")
             began = time.monotonic()
             after = self._engine().stop(detail.id, detail.stop_timeout)
+        except GputuiError as error:
+            note(f"refused: {error}")
+            raise
         result = _stopped(after, time.monotonic() - began)
-        trail.note(result)
-        return f"{trail.about}: {result}"
+        note(result)
+        return f"{about}: {result}"
 
-    def _audit(self, verb: str, about: str, before: str, after: str) -> None:
+    def _note(self, verb: str, about: str, before: str, after: str) -> None:
+        """Write an entry of the audit log."""
         now, actor = self._clock.now(), self._actor
+        entry = AuditEntry(now, actor.uid, actor.user, verb, plain(about, 100), plain(before, 600), plain(after, 400))
         with self._store().transaction() as transaction:
-            transaction.audit(AuditEntry(now, actor.uid, actor.user, verb, about, before, after))
+            transaction.audit(entry)
 
     def _words(self, target: ProcessTarget) -> str:
         """Return the target with its start time, for the audit."""
