@@ -228,7 +228,10 @@ class _Books:
                 continue
             start = attempt.started_at.timestamp()
             if is_first and self._low <= start < self._high:
-                self._add_wait(job, attempt, start, key)
+                wait = max(0.0, start - waiting_since(job).timestamp())
+                self._overall.waits.append(wait)
+                for piece in self._pieces(attempt, start, start, key):
+                    self.groups[piece[0]].waits.append(wait)
             is_first = False
             end = attempt.ended_at.timestamp() if attempt.ended_at is not None else max(start, self._now)
             if start < self._high and (end > self._low or start >= self._low):
@@ -242,12 +245,6 @@ class _Books:
 
     def _pieces(self, attempt: AttemptRecord, low: float, high: float, key: str) -> Sequence[_Piece]:
         return self._split(attempt, low, high) if self._split else ((key, low, high, 1.0),)
-
-    def _add_wait(self, job: JobRecord, attempt: AttemptRecord, start: float, key: str) -> None:
-        wait = max(0.0, start - waiting_since(job).timestamp())
-        self._overall.waits.append(wait)
-        for piece in self._pieces(attempt, start, start, key):
-            self.groups[piece[0]].waits.append(wait)
 
     def _add_end(self, job: JobRecord, count: int, key: str, groups: set[str]) -> None:
         """Count the end of the job, if it is in the period."""

@@ -247,12 +247,9 @@ class ConditionTracker:
         self._first = {each.key: self._first.get(each.key, begun) for each in (*told, *over)}
         self._has_begun = True
         kept = (each for each in told if not each.fluctuates or each.key in held)
-        self.shown = ranked([*(_dated(each, self._first[each.key]) for each in kept), *over])
+        dated = (each if each.since else replace(each, since=self._first[each.key], is_seen=True) for each in kept)
+        self.shown = ranked([*dated, *over])
         return self.shown
-
-
-def _dated(condition: Condition, first: datetime | None) -> Condition:
-    return condition if condition.since else replace(condition, since=first, is_seen=True)
 
 
 _NO_FAULT = frozenset({ProbeCode.OK, ProbeCode.STARTING, ProbeCode.NO_PROBE})

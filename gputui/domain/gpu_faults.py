@@ -56,7 +56,10 @@ def judged(faults: Mapping[str, GpuFault], seen: FaultEvidence) -> Mapping[str, 
     found = {uuid: fault for uuid, fault in faults.items() if not _is_over(uuid, fault, seen)}
     for uuid in reported(seen):
         found.setdefault(uuid, GpuFault(seen.samples[uuid].health.text, seen.now, seen.boot))
-    found = {uuid: _with_signs(fault, seen.samples.get(uuid)) for uuid, fault in found.items()}
+    for uuid, fault in found.items():
+        if (sample := seen.samples.get(uuid)) is not None:
+            asks_reset = fault.asks_reset or sample.health.code is HealthCode.NEEDS_RESET
+            found[uuid] = replace(fault, asks_reset=asks_reset, has_ecc=fault.has_ecc or bool(sample.ecc_uncorrected))
     return faults if found == dict(faults) else found
 
 
@@ -79,10 +82,3 @@ def _is_over(uuid: str, fault: GpuFault, seen: FaultEvidence) -> bool:
         return False
     has_no_ecc = fault.has_ecc and sample.ecc_uncorrected == 0
     return uuid in seen.live or fault.asks_reset or has_no_ecc
-
-
-def _with_signs(fault: GpuFault, sample: GpuSample | None) -> GpuFault:
-    if sample is None:
-        return fault
-    asks_reset = fault.asks_reset or sample.health.code is HealthCode.NEEDS_RESET
-    return replace(fault, asks_reset=asks_reset, has_ecc=fault.has_ecc or bool(sample.ecc_uncorrected))

@@ -422,14 +422,12 @@ def parse_process_filter(text: str) -> ProcessFilter:
     """Return the filter that this text describes; raises InputError."""
     if len(text) > 500:
         raise InputError("is longer than 500 characters")
-    return ProcessFilter(text, tuple(_tests(text)))
-
-
-def _tests(text: str) -> Iterator[RowTest]:
+    tests = []
     for match in _WORD.finditer(text):
         if word := match["word"]:
             test = _test(word)
-            yield _negated(test) if match["not"] else test
+            tests.append(_negated(test) if match["not"] else test)
+    return ProcessFilter(text, tuple(tests))
 
 
 def _negated(test: RowTest) -> RowTest:

@@ -156,17 +156,12 @@ def _candidates(texts: list[str]) -> Iterator[tuple[int, int, str]]:
             ended = _exception_after(texts, place)
             if ended is not None:
                 at, words = ended
-                yield _weight_of_exception(words), at, words
+                weight = _WEAK if _ECHO.search(words) else _CRASH if _FOLLOWS.search(words) else _STRONG
+                yield weight, at, words
         elif what := _WHAT.match(text):
             yield _STRONG, place, what["words"]
         elif weight := _weight(text):
             yield weight, place, _RANK.sub("", text).strip()
-
-
-def _weight_of_exception(words: str) -> int:
-    if _ECHO.search(words):
-        return _WEAK
-    return _CRASH if _FOLLOWS.search(words) else _STRONG
 
 
 def _weight(text: str) -> int:

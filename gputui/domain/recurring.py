@@ -109,7 +109,10 @@ def parse(expression: str) -> Crontab:
     """Parse an expression; raises InputError, also if it would never run."""
     words = expression.split()
     if len(words) == 1 and words[0].startswith("@"):
-        words = _of_word(words[0])
+        if words[0].lower() not in WORDS:
+            hint = f"there are {', '.join(WORDS)}"
+            raise InputError(f"{quoted(words[0])} is not known", where="cron", hint=hint)
+        words = WORDS[words[0].lower()].split()
     if len(words) != len(_FIELDS):
         hint = "write five: minute, hour, day of month, month, day of week, in quotes, such as '30 2 * * 1-5'"
         raise InputError(f"{quoted(expression)} has {len(words)} fields", where="cron", hint=hint)
@@ -123,22 +126,11 @@ def parse(expression: str) -> Crontab:
         is_either_day=not words[2].startswith("*") and not words[4].startswith("*"),
         is_fixed=not words[0].startswith("*") and not words[1].startswith("*"),
     )
-    _check_possible(crontab, expression)
-    return crontab
-
-
-def _of_word(word: str) -> list[str]:
-    if word.lower() not in WORDS:
-        known = ", ".join(WORDS)
-        raise InputError(f"{quoted(word)} is not known", where="cron", hint=f"there are {known}")
-    return WORDS[word.lower()].split()
-
-
-def _check_possible(crontab: Crontab, expression: str) -> None:
-    """Refuse impossible dates such as 31 February. With a day of the week there is always a match."""
+    # with a day of the week there is always a match
     if not crontab.is_either_day and all(_LONGEST[month - 1] < min(crontab.days) for month in crontab.months):
         text = f"{quoted(expression)} never matches: no month it names has a day {min(crontab.days)}"
         raise InputError(text, where="cron", hint="correct the day of month, or the month")
+    return crontab
 
 
 def _values(text: str, field: CronField) -> frozenset[int]:

@@ -22,14 +22,10 @@ def tail_start(size: int, lines: int, read: Callable[[int, int], bytes], block: 
         part = read(start, at - start)
         found = part.count(b"\n")
         if found >= wanted:
-            return start + _newline_from_end(part, wanted) + 1
+            end = len(part)
+            for _ in range(wanted):
+                end = part.rindex(b"\n", 0, end)
+            return start + end + 1
         wanted -= found
         at = start
     return 0
-
-
-def _newline_from_end(part: bytes, number: int) -> int:
-    at = len(part)
-    for _ in range(number):
-        at = part.rindex(b"\n", 0, at)
-    return at
