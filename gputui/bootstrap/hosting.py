@@ -183,8 +183,7 @@ class DemoMachine:
     def adapters(self) -> Adapters:
         """Return new GPUs and their runtime."""
         from gputui.engine.process.host import Adapters
-        from gputui.gpus.simulated import FOREIGN, furnish
-        from gputui.gpus.simulated_containers import SimulatedContainers
+        from gputui.gpus.simulated import FOREIGN, SimulatedContainers, furnish
         from gputui.runtime.process.runtime import DemoRuntime
 
         options, store_id, clock = self._options, self._store().store_id, bootstrap.clock()

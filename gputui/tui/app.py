@@ -31,9 +31,9 @@ from gputui.tui.commands.places import CHANGING, READ_ONLY_HINT, why_key_does_no
 from gputui.tui.commands.table import ANYWHERE_COMMANDS, APP_COMMANDS, WORK_COMMANDS
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
-from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested, ExitChoice, SnapshotTaken, StoreWaits
+from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested, ExitChoice, StoreWaits
 from gputui.tui.notifications import Notifier
-from gputui.tui.pace import Pacer
+from gputui.tui.pace import Pacer, SnapshotTaken
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.progress import ProgressDisplay, TaskStarted
 from gputui.tui.screens.main import Main

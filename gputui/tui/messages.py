@@ -9,19 +9,6 @@ from textual.message import Message
 
 from gputui.domain.action import Action
 from gputui.domain.errors import GputuiError
-from gputui.domain.snapshot import Snapshot
-
-
-class SnapshotTaken(Message, bubble=False):
-    """Message that there is a new snapshot. Of several pending ones only the newest is shown."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__()
-        self.snapshot = snapshot
-
-    def can_replace(self, message: Message) -> bool:
-        """Return whether the other message is a snapshot too, which the newer one replaces."""
-        return isinstance(message, SnapshotTaken)
 
 
 class ActionRequested(Message):

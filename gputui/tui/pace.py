@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
+from textual.message import Message
 from textual.timer import Timer
 
 from gputui.domain.settings import ConsoleSettings
@@ -130,3 +131,15 @@ def _lasting(snapshot: Snapshot) -> Snapshot:
     """
     nodes = (replace(node, gpus=tuple(replace(view, age=None) for view in node.gpus)) for node in snapshot.nodes)
     return replace(snapshot, taken_at=EMPTY.taken_at, nodes=tuple(nodes), reasons=EMPTY.reasons)
+
+
+class SnapshotTaken(Message, bubble=False):
+    """Message that there is a new snapshot. Of several pending ones only the newest is shown."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+
+    def can_replace(self, message: Message) -> bool:
+        """Return whether the other message is a snapshot too, which the newer one replaces."""
+        return isinstance(message, SnapshotTaken)
