@@ -23,12 +23,14 @@ from gputui.cli.conversation import (
     Leaving,
     Output,
     Signals,
+    check_terminal,
     terminal_size,
     write_all,
 )
-from gputui.cli.logs import print_log, was_started
-from gputui.cli.session import Session
-from gputui.cli.streams import discard, discard_stdout
+from gputui.cli.job_ids import Named, OneJobId, resolve_one
+from gputui.cli.logs import print_log, wait_until_started, was_started
+from gputui.cli.main import discard, discard_stdout
+from gputui.cli.session import Session, pass_session
 from gputui.domain.action import Cancel
 from gputui.domain.errors import CapabilityError, ClusterError, GputuiError, RuntimeFault
 from gputui.domain.job import Job
@@ -407,3 +409,32 @@ def _end(backend: DirectBackend, job_id: JobId, status: Status, *, is_quiet: boo
     if job.state is not JobState.COMPLETED and not is_quiet:
         status.say(wait.sentence(job))
     return wait.exit_code(job)
+
+
+@click.command("attach", short_help="attach to a job again")
+@click.option(
+    "--detach-keys", "keys", metavar="KEYS", default=conversation.DEFAULT, help="Keys that leave the job running."
+)
+@click.argument("ids", type=OneJobId(), metavar="ID")
+@pass_session
+def attach(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
+    """Attach to a job that `gputui run` started, and return its exit code.
+
+    Ctrl-C leaves a job without a terminal; ctrl-p ctrl-q leaves one with a terminal. The job keeps running. The output
+    of a job that `gputui submit` started is followed, as `gputui logs -f` does.
+    """
+    conversation.parse(keys)
+    with session.backend() as backend:
+        job = backend.job(resolve_one(backend.queue, ids[0]))
+        interactive = job.spec.interactive
+        if interactive is None:
+            wait_until_started(backend.queue, job.id)
+            try:
+                if backend.job(job.id).attempts:
+                    print_log(backend.log(job.id, follow=True))
+                return max(map(wait.exit_code, wait.wait_for(backend.queue, (job.id,))))
+            except KeyboardInterrupt:
+                click.echo(f"gputui: job {job.id} keeps running", err=True)
+                return 128 + signal.SIGINT
+        check_terminal(stdin=interactive.stdin, is_tty=interactive.tty)
+        return Attendance(session, backend, job.id, keys, is_owner=False).run()

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.cli import queue, submit, table
 from gputui.cli.confirmation import confirm, quiet_option
-from gputui.cli.main import CommandGroup
+from gputui.cli.main import CommandGroup, print_done
 from gputui.cli.output import json_text, print_json, recurring_json
 from gputui.cli.session import Session, pass_session
-from gputui.cli.streams import print_done
 from gputui.domain.action import AddRecurring
 from gputui.domain.arrays import indices_word
 from gputui.domain.errors import GputuiError, InputError

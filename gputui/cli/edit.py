@@ -15,9 +15,9 @@ from gputui import bootstrap
 from gputui.cli import completing
 from gputui.cli.confirmation import confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.job_ids import Named, OneJobId, is_live, resolve_all
+from gputui.cli.main import print_done
 from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
-from gputui.cli.streams import print_done
 from gputui.cli.submit import check_gpus, with_elements
 from gputui.cli.verbs import show_shifts
 from gputui.domain.action import EditJobs

@@ -8,14 +8,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from gputui import __version__
 from gputui.cli.session import Session
-from gputui.cli.streams import discard_stdout, open_standard_streams
 from gputui.config.options import ensure_home, present_directory
 from gputui.domain.errors import GputuiError, InputErrors
 from gputui.domain.text import plain
@@ -24,6 +23,47 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from gputui.domain.settings import ServerSettings
+
+
+def print_done(text: str, done: str = "") -> None:
+    """Print the result; `done` is a sentence that reports the change, where the result itself is none.
+
+    Where standard output is closed or full, that sentence goes to stderr. The change has been made, so this is not an
+    error: a script that retried would make it twice.
+    """
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        discard_stdout()
+        why = (error.strerror or str(error)).lower()
+        with suppress(OSError):
+            click.echo(f"gputui: {plain(done or text)}; this could not be printed on standard output: {why}", err=True)
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null for standard streams that are closed, so that no other file gets their descriptor.
+
+    Writes to a closed standard output still fail; writes to a closed stderr are discarded.
+    """
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)  # gets the lowest free number
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8")
+
+
+def discard_stdout() -> None:
+    """Keep the interpreter from reporting an error of standard output again at exit."""
+    discard(1)
+
+
+def discard(descriptor: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 GROUPS = {
@@ -91,15 +131,17 @@ VERBS = frozenset(
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 """All commands with short help. Each that is neither a verb nor in `_HOMES` is `command` in a module of its name."""
 _HOMES = {
-    "completions": "completing",
-    "export": "migrate",
-    "metrics": "offered_files",
-    "probe": "serve",
-    "remote": "serve",
-    "schema": "offered_files",
-    "web": "serve",
+    "attach": "attendance.attach",
+    "completions": "completing.completions",
+    "exec": "conversation.execute",
+    "export": "migrate.export",
+    "metrics": "offered_files.metrics",
+    "probe": "serve.probe",
+    "remote": "serve.remote",
+    "schema": "offered_files.schema",
+    "web": "serve.web",
 }
-"""Modules of the commands that share one with others; each has its own name there."""
+"""Commands that share a module with others, by name: the module, and their name there."""
 
 
 class CommandGroup(click.Group):
@@ -135,9 +177,8 @@ class LazyGroup(CommandGroup):
             from gputui.cli import verbs
 
             return verbs.command_of(cmd_name)
-        home = _HOMES.get(cmd_name)
-        module = importlib.import_module(f"gputui.cli.{home or cmd_name}")
-        command: click.Command = getattr(module, cmd_name if home else "command")
+        home, _, attribute = _HOMES.get(cmd_name, f"{cmd_name}.command").partition(".")
+        command: click.Command = getattr(importlib.import_module(f"gputui.cli.{home}"), attribute)
         return command
 
     def resolve_command(

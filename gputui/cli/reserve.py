@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.cli import completing, readings, table
 from gputui.cli.confirmation import confirm, dry_run_option, quiet_option
-from gputui.cli.main import CommandGroup
+from gputui.cli.main import CommandGroup, print_done
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
-from gputui.cli.streams import print_done
 from gputui.domain.action import ReserveGpus, SetStanding, Unreserve
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import Gpu, find_gpu, short_names

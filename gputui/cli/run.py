@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.cli import conversation
 from gputui.cli.attendance import Attendance, follow_output
-from gputui.cli.exec import check_terminal
+from gputui.cli.conversation import check_terminal
 from gputui.cli.session import Session, pass_session
 from gputui.cli.submit import (
     check_gpus,

@@ -9,10 +9,9 @@ import click
 
 from gputui import bootstrap
 from gputui.bootstrap import upkeep
-from gputui.cli.main import CommandGroup
+from gputui.cli.main import CommandGroup, print_done
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
-from gputui.cli.streams import print_done
 from gputui.config.options import typed_path
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.text import plain

@@ -13,8 +13,8 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing
+from gputui.cli.main import print_done
 from gputui.cli.session import Session, pass_session
-from gputui.cli.streams import print_done
 from gputui.domain.cluster import array_of, is_element
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF
