@@ -32,22 +32,23 @@ def chosen_servers(wanted: Sequence[str], settings: Settings) -> tuple[ServerSet
 
     Raises InputError.
     """
-    found = tuple(each for text in wanted for each in _servers(text, settings)) or settings.servers
+    has_all = any(server.name == ALL for server in settings.servers)
+    found: list[ServerSettings] = []
+    for text in wanted:
+        if text != ALL or has_all:
+            found.append(_server(text, settings))
+        elif settings.servers:
+            found += settings.servers
+        else:
+            raise InputError("there are none in the settings", where="--on all", hint="name them in [[servers]]")
+    found = found or list(settings.servers)
     names = [server.name for server in found]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         hint = "give them different names by [[servers]] in the settings"
         raise InputError(f"two servers would be called {twice}", where="--on", hint=hint)
     if len(found) > MOST:
         raise InputError(f"at most {MOST} servers", where="--on")
-    return found
-
-
-def _servers(text: str, settings: Settings) -> tuple[ServerSettings, ...]:
-    if text != ALL or any(server.name == ALL for server in settings.servers):
-        return (_server(text, settings),)
-    if not settings.servers:
-        raise InputError("there are none in the settings", where="--on all", hint="name them in [[servers]]")
-    return settings.servers
+    return tuple(found)
 
 
 def _server(text: str, settings: Settings) -> ServerSettings:

@@ -98,8 +98,7 @@ def web(session: Session, port: int, host: str, read_only: bool) -> int:
         raise GputuiError("textual-serve is not installed", hint=_advice())
     import asyncio
 
-    from gputui.web.auth import is_loopback
-    from gputui.web.server import ConsoleServer
+    from gputui.web.server import ConsoleServer, is_loopback
 
     if not is_loopback(host):
         click.echo(_WARNING.format(host=host, port=port), err=True)

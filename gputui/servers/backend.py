@@ -101,20 +101,6 @@ class ServerLog:
             self._connection.tell("log_close", self._number)
 
 
-class ServersSnapshots:
-    """Merged snapshots of the servers of a console."""
-
-    def __init__(self, servers: Sequence[ServerConnection], now: Callable[[], datetime]) -> None:
-        self._servers = servers
-        self._now = now
-
-    def version(self) -> object:
-        return [id(server.snapshot) for server in self._servers]
-
-    def read(self) -> Snapshot:
-        return merged([server.view() for server in self._servers], self._now())
-
-
 class RemoteBackend:
     """The queues of several servers, each with the rights of the ssh user there.
 
@@ -124,13 +110,13 @@ class RemoteBackend:
 
     def __init__(self, settings: Sequence[ServerSettings], now: Callable[[], datetime], user: str) -> None:
         """`user` is the one here, who may be another one on a server."""
+        self._now = now
         self._user = user
         self._changed = threading.Event()
         self._closed = threading.Event()
         self.servers = tuple(
             ServerConnection(each, number, now, self._changed.set) for number, each in enumerate(settings, 1)
         )
-        self._snapshots = ServersSnapshots(self.servers, now)
 
     def start(self) -> None:
         """Begin to connect; a second call does nothing."""
@@ -143,7 +129,7 @@ class RemoteBackend:
         while not self._closed.is_set():
             self._changed.wait(MOST)
             self._changed.clear()
-            take(self._snapshots.read())
+            take(self.read())
             self._closed.wait(LEAST)
 
     def stop(self) -> None:
@@ -179,8 +165,15 @@ class RemoteBackend:
         about = replace(about, home=hello.home, scheduler=hello.scheduler, policy=hello.policy)
         return replace(about, host=hello.host or server, user=hello.user or self._user) if server else about
 
-    def snapshots(self) -> ServersSnapshots:
-        return self._snapshots
+    def snapshots(self) -> RemoteBackend:
+        return self
+
+    def version(self) -> object:
+        return [id(server.snapshot) for server in self.servers]
+
+    def read(self) -> Snapshot:
+        """Return the snapshots of all servers as one."""
+        return merged([server.view() for server in self.servers], self._now())
 
     def act(self, action: Action, /, *, server: str = "", on_progress: object = None) -> Done:
         del on_progress

@@ -23,7 +23,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.submit_action import Done
 from gputui.ports import LiveLogStream, LogStream
 from gputui.ports.actions import ActionChange
-from gputui.ports.backend import About, Backend
+from gputui.ports.backend import Backend
 from gputui.servers.protocol import (
     ACTIONS,
     ALIVE_EVERY,
@@ -197,21 +197,6 @@ class _Calls:
             self.log_close(number)
 
 
-def _hello(about: About) -> Hello:
-    """Return the first message."""
-    return Hello(
-        gputui=__version__,
-        protocol=PROTOCOL,
-        oldest=OLDEST,
-        host=about.host,
-        user=about.user,
-        home=about.home,
-        calls=(*CALLS, *ACTIONS),
-        scheduler=about.scheduler,
-        policy=about.policy,
-    )
-
-
 class Service:
     """Serves one console on two streams until the first one ends."""
 
@@ -231,7 +216,19 @@ class Service:
 
     def run(self) -> None:
         """Serve the console; returns when its stream of requests ends, or nobody reads the messages."""
-        self._send(Message(hello=_hello(self._backend.about())))
+        about = self._backend.about()
+        hello = Hello(
+            gputui=__version__,
+            protocol=PROTOCOL,
+            oldest=OLDEST,
+            host=about.host,
+            user=about.user,
+            home=about.home,
+            calls=(*CALLS, *ACTIONS),
+            scheduler=about.scheduler,
+            policy=about.policy,
+        )
+        self._send(Message(hello=hello))
         threading.Thread(target=self._send_snapshots, name="snapshots", daemon=True).start()
         try:
             while not self._over.is_set() and (line := self._requests.readline(LONGEST)):
@@ -248,10 +245,11 @@ class Service:
         except (msgspec.MsgspecError, RecursionError) as error:
             self._send(Message(answer=Answer(None, error=Fault.of(InputError(f"not a request: {error}")))))
             return
-        threading.Thread(target=self._carry_out, args=(request,), name="request", daemon=True).start()
 
-    def _carry_out(self, request: Request) -> None:
-        self._send(Message(answer=self._calls.carry_out(request)))
+        def carry_out() -> None:
+            self._send(Message(answer=self._calls.carry_out(request)))
+
+        threading.Thread(target=carry_out, name="request", daemon=True).start()
 
     def _send(self, message: Message) -> None:
         data = encoded(message)

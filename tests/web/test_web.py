@@ -16,8 +16,17 @@ from textual_serve.server import Server
 
 from gputui.cli import serve
 from gputui.config import Options
-from gputui.web.auth import AccessControl, is_loopback, url_host
-from gputui.web.server import BadFrameError, ConsoleServer, Viewer, bounded, environment, parse
+from gputui.web.server import (
+    AccessControl,
+    BadFrameError,
+    ConsoleServer,
+    Viewer,
+    bounded,
+    environment,
+    is_loopback,
+    parse,
+    url_host,
+)
 from tests.cli.conftest import Run
 
 
