@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain, pairwise
@@ -285,13 +285,16 @@ class JobCache(Struct):
 
     def updated(self, table: Mapping[str, Document], touched: set[str] | None) -> Entries:
         """Return all jobs by id, after decoding the documents with keys in `touched` (None: all)."""
+        if touched is not None and not touched:
+            return self._jobs
+        with_runs: dict[JobId, Job] | None = None
         if touched is None:
             self.unreadable = {}
             with gc_paused():
                 found = ((key, document, self._readable(key, document)) for key, document in table.items())
                 self._entries = {key: (document, job) for key, document, job in found if job is not None}
-            self._jobs = _in_order({job.id: job for _, job in self._entries.values()})
-        elif touched:
+            jobs = {job.id: job for _, job in self._entries.values()}
+        else:
             jobs = dict(self._jobs.items())
             with_runs = {job.id: job for job in self._jobs.with_runs}
             for key in sorted(touched, key=lambda key: (len(key), key)):
@@ -308,7 +311,9 @@ class JobCache(Struct):
                     with_runs.pop(job.id, None)
                     if job.runs:
                         with_runs[job.id] = job
-            self._jobs = _in_order(jobs, with_runs.values())
+        if any(first > second for first, second in pairwise(jobs)):
+            jobs = dict(sorted(jobs.items()))  # a job came back from history, or an element left its entry
+        self._jobs = Entries(jobs, None if with_runs is None else with_runs.values())
         return self._jobs
 
     def decode(self, key: str, document: Any) -> Job:
@@ -347,12 +352,6 @@ class JobCache(Struct):
         held = dict.fromkeys(uuid for gpus in found for uuid in gpus if isinstance(uuid, str))
         self.unreadable[key] = Unreadable("job", key, why, tuple(held))
         return None
-
-
-def _in_order(jobs: dict[JobId, Job], with_runs: Iterable[Job] | None = None) -> Entries:
-    if any(first > second for first, second in pairwise(jobs)):
-        jobs = dict(sorted(jobs.items()))  # a job came back from history, or an element left its entry
-    return Entries(jobs, with_runs)
 
 
 def decode_recurring_table(

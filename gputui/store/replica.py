@@ -159,7 +159,8 @@ class Replica(Struct, eq=False, weakref=True):
                 next_id = max(meta.next_id, highest_id(tables.setdefault(JOBS, {})) + 1)
                 self.loaded = state = LoadedQueue(meta, snapshot.stamp, tables, files.journal, next_id)
                 self._apply_lines(state, files.data, files.lines)
-                migrate(tables, meta.schema)
+                if meta.schema < SCHEMA:
+                    migrate(tables, meta.schema)
                 jobs = tables[JOBS].items()  # of equal ones the old objects, which decoded jobs refer to
                 tables[JOBS] = {key: old if (old := before.get(key)) == each else each for key, each in jobs}
             self._is_whole, self._is_rescued = files.loss is None, False
