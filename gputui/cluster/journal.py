@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import msgspec
 
 from gputui.domain.decoding import JsonDecoder, json_decoder
 
+K = TypeVar("K")
 T = TypeVar("T")
 MOST_BYTES = 32 * 1024**2
 """Size above which the older half of a file is dropped."""
@@ -107,6 +108,30 @@ class Journal(Generic[T]):
         content = self._path.read_bytes()
         kept = content[content.index(b"\n", len(content) // 2) + 1 :]
         write_whole(self._path, kept)
+
+
+class Index(Generic[K, T]):
+    """The last value of each key in a journal, in the order in which these were added."""
+
+    def __init__(self, path: Path, kind: type[T], key: Callable[[T], K], most_bytes: int = MOST_BYTES) -> None:
+        self._journal = Journal(path, kind, most_bytes)
+        self._key = key
+        self._last: dict[K, T] = {}
+        self.add = self._journal.append
+
+    def all(self) -> Mapping[K, T]:
+        """Return the values by key, with those that other processes have added."""
+        is_new, found = self._journal.fresh()
+        if is_new:
+            self._last = {}
+        for each in found:
+            key = self._key(each)
+            self._last.pop(key, None)
+            self._last[key] = each
+        return self._last
+
+    def of(self, key: K) -> T | None:
+        return self.all().get(key)
 
 
 def write_whole(path: Path, content: bytes) -> None:

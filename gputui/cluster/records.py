@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from gputui.cluster.journal import Journal, write_whole
+from gputui.cluster.journal import Index, write_whole
 from gputui.domain.decoding import decode_json
 from gputui.domain.job_spec import JobId
 from gputui.domain.telemetry import AttemptTelemetry
@@ -51,28 +51,19 @@ class TelemetryRecords:
     """Telemetry by job and start, as long as the file keeps it; shared by the processes of one user."""
 
     def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory / "telemetry.jsonl", TelemetryRecord)
-        self._found: dict[tuple[JobId, int], TelemetryRecord] = {}
-        self._ends = Journal(directory / "ends.jsonl", EndNote)
-        self._ended: dict[tuple[JobId, int], str] = {}
+        self._records = Index(directory / "telemetry.jsonl", TelemetryRecord, lambda each: (each.job, each.started))
+        self._found: Mapping[tuple[JobId, int], TelemetryRecord] = {}
+        self._ends = Index(directory / "ends.jsonl", EndNote, lambda each: (each.job, each.started))
+        self._ended: Mapping[tuple[JobId, int], EndNote] = {}
         self._marks = directory / "idle.json"
         self._marked: IdleMarks | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is neither a record nor a mark."""
         return not self._found and not self._marks.exists()
 
     def refresh(self) -> None:
-        """Read what other processes have added."""
-        is_new, found = self._journal.fresh()
-        if is_new:
-            self._found = {}
-        self._found.update({(each.job, each.started): each for each in found})
-        is_new, ends = self._ends.fresh()
-        if is_new:
-            self._ended = {}
-        self._ended.update({(each.job, each.started): each.words for each in ends})
+        self._found, self._ended = self._records.all(), self._ends.all()
 
     def of(self, job_id: JobId, started_at: datetime) -> tuple[AttemptTelemetry, tuple[str, ...]] | None:
         """Return what was measured in this run, with its GPUs; None if nothing was, or it has not ended."""
@@ -81,15 +72,16 @@ class TelemetryRecords:
 
     def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry, gpus: tuple[str, ...]) -> None:
         """Record durably what was measured in a run that has ended; raises OSError."""
-        self._journal.append([TelemetryRecord(job_id, int(started_at.timestamp()), found, gpus)])
+        self._records.add([TelemetryRecord(job_id, int(started_at.timestamp()), found, gpus)])
 
     def note_end(self, job_id: JobId, started_at: datetime, words: str) -> None:
         """Record durably why a run of a job is ended; raises OSError."""
-        self._ends.append([EndNote(job_id, int(started_at.timestamp()), words)])
+        self._ends.add([EndNote(job_id, int(started_at.timestamp()), words)])
 
     def end_of(self, job_id: JobId, started_at: datetime) -> str:
         """Return why this run was ended from here; empty if it was not."""
-        return self._ended.get((job_id, int(started_at.timestamp())), "")
+        found = self._ended.get((job_id, int(started_at.timestamp())))
+        return found.words if found is not None else ""
 
     def idle(self, now: datetime) -> Mapping[str, datetime]:
         """Return the idle GPUs, by the time since which they are."""
@@ -124,18 +116,13 @@ class ToldEnds:
     """Ids of the events that were told, as long as the file keeps them."""
 
     def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory / "told.jsonl", Told, _MOST_BYTES)
-        self._events: set[str] = set()
+        self._told = Index(directory / "told.jsonl", Told, lambda each: each.event, _MOST_BYTES)
 
     def events(self) -> Collection[str]:
         """Return the ids of all events that were told."""
-        is_new, told = self._journal.fresh()
-        if is_new:
-            self._events = set()
-        self._events.update(each.event for each in told)
-        return self._events
+        return self._told.all().keys()
 
     def add(self, events: Iterable[str]) -> None:
         """Record durably that these were told; raises OSError."""
         now = time.time()
-        self._journal.append(Told(event, now) for event in events)
+        self._told.add(Told(event, now) for event in events)

@@ -151,7 +151,6 @@ class ApiServer:
             raise self._silent(error) from error
 
     def close(self) -> None:
-        """Close connections."""
         self._pool.clear()
 
     def _answer(

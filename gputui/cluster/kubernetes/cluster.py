@@ -209,7 +209,6 @@ class KubernetesCluster:
         return self._settings.namespace or server.namespace
 
     def _copy(self) -> KubeMirror:
-        """Return the copy of all objects."""
         with self._lock:
             if self._mirror is None:
                 server, site = self._reached()
@@ -218,7 +217,6 @@ class KubernetesCluster:
             return self._mirror
 
     def _latest(self) -> KubePicture:
-        """Return a picture of the copy as it is now."""
         with self._lock:
             server, mirror = self._reached()[0], self._copy()
             version, now = mirror.refresh(), datetime.fromtimestamp(time.time(), UTC)

@@ -39,7 +39,6 @@ def single_number(uid: str, salt: int = 0) -> JobId:
 
 
 def array_number(namespace: str, key: str) -> int:
-    """Return the number of an array."""
     return _ARRAYS | _hash(f"{namespace}/{key}", 0) % _ARRAYS
 
 
@@ -99,7 +98,6 @@ def sentence(words: str, message: str, word: str | None) -> str:
 
 
 def newest(pods: Iterable[KubePod]) -> KubePod | None:
-    """Return the pod that was made last."""
     return max(pods, key=lambda pod: (_moment(pod.metadata.creation_timestamp), pod.metadata.name), default=None)
 
 

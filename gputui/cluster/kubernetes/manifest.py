@@ -281,7 +281,6 @@ def _resources(spec: JobSpec) -> dict[str, Any]:
 
 
 def _count(gpus: GpuRequest) -> int:
-    """Return the number of GPUs to request."""
     return max(1, gpus.maximum) if gpus.everything else gpus.maximum
 
 
@@ -315,7 +314,6 @@ def dns_label(name: str, suffix: str) -> str:
 
 
 def label(text: str) -> str:
-    """Return the text as a label's value."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:_LONGEST_LABEL].strip("-_.")
 
 

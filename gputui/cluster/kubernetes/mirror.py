@@ -76,7 +76,6 @@ class Reflector(Generic[Item]):
         self._thread: Thread | None = None
 
     def items(self) -> dict[str, Item]:
-        """Return the objects."""
         with self._lock:
             return dict(self._items)
 
@@ -97,7 +96,6 @@ class Reflector(Generic[Item]):
 
     @property
     def is_watching(self) -> bool:
-        """Return whether the copy is kept up to date."""
         return self._thread is not None and not self._closed.is_set()
 
     def put(self, data: bytes) -> None:
@@ -282,7 +280,6 @@ class KubeMirror:
         return tuple(reflector.changes for _, reflector in self._reflectors())
 
     def objects(self) -> KubeObjects:
-        """Return all objects as they are now."""
         return KubeObjects(
             self.jobs.items(),
             self._pods.items(),

@@ -86,7 +86,6 @@ Conditions = tuple[KubeCondition, ...] | None
 
 
 def condition(conditions: Conditions, kind: str) -> KubeCondition | None:
-    """Return the condition of a kind."""
     return next((each for each in conditions or () if each.type == kind), None)
 
 
@@ -217,7 +216,6 @@ class KubeJob(KubeObject, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Return whether it is complete or has failed."""
         return is_true(self.status.conditions, "Complete") or is_true(self.status.conditions, "Failed")
 
 
@@ -293,17 +291,14 @@ class KubePod(KubeObject, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Return whether its containers have ended."""
         return self.status.phase in {"Succeeded", "Failed"}
 
     @property
     def main(self) -> KubeContainer:
-        """Container that it is for."""
         return self.spec.main(self.metadata)
 
     @property
     def container(self) -> KubeContainerState:
-        """State of the container that it is for."""
         return self._main_status.state
 
     @property

@@ -169,7 +169,6 @@ def down_of(node: KubeNode) -> str:
 
 
 def _users(users: Iterable[tuple[KubePod, int]], jobs: Mapping[str, Job]) -> Iterator[str]:
-    """Yield who uses GPUs of a node, and how many."""
     for pod, number in users:
         job, owner = jobs.get(pod.job_uid), pod.owner
         if job is not None:

@@ -153,7 +153,6 @@ class LogKeeper:
         self._directory = directory
 
     def path(self, name: str) -> Path:
-        """Return the path of a copy."""
         return self._directory / name
 
     def keep(self, server: ApiServer, pod: KubePod) -> str:
@@ -179,7 +178,6 @@ def _words(line: bytes) -> str:
 
 
 def log_path(pod: KubePod) -> str:
-    """Return the path of a pod's output."""
     return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}/log"
 
 

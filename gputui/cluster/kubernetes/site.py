@@ -50,7 +50,6 @@ class KubeSite(Struct, frozen=True):
         return _LASTS if all(self.may(call.name) for call in CALLS if call.is_needed) else _LASTS_LACKING
 
     def may(self, call: str) -> bool:
-        """Return whether the user may make the call of that name."""
         return call in self.rights
 
     @property
@@ -61,7 +60,6 @@ class KubeSite(Struct, frozen=True):
 
     @property
     def can_suspend(self) -> bool:
-        """Return whether jobs can be suspended."""
         return self.release >= SUSPENDS_FROM
 
 

@@ -221,12 +221,10 @@ def variables(spec: JobSpec) -> Iterable[tuple[str, str]]:
 
 
 def command_words(spec: JobSpec) -> list[str]:
-    """Return the words of the command."""
     return [text_word(each, spec.sweep) for each in spec.command]
 
 
 def has_gpus(spec: JobSpec) -> bool:
-    """Return whether the job asks for GPUs."""
     return bool(spec.gpus.minimum or spec.gpus.everything)
 
 
@@ -267,7 +265,6 @@ def batch_script(submission: Submission, key: str, settings: Settings, output: s
 
 
 def shell_text(name: str) -> str:
-    """Return a file of bash of this package."""
     return Path(__file__).with_name(name).read_text()
 
 
@@ -282,7 +279,6 @@ def _note(spec: JobSpec, output: str) -> Iterator[str]:
 
 
 def _directory(output: str) -> str:
-    """Return the directory in a pattern of `sbatch --output`."""
     return output.rpartition("/")[0].replace("%%", "%")
 
 

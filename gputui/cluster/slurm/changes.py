@@ -11,7 +11,7 @@ from gputui.cluster.slurm import ids
 from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.slurm.listings import JobDetail, JobRow
 from gputui.cluster.slurm.picture import limit_words, nice_of
-from gputui.cluster.slurm.poll import Ended, EndedRuns, Suspensions
+from gputui.cluster.slurm.poll import Ended, Poll, Suspension
 from gputui.domain.action import (
     Cancel,
     DrainGpus,
@@ -76,16 +76,14 @@ class JobChanger:
     def __init__(
         self,
         commands: SlurmCommands,
-        records: EndedRuns,
-        suspensions: Suspensions,
+        poll: Poll,
         is_ours: Callable[[JobRow], bool],
         is_contained: Callable[[JobRow], bool],
         can_requeue: bool,
     ) -> None:
         """`is_contained` tells whether a batch script of ours runs a job in a container, beyond Slurm's reach."""
         self._commands = commands
-        self._records = records
-        self._suspensions = suspensions
+        self._poll = poll
         self._is_ours = is_ours
         self._is_contained = is_contained
         self._can_requeue = can_requeue
@@ -95,7 +93,7 @@ class JobChanger:
         match action:
             case Cancel():
                 done = self._each(rows, "cancelled", lambda named: [("scancel", *named)])
-                self._records.add(_cancelled_elements({job_id: rows[job_id] for job_id in done}))
+                self._poll.records.add(_cancelled_elements({job_id: rows[job_id] for job_id in done}))
                 return done
             case Requeue():
                 return self._requeue(action, rows)
@@ -146,7 +144,7 @@ class JobChanger:
             return self._send(contained, action.number, "--batch") + self._send(others, action.number, "--full")
         is_pause = isinstance(action, Suspend)
         done = self._send(contained, _PAUSE if is_pause else _CONTINUE, "--batch")
-        self._suspensions.set([(job_id, rows[job_id].run_key) for job_id in done], is_pause)
+        self._poll.suspensions.add(Suspension(job_id, rows[job_id].run_key, is_pause) for job_id in done)
         return done + self._listed(action, others)
 
     def _send(self, chosen: Iterable[JobId], number: int, to: str) -> tuple[JobId, ...]:

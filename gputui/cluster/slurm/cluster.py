@@ -70,9 +70,7 @@ class SlurmCluster:
         from gputui.cluster.slurm.changes import JobChanger
 
         can_requeue = self._settings.requeue
-        return JobChanger(
-            self._commands, self._poll.records, self._poll.suspensions, self._is_ours, self._is_contained, can_requeue
-        )
+        return JobChanger(self._commands, self._poll, self._is_ours, self._is_contained, can_requeue)
 
     @property
     def name(self) -> str:
@@ -91,8 +89,9 @@ class SlurmCluster:
         polled = self._latest()
         with self._lock:
             if self._shown is None or self._shown[0] != polled.at:
-                suspended = self._poll.suspensions.among((row.job_id, row.run_key) for row in polled.rows)
-                self._shown = polled.at, self._pictures.snapshot(polled, suspended)
+                paused = {(each.job_id, each.run_key) for each in self._poll.suspensions.all().values() if each.is_on}
+                suspended = {row.job_id for row in polled.rows if (row.job_id, row.run_key) in paused} if paused else ()
+                self._shown = polled.at, self._pictures.snapshot(polled, frozenset(suspended))
             return self._shown[1]
 
     def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
@@ -147,7 +146,7 @@ class SlurmCluster:
         from gputui.cluster.slurm import accounting
 
         polled = self._latest()
-        found = {each.row.job_id: each for each in self._poll.records.all()}
+        found = dict(self._poll.records.all())
         for each in accounting.ended_jobs(self._commands, since) if polled.site.has_accounting else ():
             ours = found.get(each.row.job_id)
             if ours is None or ours.row.started != each.row.started:  # ours has GPUs by index, and its comment
@@ -235,7 +234,6 @@ class SlurmCluster:
         return {job_id: known[job_id] for job_id in chosen}
 
     def _is_ours(self, row: JobRow) -> bool:
-        """Return whether it was submitted from here."""
         return self._pictures.submitted(row, self._poll.site().user) is not None
 
     def _is_contained(self, row: JobRow) -> bool:
@@ -248,7 +246,7 @@ class SlurmCluster:
         from gputui.cluster.slurm import accounting
 
         here = self._latest().site
-        every = self._poll.records.all()
+        every: Iterable[Ended] = tuple(self._poll.records.all().values())
         if here.has_accounting:
             every = chain(every, accounting.ended_jobs(self._commands, since))
         rows = (each.row for each in every if each.row.user == here.user and not is_refused(each.row))

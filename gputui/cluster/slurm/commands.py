@@ -121,7 +121,6 @@ class SlurmCommands:
             raise self._away(f"{argv[0]} cannot be run here: {fault.strerror}") from fault
 
     def close(self) -> None:
-        """Close the connection."""
         if self._ssh:
             self._ssh.close()
 

@@ -103,7 +103,6 @@ class JobRow(Struct, frozen=True):
 
     @property
     def life(self) -> JobState:
-        """State in our words."""
         return states.state_of(self.state)
 
 

@@ -348,7 +348,6 @@ class NodeChecker:
 
 
 def _asked(row: NodeRow, *, waits: bool) -> int:
-    """Return how many GPUs the probe job asks for."""
     return len(row.gpus) - (0 if waits else max(row.used_count, len(row.used)))
 
 

@@ -38,7 +38,6 @@ def priority_of(nice: str) -> int:
 
 
 def nice_of(priority: int) -> int:
-    """Return the nice value for our priority."""
     return (NORMAL_PRIORITY - priority) * NICE_STEP
 
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from threading import Lock
 
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.cluster.journal import Journal, locked, write_whole
+from gputui.cluster.journal import Index, locked, write_whole
 from gputui.cluster.slurm import site
 from gputui.cluster.slurm.commands import SlurmCommands, mark_of
 from gputui.cluster.slurm.listings import (
@@ -49,66 +49,12 @@ class Ended(Struct, frozen=True):
     detail: JobDetail
 
 
-class EndedRuns:
-    """Jobs that have ended, as long as the file keeps them."""
-
-    def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory / "ended.jsonl", Ended)
-        self._ended: dict[JobId, Ended] = {}
-
-    def add(self, ended: Iterable[Ended]) -> None:
-        """Keep jobs that have ended."""
-        self._journal.append(ended)
-
-    def of(self, job_id: JobId) -> Ended | None:
-        """Return the last run of a job."""
-        self._refresh()
-        return self._ended.get(job_id)
-
-    def all(self) -> Iterator[Ended]:
-        """Yield the last runs of all jobs, in the order in which they ended."""
-        self._refresh()
-        yield from self._ended.values()
-
-    def _refresh(self) -> None:
-        is_new, found = self._journal.fresh()
-        if is_new:
-            self._ended = {}
-        for each in found:
-            self._ended.pop(each.row.job_id, None)
-            self._ended[each.row.job_id] = each
-
-
 class Suspension(Struct, frozen=True):
-    """A run of a job that was paused, or continued."""
+    """A run of a job whose container was paused, or continued: Slurm itself still calls it running."""
 
     job_id: JobId
     run_key: str
     is_on: bool
-
-
-class Suspensions:
-    """Runs of jobs that are paused."""
-
-    def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory / "suspended.jsonl", Suspension, most_bytes=1024**2)
-        self._runs: dict[JobId, str] = {}
-
-    def set(self, runs: Iterable[tuple[JobId, str]], is_on: bool) -> None:
-        """Note that runs of jobs were paused, or continued."""
-        self._journal.append(Suspension(job_id, run_key, is_on) for job_id, run_key in runs)
-
-    def among(self, runs: Iterable[tuple[JobId, str]]) -> frozenset[JobId]:
-        """Return the jobs whose runs are paused."""
-        is_new, found = self._journal.fresh()
-        if is_new:
-            self._runs = {}
-        for each in found:
-            if each.is_on:
-                self._runs[each.job_id] = each.run_key
-            else:
-                self._runs.pop(each.job_id, None)
-        return frozenset(job_id for job_id, run_key in runs if self._runs.get(job_id) == run_key)
 
 
 class Polled(Struct, frozen=True):
@@ -140,8 +86,9 @@ class Poll:
         complete: Callable[[JobRow, JobDetail], JobDetail],
     ) -> None:
         """`complete` adds GPUs that Slurm no longer names."""
-        self.records = EndedRuns(directory)
-        self.suspensions = Suspensions(directory)
+        self.records = Index(directory / "ended.jsonl", Ended, lambda each: each.row.job_id)
+        """The last runs of jobs that have ended, as long as the file keeps them."""
+        self.suspensions = Index(directory / "suspended.jsonl", Suspension, lambda each: each.job_id, 1024**2)
         self._commands = commands
         self._file = directory / site.FILE
         self._interval = interval

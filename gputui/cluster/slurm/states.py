@@ -176,7 +176,6 @@ def is_admin_hold(word: str) -> bool:
 
 
 def is_hold(word: str) -> bool:
-    """Return whether that reason is a hold."""
     return word in _REASONS and _REASONS[word][0] is _R.JOB_HELD_USER
 
 
