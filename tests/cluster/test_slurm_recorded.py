@@ -16,7 +16,7 @@ from gputui.cluster.slurm.listings import JobRow
 from gputui.cluster.slurm.picture import Pictures, job_of
 from gputui.cluster.slurm.poll import Polled, parted
 from gputui.cluster.slurm.states import reason_of
-from gputui.cluster.slurm.submission import Submissions
+from gputui.cluster.submissions import Submissions
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import array_of, element_id, is_element
 from gputui.domain.errors import ClusterRefusedError

@@ -14,7 +14,7 @@ from msgspec import Struct
 from urllib3.exceptions import HTTPError, ProtocolError
 
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
@@ -213,12 +213,6 @@ class ApiServer:
         if status == 403:
             return ApiRefusedError(f"access denied: {words}", status, hint=_RIGHTS)
         return ApiRefusedError(words, status)
-
-
-def refuse_not_found(error: ApiRefusedError, what: str) -> None:
-    """Raise NotFoundError for an object that does not exist."""
-    if error.status == 404:
-        raise NotFoundError(f"Kubernetes knows no {what}") from error
 
 
 def _told(data: bytes) -> str:

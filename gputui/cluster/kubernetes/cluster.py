@@ -19,7 +19,8 @@ from gputui.cluster.kubernetes.picture import KubePicture, KubePictures
 from gputui.cluster.kubernetes.pod_channel import PodChannel
 from gputui.cluster.kubernetes.records import KeptLog, KubeRecords, PodLog
 from gputui.cluster.kubernetes.site import KubeSite, Sites
-from gputui.cluster.kubernetes.submission import KubeSubmissions, KubeSubmitter
+from gputui.cluster.kubernetes.submission import KubeSubmitter
+from gputui.cluster.submissions import Submissions
 from gputui.domain.action import (
     DrainGpus,
     EditJobs,
@@ -73,7 +74,7 @@ class KubernetesCluster:
         self._user = user
         self._name = name
         self._sites = Sites(directory)
-        submissions = KubeSubmissions(directory)
+        submissions = Submissions(directory)
         self._pictures = KubePictures(submissions, settings.cluster.priority_classes)
         self._records = KubeRecords(directory, user)
         self._submitter = KubeSubmitter(settings, submissions, user, lambda data: self._copy().jobs.put(data))

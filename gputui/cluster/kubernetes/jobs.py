@@ -18,7 +18,7 @@ from gputui.cluster.kubernetes.objects import (
     condition,
     is_true,
 )
-from gputui.cluster.kubernetes.submission import KubeSubmitted
+from gputui.cluster.submissions import Submitted
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.cluster import INDEX_BITS, element_id
@@ -221,7 +221,7 @@ class JobParts(Struct, frozen=True):
     number: JobId
     pods: tuple[KubePod, ...] = ()
     workload: KubeWorkload | None = None
-    known: KubeSubmitted | None = None
+    known: Submitted | None = None
     """Its submission, if that was made from here."""
     kueue: str = ""
     """Path of Kueue's API; empty where it is not installed."""

@@ -81,6 +81,11 @@ class KubeObject(Struct, frozen=True):
 
     metadata: KubeMeta
 
+    @property
+    def job_uid(self) -> str:
+        """Uid of the job that owns it; empty if none does."""
+        return next((each.uid for each in self.metadata.owner_references or () if each.kind == "Job"), "")
+
 
 Conditions = tuple[KubeCondition, ...] | None
 
@@ -192,7 +197,6 @@ class KubeJobSpec(Struct, frozen=True, rename="camel"):
 
     suspend: bool | None = None
     parallelism: int | None = None
-    completions: int | None = None
     active_deadline_seconds: int | None = None
     template: KubeTemplate = KubeTemplate()
 
@@ -203,9 +207,6 @@ class KubeJobStatus(Struct, frozen=True, rename="camel"):
     conditions: Conditions = None
     start_time: datetime | None = None
     completion_time: datetime | None = None
-    active: int | None = None
-    succeeded: int | None = None
-    failed: int | None = None
 
 
 class KubeJob(KubeObject, frozen=True):
@@ -280,11 +281,6 @@ class KubePod(KubeObject, frozen=True):
     status: KubePodStatus = KubePodStatus()
 
     @property
-    def job_uid(self) -> str:
-        """Uid of the job that owns it; empty if none does."""
-        return next((each.uid for each in self.metadata.owner_references or () if each.kind == "Job"), "")
-
-    @property
     def owner(self) -> KubeOwner | None:
         """Object whose controller made it; None if none did."""
         return next((each for each in self.metadata.owner_references or () if each.controller), None)
@@ -319,7 +315,6 @@ class KubeTaint(Struct, frozen=True, rename="camel"):
 
     key: str = ""
     value: str | None = None
-    effect: str = ""
     time_added: datetime | None = None
 
 
@@ -367,7 +362,6 @@ class KubeWorkloadSpec(Struct, frozen=True, rename="camel"):
     """Request of a workload."""
 
     active: bool | None = None
-    queue_name: str | None = None
 
 
 class KubeAdmissionCheck(Struct, frozen=True):
@@ -397,11 +391,6 @@ class KubeWorkload(KubeObject, frozen=True):
 
     spec: KubeWorkloadSpec = KubeWorkloadSpec()
     status: KubeWorkloadStatus = KubeWorkloadStatus()
-
-    @property
-    def job_uid(self) -> str:
-        """Uid of its job."""
-        return next((each.uid for each in self.metadata.owner_references or () if each.kind == "Job"), "")
 
 
 class KubeListMeta(Struct, frozen=True, rename="camel"):

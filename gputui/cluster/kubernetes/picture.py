@@ -25,7 +25,7 @@ from gputui.cluster.kubernetes.objects import (
     count,
     gpus_in,
 )
-from gputui.cluster.kubernetes.submission import KubeSubmissions
+from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import element_runs, index_of
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import Job
@@ -207,7 +207,7 @@ class KubePicture(Struct, frozen=True):
 class KubePictures:
     """Makes snapshots of objects."""
 
-    def __init__(self, submissions: KubeSubmissions, classes: Sequence[str]) -> None:
+    def __init__(self, submissions: Submissions, classes: Sequence[str]) -> None:
         self._submissions = submissions
         self._classes = classes
         self._made: dict[str, tuple[JobParts, Job]] = {}
@@ -255,7 +255,7 @@ class KubePictures:
         found = {}
         for uid, job in objects.jobs.items():
             meta = job.metadata
-            known = self._submissions.of_job(uid, meta.label(KEY), meta.namespace)
+            known = self._submissions.of_uid(uid, meta.label(KEY), meta.namespace)
             own = tuple(sorted(pods.get(uid, ()), key=lambda pod: pod.metadata.name))
             if not own and job.has_ended and uid in objects.gone:
                 own = (objects.gone[uid],)

@@ -1,4 +1,4 @@
-"""Submission of jobs, once for each key, whatever is killed in between; and notes of what was submitted.
+"""Submission of jobs, once for each key, whatever is killed in between.
 
 A job's name is made of its key, and the server refuses a second job of that name: so a repeated submission finds the
 jobs of the first one.
@@ -7,86 +7,18 @@ jobs of the first one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
-from msgspec import Struct
-
-from gputui.cluster.journal import Journal
 from gputui.cluster.kubernetes import manifest
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer
 from gputui.cluster.kubernetes.manifest import KEY, QUEUE, SUBMITTER
 from gputui.cluster.kubernetes.objects import KubeJob, Reader
+from gputui.cluster.submissions import Submissions
 from gputui.domain.errors import ClusterRefusedError, InputError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
-
-
-class KubeNote(Struct, frozen=True, omit_defaults=True):
-    """A step of a submission: first what is going to be submitted, then the uids of its jobs."""
-
-    key: str
-    at: datetime
-    namespace: str = ""
-    submission: Submission | None = None
-    uids: tuple[str, ...] = ()
-
-
-class KubeSubmitted(Struct, frozen=True):
-    """A submission as far as it is known."""
-
-    key: str
-    at: datetime
-    namespace: str
-    submission: Submission
-    uids: tuple[str, ...] = ()
-    """Uids of its jobs, in the order of its indices; empty until the server has told all of them."""
-
-
-class KubeSubmissions:
-    """Specs of the jobs that were submitted from this state directory."""
-
-    def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory / "submissions.jsonl", KubeNote)
-        self._by_key: dict[str, KubeSubmitted] = {}
-        self._by_uid: dict[str, KubeSubmitted] = {}
-
-    def intend(self, key: str, namespace: str, submission: Submission) -> None:
-        """Note durably what is going to be submitted."""
-        self._journal.append([KubeNote(key, datetime.now(UTC), namespace, submission)])
-
-    def settle(self, key: str, uids: Iterable[str]) -> None:
-        """Note durably which jobs it has become."""
-        self._journal.append([KubeNote(key, datetime.now(UTC), uids=tuple(uids))])
-
-    def of_key(self, key: str) -> KubeSubmitted | None:
-        """Return the submission with that key."""
-        self.refresh()
-        return self._by_key.get(key)
-
-    def of_job(self, uid: str, key: str, namespace: str) -> KubeSubmitted | None:
-        """Return the submission that became a job, as of the last `refresh`; others may give theirs any label."""
-        found = self._by_uid.get(uid)
-        if found is None and (named := self._by_key.get(key)) is not None:
-            found = named if not named.uids and named.namespace == namespace else None
-        return found
-
-    def refresh(self) -> None:
-        """Read what other processes have noted."""
-        is_new, notes = self._journal.fresh()
-        if is_new:
-            self._by_key, self._by_uid = {}, {}
-        for note in notes:
-            known = self._by_key.get(note.key)
-            if note.submission is not None:
-                self._by_key[note.key] = KubeSubmitted(note.key, note.at, note.namespace, note.submission)
-            elif known is not None:
-                settled = KubeSubmitted(note.key, known.at, known.namespace, known.submission, note.uids)
-                self._by_key[note.key] = settled
-                self._by_uid |= dict.fromkeys(note.uids, settled)
-
 
 _KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,38}[A-Za-z0-9])?", re.ASCII)
 _OPTION = re.compile(r"(?P<option>--[a-z-]+)(?:=\S*)?: (?P<why>.*)")
@@ -108,7 +40,7 @@ class KubeSubmitter:
     def __init__(
         self,
         settings: Settings,
-        submissions: KubeSubmissions,
+        submissions: Submissions,
         user: str,
         created: Callable[[bytes], None],
     ) -> None:
@@ -137,9 +69,9 @@ class KubeSubmitter:
         found: list[KubeJob] = []
         for submission, its_key, documents in zip(submissions, keys, drafts, strict=True):
             if self._submissions.of_key(its_key) is None:
-                self._submissions.intend(its_key, namespace, submission)
+                self._submissions.intend(its_key, submission, namespace=namespace)
             created = [self._create(server, namespace, document) for document in documents]
-            self._submissions.settle(its_key, [job.metadata.uid for job in created])
+            self._submissions.settle(its_key, uids=tuple(job.metadata.uid for job in created))
             found += created
         return tuple(found)
 

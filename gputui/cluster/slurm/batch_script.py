@@ -47,11 +47,20 @@ def directives(submission: Submission, key: str, settings: ClusterSettings, outp
         if is_asked:
             raise InputError(reason, where=where)
     yield f"--job-name={_printable(spec.name) or 'gputui'}"
-    yield f"--comment={' '.join((COMMENT + key, *_streams(spec)))}"
+    streams = spec.interactive
+    words = [
+        COMMENT + key,
+        *([INPUT] if streams and streams.stdin else []),
+        *([TERMINAL] if streams and streams.tty else []),
+    ]
+    yield f"--comment={' '.join(words)}"
     yield from ("--nodes=1", "--ntasks=1", "--export=NIL", "--open-mode=append")
     yield "--requeue" if settings.requeue else "--no-requeue"
     yield from _gpus(spec.gpus)
-    yield from _size(spec)
+    if spec.options.cpus is not None:
+        yield f"--cpus-per-task={max(1, math.ceil(spec.options.cpus))}"
+    if spec.options.memory is not None:
+        yield f"--mem={-(-spec.options.memory // _MIB)}M"
     yield f"--time={clock(spec.time_limit or settings.default_time)}"
     yield from _queue(submission)
     if output:
@@ -88,25 +97,12 @@ def _refusals(spec: JobSpec) -> Iterator[tuple[str, bool, str]]:
     yield "--command", spec.is_host and not (spec.command and spec.command[0]), "a host job needs a command"
 
 
-def _streams(spec: JobSpec) -> Iterator[str]:
-    if spec.interactive is not None:
-        yield from ([INPUT] if spec.interactive.stdin else [])
-        yield from ([TERMINAL] if spec.interactive.tty else [])
-
-
 def _gpus(request: GpuRequest) -> Iterator[str]:
     if request.everything:
         yield from ("--gres=gpu:1", "--exclusive")
     elif request.minimum:
         model = f"{request.model.strip().lower()}:" if request.model else ""
         yield f"--gres=gpu:{_printable(model)}{request.minimum}"
-
-
-def _size(spec: JobSpec) -> Iterator[str]:
-    if spec.options.cpus is not None:
-        yield f"--cpus-per-task={max(1, math.ceil(spec.options.cpus))}"
-    if spec.options.memory is not None:
-        yield f"--mem={-(-spec.options.memory // _MIB)}M"
 
 
 def _queue(submission: Submission) -> Iterator[str]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from gputui.cluster.slurm import ids, site
 from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.submission import BatchSubmitter, Submissions, expanded, is_refused, key_of_comment
+from gputui.cluster.slurm.submission import BatchSubmitter, expanded, is_refused, key_of_comment
+from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
 

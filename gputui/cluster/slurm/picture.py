@@ -11,7 +11,8 @@ from gputui.cluster.slurm import ids, states, texts
 from gputui.cluster.slurm.batch_script import NICE_STEP
 from gputui.cluster.slurm.listings import JobDetail, JobRow, NodeRow
 from gputui.cluster.slurm.poll import Polled
-from gputui.cluster.slurm.submission import Submissions, Submitted, key_of_comment, streams_of_comment
+from gputui.cluster.slurm.submission import key_of_comment, streams_of_comment
+from gputui.cluster.submissions import Submissions, Submitted
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause
 from gputui.domain.cluster import element_runs

@@ -47,8 +47,6 @@ class SlurmSite(Struct, frozen=True):
     booted_at: int | None = None
     """Second since 1970 at which the controller started."""
     has_accounting: bool = False
-    completion_file: str = ""
-    """File of ended jobs that the plugin jobcomp/filetxt writes."""
     users_may_top: bool = False
     admin_level: str = ""
 
@@ -107,7 +105,6 @@ def parse(output: str) -> SlurmSite:
     user, uid, home, config = (*output.split("\n", 3), "", "", "", "")[:4]
     values = {name: texts.some(value.strip()) for name, value in re.findall(_LINE, config)}
     booted = texts.moment(values.get("BOOT_TIME", ""))
-    kept = values.get("JobCompType") == "jobcomp/filetxt"
     return SlurmSite(
         cluster=values.get("ClusterName", ""),
         version=values.get("SLURM_VERSION", ""),
@@ -118,7 +115,6 @@ def parse(output: str) -> SlurmSite:
         controller=(values.get("SlurmctldHost[0]") or values.get("ControlMachine") or "").partition("(")[0],
         booted_at=int(booted.timestamp()) if booted else None,
         has_accounting=values.get("AccountingStorageType", "").endswith("slurmdbd"),
-        completion_file=values.get("JobCompLoc", "") if kept else "",
         users_may_top="enable_user_top" in values.get("SchedulerParameters", ""),
         admin_level=values.get("AdminLevel", ""),
     )
@@ -215,7 +211,9 @@ def _of_settings(values: Mapping[str, str]) -> Iterator[ClusterFault]:
             "GresTypes=gpu and NodeName=… Gres=gpu:MODEL:N in slurm.conf, the device files in gres.conf",
             stops_jobs=True,
         )
-    if values.get("PriorityType") == "priority/multifactor" and not any(_weights(values)):
+    if values.get("PriorityType") == "priority/multifactor" and all(
+        value.strip() in _UNSET | {"0"} for name, value in values.items() if name.startswith("PriorityWeight")
+    ):
         yield ClusterFault(
             "priority",
             "Slurm gives all jobs the same priority",
@@ -233,12 +231,6 @@ def _of_settings(values: Mapping[str, str]) -> Iterator[ClusterFault]:
             "Their exit codes are lost unless gputui sees them in time.",
             "MinJobAge=300 in slurm.conf, or slurmdbd",
         )
-
-
-def _weights(values: Mapping[str, str]) -> Iterator[bool]:
-    for name, value in values.items():
-        if name.startswith("PriorityWeight"):
-            yield value.strip() not in _UNSET | {"0"}
 
 
 def _of_accounts(values: Mapping[str, str]) -> Iterator[ClusterFault]:

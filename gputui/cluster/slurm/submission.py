@@ -1,4 +1,4 @@
-"""Submission of jobs by `sbatch`, once for each key, whatever is killed in between; and records of what was submitted.
+"""Submission of jobs by `sbatch`, once for each key, whatever is killed in between.
 
 A script of sh does all of it where Slurm's commands run: it takes a lock, which `sbatch` inherits, looks for a job with
 the key in its comment, and only then submits. So a `sbatch` that outlived our process is waited for, and found. A key
@@ -11,15 +11,13 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from gputui.cluster.journal import Journal
 from gputui.cluster.slurm import ids
 from gputui.cluster.slurm.batch_script import COMMENT, INPUT, TERMINAL, batch_script
 from gputui.cluster.slurm.commands import Result, SlurmCommands
+from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError
 from gputui.domain.job_spec import Interactive, JobId, Submission
@@ -27,27 +25,6 @@ from gputui.domain.settings import ClusterSettings, Settings
 
 if TYPE_CHECKING:
     from gputui.cluster.slurm.listings import JobRow
-
-
-class Note(Struct, frozen=True, omit_defaults=True):
-    """A step of a submission: first what is going to be submitted, then the job's number."""
-
-    key: str
-    at: datetime
-    submission: Submission | None = None
-    number: int | None = None
-    output: str = ""
-    """Pattern of the file with its output."""
-
-
-class Submitted(Struct, frozen=True):
-    """A submission as far as it is known."""
-
-    key: str
-    at: datetime
-    submission: Submission
-    output: str = ""
-    number: int | None = None
 
 
 def key_of_comment(comment: str) -> str:
@@ -66,47 +43,6 @@ def streams_of_comment(comment: str) -> Interactive | None:
 def is_refused(row: JobRow) -> bool:
     """Return whether it is what Slurm keeps of a submission that it refused."""
     return row.state == "FAILED" and row.reason == "BadConstraints"
-
-
-class Submissions:
-    """Specs of the jobs that were submitted from this state directory, by key and by number."""
-
-    def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory / "submissions.jsonl", Note)
-        self._by_key: dict[str, Submitted] = {}
-        self._by_number: dict[int, Submitted] = {}
-
-    def intend(self, key: str, submission: Submission, output: str) -> None:
-        """Note durably what is going to be submitted."""
-        self._journal.append([Note(key, datetime.now(UTC), submission, output=output)])
-
-    def settle(self, key: str, number: int) -> None:
-        """Note durably which job it has become."""
-        self._journal.append([Note(key, datetime.now(UTC), number=number)])
-
-    def of_key(self, key: str) -> Submitted | None:
-        """Return the submission with that key."""
-        if not self._journal.mentions(key.encode()):
-            return None
-        self._refresh()
-        return self._by_key.get(key)
-
-    def of_number(self, number: int) -> Submitted | None:
-        """Return the submission that became this job or array."""
-        self._refresh()
-        return self._by_number.get(number)
-
-    def _refresh(self) -> None:
-        is_new, notes = self._journal.fresh()
-        if is_new:
-            self._by_key, self._by_number = {}, {}
-        for note in notes:
-            if note.submission is not None:
-                known = Submitted(note.key, note.at, note.submission, note.output)
-                self._by_key[note.key] = known
-            elif note.number is not None and (known_ := self._by_key.get(note.key)) is not None:
-                settled = Submitted(known_.key, known_.at, known_.submission, known_.output, note.number)
-                self._by_key[note.key] = self._by_number[note.number] = settled
 
 
 DEFAULT_DIRECTORY = "~/.local/state/gputui/cluster-logs"
@@ -197,7 +133,7 @@ class BatchSubmitter:
             if number is not None:
                 return number
         else:
-            self._submissions.intend(key, submission, _pattern(output, submission))
+            self._submissions.intend(key, submission, output=_pattern(output, submission))
         look = "" if is_new and known is None else _LOOK.format(comment=(COMMENT + key).replace(".", "[.]"))
         sbatch = sbatch_line(self._settings.cluster, is_host=submission.spec.is_host)
         text = _LOCK.format(directory=shlex.quote(output)) + look + sbatch
