@@ -115,7 +115,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.theming, self._is_themed = theming, True
 
     def get_default_screen(self) -> Screen[None]:
-        """Return the main screen, drawn before any data has arrived."""
         return Main(self.services)
 
     def prepare(self, widget: Widget) -> None:
@@ -124,7 +123,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.keymap.rebind(widget)
 
     async def on_event(self, event: events.Event) -> None:
-        """Dispatch keys and clicks one at a time."""
         if isinstance(event, events.Key | events.MouseDown):
             self._drop_hint()
             self.messages.note_key(self.services.clock.now())
@@ -140,25 +138,20 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         await super().on_event(event)
 
     def _drop_hint(self) -> None:
-        """Hide the line for newcomers, now and in later runs."""
         if self.services.hint.text:
             self.services.hint.text = ""
             self.services.preferences.put("hint", {"seen": True})
 
     def notify(self, message: str, *, title: str = "", severity: str = "information", **_: Any) -> None:
-        """Show a message on the line of the screen in front, and keep it in the list of notices."""
         self.notifier.note(severity, f"{title}: {message}" if title else message)
 
     def say(self, message: Notification) -> None:
-        """Show a message on the line of the screen in front."""
         self.messages.say(message)
 
     def clear_notifications(self) -> None:
-        """Remove the message from the line."""
         self.messages.clear()
 
     def on_key_done(self, message: KeyDone) -> None:
-        """Dispatch the next key."""
         self.input_queue.key_done(message)
 
     def get_css_variables(self) -> dict[str, str]:
@@ -167,23 +160,19 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         return self.theming.css_variables(variables) if self._is_themed else variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return the filters that every line passes through."""
         filters = super().get_line_filters()
         return self.theming.line_filters(filters) if self._is_themed else filters
 
     def watch_theme(self) -> None:
-        """Redraw everything in another theme."""
         if self._is_themed:
             self.theming.redraw()
 
     def action_themes(self) -> None:
-        """Choose a theme with a preview."""
         from gputui.tui.screens.themes import Themes
 
         self.push_screen(Themes(self.theming.kept, self.theming.try_on, self.theming.keep))
 
     def doer(self, node: DOMNode, action: str) -> Any:
-        """Return what carries out an action of a node."""
         return doer_of(node, action)
 
     async def before_end(self) -> None:
@@ -204,18 +193,15 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self.write_sequence(sequence)
 
     def bell(self) -> None:
-        """Ring the terminal's bell."""
         self.send("\a")
 
     def on_mount(self) -> None:
-        """Follow the feed."""
         sys.setswitchinterval(_TURN)
         self._unsubscribe = self._feed.subscribe(self._take)
         if self._feed.latest is not EMPTY:
             self._tell(SnapshotTaken(self._feed.latest))
 
     def on_unmount(self) -> None:
-        """Stop following the feed, and write the user's preferences."""
         self._unsubscribe()
         self.services.preferences.close()
 
@@ -231,7 +217,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.post_message(message)
 
     def on_snapshot_taken(self, message: SnapshotTaken) -> None:
-        """Show the snapshot, or a newer one."""
         with self._taking:
             snapshot, self._taken = self._taken or message.snapshot, None
         self.pacer.take(snapshot)
@@ -251,7 +236,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self.snapshot = self.snapshot
 
     def watch_snapshot(self, snapshot: Snapshot) -> None:
-        """Pass the snapshot to the main screen, which keeps it, and to the screens on top of it."""
         if self.is_exiting or not self.is_running:  # widgets are removed one after the other: some may be gone already
             return
         for screen in self.screen_stack:
@@ -273,15 +257,12 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self.notify(self._refusal)
 
     def on_task_started(self, message: TaskStarted) -> None:
-        """Show the progress of a long task."""
         self.works.watch(message.work)
 
     def action_give_up_work(self) -> None:
-        """Cancel the task whose progress is shown."""
         self.works.give_up()
 
     def on_action_done(self, message: ActionDone) -> None:
-        """Show that a change was made."""
         self.pacer.hurry()
         self.notify(self.keymap.words(message.text))
 
@@ -290,11 +271,9 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self._tell(StoreWaits(sentence))
 
     def on_store_waits(self, message: StoreWaits) -> None:
-        """Show which process a write waits for; keys keep working, and a write that waits too long fails."""
         self.notify(message.sentence, severity="warning")
 
     def on_action_failed(self, message: ActionFailed) -> None:
-        """Show the error, its place and the hint."""
         self.notify(str(message.error), severity="error")
 
     def _indices(self) -> dict[str, str]:
@@ -308,7 +287,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         return not (action in CHANGING and self.services.is_read_only)
 
     def action_graph_span(self) -> None:
-        """Change the time span of the GPU graphs."""
         choice = self.services.gpu_look
         choice.take(choice.current.with_next_span())
         words, shown = choice.current.span_words, self.services.gpu_look_for(self.snapshot)
@@ -317,7 +295,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self._gpus_look(f"GPU graphs: {words}")
 
     def action_gpu_colours(self) -> None:
-        """Switch to the other meaning of the GPU colours."""
         choice = self.services.gpu_look
         choice.take(choice.current.with_next_colours())
         self._gpus_look(f"GPU colours {choice.current.colour_words}")
@@ -352,7 +329,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.push_screen(GpuProcessesScreen(self.services, self.snapshot, main.logs.follow, words))
 
     def action_alarm(self) -> None:
-        """Open the page of the worst alarm, then of the next."""
         from gputui.tui.screens.notices import AlarmPages
 
         main, now = self.screen_stack[0], self.services.clock.now()
@@ -364,11 +340,9 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self.notify("no job, process or GPU needs attention")
 
     def action_undo(self) -> None:
-        """Undo the last change of this console."""
         self.works.watch(self.actions.undo())
 
     def action_command_palette(self) -> None:
-        """Find a command by its name."""
         from gputui.tui.screens.menu import CommandFinder, offers
 
         if isinstance(self.screen, CommandFinder):
@@ -382,12 +356,10 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.push_screen(CommandFinder(offered), chosen)
 
     async def _do(self, command: Command) -> None:
-        """Run a command directly, not through its key, which may mean another command in the focused pane."""
         if place := place_of(command, self.screen):
             await self.run_action(command.action, default_namespace=place)
 
     def action_help(self) -> None:
-        """Show all keys, those of the focused pane first."""
         from gputui.tui.screens.help import Context, Help
 
         self.push_screen(Help(Context.of(self.screen)))
@@ -414,7 +386,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self._leave(how)
 
     def action_stay_awake(self) -> None:
-        """Say why the console does not stop."""
         why = "jobs would wait for its scheduler" if self.snapshot.leads_here else "others might wait for its lock"
         words = f"Not stopped: {why}. {self.keymap.key('quit')} quits; for a shell beside it open another terminal."
         self.notify(words)

@@ -84,7 +84,6 @@ def _gpus(snapshot: Snapshot, rows: QueueRows, history: GpuHistory | None, now: 
 
 
 def _nodes(nodes: tuple[GpuNode, ...], width: int) -> list[Cell]:
-    """Return a line for each node of a cluster."""
     lines = [node_titles(nodes, STRONG), *(node_line(node, nodes, is_open=False) for node in nodes)]
     return [tuple(fitted(((" ", DIM), *line), width)) for line in lines]
 

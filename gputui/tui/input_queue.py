@@ -50,7 +50,6 @@ class KeyAfterEscape(events.Key):
 
     @property
     def is_apart(self) -> bool:
-        """Return whether Textual tells it from the key alone: Alt and a letter, but not Alt and Enter."""
         return self.key != self.alone.key
 
 
@@ -97,7 +96,6 @@ class Pastes:
 
 
 def _is_text(message: Message) -> bool:
-    """Return whether it is a key of which text may consist."""
     if not isinstance(message, events.Key) or isinstance(message, KeyAfterEscape):
         return False
     return message.is_printable or message.key == "tab" or message.key in _NEW_LINE

@@ -59,7 +59,6 @@ class Keymap(Struct, frozen=True):
         return replace(command, keys=keys, footer_key="")
 
     def footer(self, commands: Iterable[Command]) -> tuple[Command, ...]:
-        """Return the commands that have a key, with the key."""
         return tuple(told for told in map(self.told, commands) if told.keys)
 
     def key(self, name: str) -> str:
@@ -73,11 +72,9 @@ class Keymap(Struct, frozen=True):
         return self.told(BY_NAME[f"tab_{name}"]).first_key
 
     def words(self, text: str) -> str:
-        """Return the text with the names of commands replaced by their keys."""
         return with_keys(text, self.key)
 
     def cells(self, lines: Iterable[Cell]) -> tuple[Cell, ...]:
-        """Return the lines of a screen with the names of commands replaced by their keys."""
         return tuple(tuple((self.words(text), style) for text, style in line) for line in lines)
 
     def rebind(self, node: DOMNode) -> None:

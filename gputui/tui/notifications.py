@@ -45,7 +45,6 @@ class Notification(Struct, frozen=True):
 
     @property
     def is_bad(self) -> bool:
-        """Return whether it is about a problem."""
         return self.severity in _BAD
 
 
@@ -70,7 +69,6 @@ class ChangeWatcher:
         """Jobs of the previous snapshot, by id."""
 
     def look(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
-        """Return the new notifications, in order."""
         before, self._before = self._before, snapshot
         if snapshot is EMPTY:
             return []

@@ -27,7 +27,6 @@ class Pace(Struct, frozen=True):
     clock: str = "%H:%M:%S"
 
     def drawn(self, picture: GpuPicture) -> GpuPicture:
-        """Return the GPUs without their graphs, if these are left out."""
         return picture if self.has_graphs else replace(picture, left_out=frozenset({"history"}))
 
     def grid(self, mode: str) -> str:
@@ -39,7 +38,6 @@ USUAL, SLOW = Pace(), Pace(pictures=5.0, tick=5.0, log=5.0, has_graphs=False, cl
 
 
 def pace_of(settings: ConsoleSettings) -> Pace:
-    """Return the pace that the settings ask for."""
     return SLOW if settings.slow else USUAL
 
 
@@ -72,7 +70,6 @@ class Pacer:
             self._timer = self._later(wait, self._let_through)
 
     def hurry(self) -> None:
-        """Show the next snapshot at once, after an action of the user."""
         self._shown_at = float("-inf")
 
     def _let_through(self) -> None:
@@ -101,7 +98,6 @@ class Repaints:
         self._size = (0, 0)
 
     def note(self) -> None:
-        """Record that the screen is redrawn now."""
         self._painted_at = self._clock()
 
     def wants(self, before: Snapshot, after: Snapshot) -> bool:

@@ -137,7 +137,6 @@ def _part(segment: Segment, cells: int, first: int, last: int) -> Segment:
 
 
 def covers(front: Iterable[Region], seen: Region) -> bool:
-    """Return whether one of the regions reaches from the left end of another to its right end."""
     return any(region.x <= seen.x and seen.right <= region.right for region in front)
 
 

@@ -36,7 +36,6 @@ class PipedEvent(threading.Event):
             self._is_written = False
 
     def close(self) -> None:
-        """Close its files."""
         for file in self._files:
             os.close(file)
         self._files, self._is_written = (), False

@@ -40,16 +40,13 @@ class Throttle:
         """True if the computation is running."""
 
     def begin(self) -> None:
-        """Record the start of the computation."""
         self.waits, self._begun = True, time.monotonic()
 
     def end(self) -> None:
-        """Record its end."""
         self.waits, self._ended = False, time.monotonic()
 
     @property
     def may_begin(self) -> bool:
-        """Return whether the computation may be repeated now."""
         return not self.waits and time.monotonic() - self._ended >= self._rest * (self._ended - self._begun)
 
 
@@ -137,7 +134,6 @@ class LongTask:
         self._begun_at: float | None = None
 
     def begin(self) -> None:
-        """Record the start of the task."""
         self._begun_at = self._clock()
 
     @property
@@ -152,11 +148,9 @@ class LongTask:
             raise TaskCancelledError("Cancelled; nothing was changed")
 
     def give_up(self) -> None:
-        """Cancel the task at its next step; after the last one it completes all the same."""
         self.is_given_up = True
 
     def end(self) -> None:
-        """Record that the task is finished, or has failed."""
         self.is_over = True
 
 
@@ -210,7 +204,6 @@ class ProgressDisplay:
 
     @property
     def is_watching(self) -> bool:
-        """Return whether any task is watched."""
         return self._timer is not None
 
     def look(self) -> None:

@@ -112,7 +112,6 @@ class JobProposal(BaseProposal):
 
     @property
     def is_order(self) -> bool:
-        """Return whether further keys may change it."""
         return self.verb in ORDER
 
     @property
@@ -210,7 +209,6 @@ class JobProposal(BaseProposal):
 
     @cached_property
     def _marks(self) -> Marks:
-        """Return the jobs concerned, as spans."""
         return Marks(spans_of(self.job_ids))
 
     def fate(self) -> str:

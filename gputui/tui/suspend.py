@@ -106,7 +106,6 @@ class TerminalLoan:
             await self._is_back.wait()
 
     def end(self) -> None:
-        """End the app, even while another program uses the terminal."""
         self._is_back.set()
 
 
@@ -209,5 +208,4 @@ def has_terminal(fileno: int) -> bool:
 
 
 def hang_up() -> None:
-    """Send this process the SIGHUP that the kernel does not send outside the terminal's session."""
     os.kill(os.getpid(), signal.SIGHUP)

@@ -88,12 +88,10 @@ class Command(Struct, frozen=True, eq=False):
 
     @property
     def synonyms(self) -> tuple[str, ...]:
-        """Further names under which palette and help find it."""
         return words_of(self.name)
 
     @property
     def key_names(self) -> str:
-        """Display names of the keys."""
         return " ".join(key_name(key) for key in self.keys)
 
     @property
@@ -102,11 +100,9 @@ class Command(Struct, frozen=True, eq=False):
         return self.footer_key or (key_name(self.keys[0]) if self.keys else "")
 
     def is_known_to(self, place: DOMNode) -> bool:
-        """Return whether that widget, screen or app has such an action at all."""
         return hasattr(doer_of(place, self.action_name), f"action_{self.action_name}")
 
     def works_at(self, place: DOMNode) -> bool:
-        """Return whether it can be used there now."""
         return bool(place.check_action(self.action_name, (self.argument,)))
 
 
@@ -144,7 +140,6 @@ def bindings(commands: tuple[Command, ...], *, before_others: bool = False) -> l
 
 
 def bound_to(action: str, *commands: Command) -> list[BindingType]:
-    """Return the keys of these commands, bound to another action than declared."""
     return [Binding(",".join(command.keys), action, command.title, id=command.name) for command in commands]
 
 

@@ -137,7 +137,6 @@ CHANGING = frozenset(command.action_name for command in COMMANDS if command.chan
 
 
 def by_group(commands: tuple[Command, ...] = COMMANDS) -> dict[str, list[Command]]:
-    """Return the commands by their headings."""
     groups: dict[str, list[Command]] = {}
     for command in commands:
         groups.setdefault(command.group, []).append(command)
@@ -264,7 +263,6 @@ def why_key_does_nothing(
 
 
 def _chain(screen: Screen[Any]) -> list[DOMNode]:
-    """Return the nodes whose keys work now: the focused pane, those around it, screen and app."""
     return [*(screen.focused or screen).ancestors_with_self]
 
 

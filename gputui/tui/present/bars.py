@@ -47,7 +47,6 @@ class Scale(Struct, frozen=True):
 
     @property
     def end(self) -> datetime:
-        """End of the last cell."""
         return self.start + self.step * self.cells
 
     def cell(self, at: datetime) -> int:
@@ -185,7 +184,6 @@ def style_of(bar: Bar) -> Style:
 
 
 def axis(scale: Scale, now: int | None = None, marks: BarMarks = UNICODE) -> Cell:
-    """Return the time axis, with the present marked."""
     canvas = _Canvas(scale.cells)
     for x, words in scale.ticks():
         hidden = now is not None and x < now + 6 and now - 1 < x + len(words)

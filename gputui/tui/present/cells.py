@@ -17,7 +17,6 @@ Cell: TypeAlias = tuple[Span, ...]
 
 
 def cell(value: str, style: Style = PLAIN) -> Cell:
-    """Return a cell of one piece."""
     return ((value, style),)
 
 
@@ -43,7 +42,6 @@ def broken_cell(cell: Cell, room: int) -> list[Cell]:
 
 
 def _first_of(spans: list[Span], count: int) -> tuple[Cell, list[Span]]:
-    """Return the first characters, and the rest."""
     taken: list[Span] = []
     for i, (words, style) in enumerate(spans):
         if len(words) > count:
@@ -206,5 +204,4 @@ def _by_character(spans: Iterable[Span]) -> list[tuple[str, Style]]:
 
 
 def segments(spans: Iterable[Span], ground: Style) -> list[Segment]:
-    """Return the pieces as segments on the background of the row."""
     return [Segment(value, ground + style) for value, style in spans]

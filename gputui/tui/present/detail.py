@@ -58,7 +58,6 @@ def sureness(told: ExplanationState) -> list[Line]:
 
 
 def score_lines(job: Job, told: ExplanationState) -> list[Line]:
-    """Return the score and its terms."""
     found = told.explanation
     if found is None:
         return [("score", _pending(told))]
@@ -206,7 +205,6 @@ def _times(
 
 
 def _foreseen(told: ExplanationState | None) -> datetime | None:
-    """Return an expected start beyond the snapshot's forecast."""
     return told.explanation.expected_start_at if told and told.explanation else None
 
 
@@ -362,7 +360,6 @@ _GAP: Span = ("  ", DIM)
 
 
 def gpu_rows_of(job: Job, picture: GpuPicture) -> list[GpuRow]:
-    """Return the rows of the GPUs that a job holds, as far as they are listed."""
     return [picture.rows[uuid] for uuid in job.gpus if uuid in picture.rows]
 
 
@@ -408,14 +405,12 @@ def _wrong(row: GpuRow) -> list[Cell]:
 
 
 def _steps_since(row: GpuRow, since: datetime | None) -> int:
-    """Return how many steps of the GPU's past are within the job's own time."""
     if since is None or row.now is None:
         return 0
     return min(len(row.past.steps), (row.now - since) // STEP)
 
 
 def _graph(row: GpuRow, steps: int) -> Cell:
-    """Return the load over the last minutes as a graph."""
     drawn = tuple((words, GRAPH) for words, _ in gpu_cells(row, "steps", steps))
     return (_GAP, *drawn, (f" in {format_duration(steps * STEP)}", DIM))
 
@@ -482,7 +477,6 @@ def _around(order: Sequence[JobId], place: int, most: int) -> Sequence[JobId]:
 
 
 def _found(snapshot: Snapshot, wanted: Iterable[JobId]) -> Mapping[JobId, Job]:
-    """Return these jobs by id, in one pass through the queue."""
     ids = frozenset(wanted)
     return {each.id: each for each in snapshot.jobs if each.id in ids}
 
@@ -567,7 +561,6 @@ def telemetry_lines(
 
 
 def _is_short(series: Series) -> bool:
-    """Return whether there are too few readings for a graph."""
     return all(len(means) < 2 for means in series.means.values())
 
 
@@ -597,7 +590,6 @@ def _stretched(means: Sequence[float | None], cells: int) -> list[float | None]:
 
 
 def _shares(name: str, means: list[float | None], summary: AttemptTelemetry) -> list[float | None]:
-    """Return the values as shares of the top of the graph."""
     most = _top(name, summary) or max((mean for mean in means if mean is not None), default=0.0) or 1.0
     return [None if mean is None else mean / most for mean in means]
 

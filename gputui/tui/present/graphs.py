@@ -26,7 +26,6 @@ def bar(share: float | None, room: int, style: Style) -> Cell:
 
 
 def load_style(share: float | None) -> Style:
-    """Return a quiet style when idle, green when busy."""
     return DIM if share is None or share < 0.05 else GREEN
 
 

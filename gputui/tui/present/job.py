@@ -89,7 +89,6 @@ class ArrayCounts(Struct):
 
     @property
     def total(self) -> int:
-        """Number of elements."""
         return self.done + self.running + self.failed + self.others + self.past
 
     def add(self, job: Job) -> None:
@@ -151,7 +150,6 @@ class JobContext(ColumnData, frozen=True):
         scores: Mapping[JobId, float] = MappingProxyType({}),
         room: Mapping[str, int] = MappingProxyType({}),
     ) -> JobContext:
-        """Return the data of a snapshot."""
         beside, starts = snapshot.sharing(), snapshot.expected_starts
         idle, faulty = idle_gpus(snapshot.gpus, now), faulty_gpus(snapshot.gpus)
         silent = frozenset(server.name for server in snapshot.servers if server.problem)
@@ -160,7 +158,6 @@ class JobContext(ColumnData, frozen=True):
 
 
 def job_cells(job: Job, key: str, context: JobContext) -> Cell:
-    """Return the cell of that column."""
     return _as_known(_cell(job, key, context), job, context)
 
 

@@ -49,15 +49,12 @@ class ProcessOrder(Struct, frozen=True):
 
     @property
     def is_down(self) -> bool:
-        """Return whether large values come first."""
         return (self.column in _LARGEST_FIRST) != self.is_turned
 
     def by(self, column: str) -> ProcessOrder:
-        """Return the order by a column; for the same column its reverse."""
         return ProcessOrder(column, column == self.column and not self.is_turned)
 
     def next(self) -> ProcessOrder:
-        """Return the order by the next column."""
         names = list(_VALUES)
         return ProcessOrder(names[(names.index(self.column) + 1) % len(names)])
 
@@ -152,7 +149,6 @@ _LABEL = 13
 
 
 def _named(name: str, text: str, room: int) -> Iterator[Cell]:
-    """Yield a value in as many lines as it needs."""
     for number, line in enumerate(broken(plain(text, 4000), max(10, room - _LABEL))):
         yield ((f"{'' if number else name:<{_LABEL}}", BLUE), (line, PLAIN))
 
@@ -177,7 +173,6 @@ def container_lines(detail: ContainerDetail, now: datetime, room: int) -> list[C
 
 
 def signal_question(row: GpuProcessRow, name: str) -> tuple[str, str]:
-    """Return the question before a signal, with its target."""
     inside = f", in container {row.what}" if row.container_id else ""
     where = f" on GPU {gpu_words(row.gpus)}" if row.gpus else ", on no GPU"
     lines = [f"pid {row.pid} of {row.user or 'an unknown user'}{where}{inside}", row.command or ""]

@@ -194,7 +194,6 @@ _BAR: Span = (" │ ", DIM)
 
 
 def _left(snapshot: Snapshot, host: str, places: _LinePlaces) -> Cell:
-    """Return the fixed places."""
     name = plain(host, places.host) if places.host else ""
     title: Cell = (("gputui", STRONG), (f" {name}", DIM)) if places is _WIDE else ((name, STRONG),)
     running, waiting, _ = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))
@@ -239,7 +238,6 @@ def _held_words(snapshot: Snapshot) -> Cell:
 
 
 def _stranded_words(snapshot: Snapshot) -> Cell:
-    """Return the number of GPUs that are free but useless to all waiting jobs."""
     count = snapshot.fragmentation
     return ((str(count), PLAIN), (" free that no waiting job can use", DIM)) if count else ()
 
@@ -305,7 +303,6 @@ _NO_GPU = "No GPU to show: "
 
 
 def wrapped(text: str, room: int) -> list[str]:
-    """Return the text in lines, at least one."""
     return broken(text, max(20, room))
 
 
@@ -486,7 +483,6 @@ def _disk(disk: DiskUse, loud: _Loud) -> SummaryPart:
 
 
 def disk_name(disk: DiskUse) -> str:
-    """Return the mount point, or the last part of a long one."""
     return plain(disk.mount if len(disk.mount) <= 8 else disk.mount.rpartition("/")[2] or disk.mount, 16)
 
 
@@ -514,5 +510,4 @@ def _of(used: float, total: float) -> str:
 
 
 def _filled(style: Style, share: float) -> Style:
-    """Return the style of a bar: its value's if that warns, else quiet if idle and green if busy."""
     return style if style is not PLAIN else load_style(share)

@@ -161,14 +161,12 @@ def _shift_counts(shifts: Sequence[Shift], nobody: str) -> Cell:
 
 
 def _delay(delayed: Sequence[Shift]) -> str:
-    """Return how many jobs are delayed, and the maximum delay."""
     known = [shift.after - shift.before for shift in delayed if shift.before and shift.after]
     most = f" by {'up to ' if len(known) > 1 else ''}{format_duration(max(known))}" if known else ""
     return f"{LATER} delays {plural(len(delayed), 'job')}{most}"
 
 
 def direction(shift: Shift) -> str:
-    """Return the sign of a shift."""
     if shift.after is None:
         return GONE
     if shift.is_stopped:
@@ -270,7 +268,6 @@ def _alike(bars: Iterable[Bar]) -> tuple[tuple[JobId, datetime, datetime], ...]:
 
 
 def _kept(seen: Timeline, uuid: str) -> tuple[KeptWindow, ...]:
-    """Return the reservations of the GPU."""
     return tuple(replace(window, gpus=()) for window in seen.windows if uuid in window.gpus)
 
 

@@ -67,7 +67,6 @@ class ChosenColumns(Struct, frozen=True):
 
 
 def with_server(columns: Iterable[Column]) -> tuple[Column, ...]:
-    """Return the columns with that of the server behind the id."""
     wanted = []
     for column in columns:
         wanted.append(column)
@@ -116,12 +115,10 @@ class Sorting(Struct, frozen=True):
 
     @property
     def is_down(self) -> bool:
-        """Return whether large values come first."""
         return (self.column in _DOWN) != self.is_turned
 
     @property
     def is_planned(self) -> bool:
-        """Return whether the rows are in the plan's own order."""
         return self.column not in _SORTABLE
 
     def by(self, column: str) -> Sorting:

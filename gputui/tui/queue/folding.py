@@ -34,7 +34,6 @@ class Marks(Set[JobId]):
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> Marks:
-        """Return the ids of these jobs, including all elements of entries."""
         return cls(runs.joined_spans((run.id, run.end) for job in jobs for run in runs_of_job(job)))
 
     def __contains__(self, job_id: object) -> bool:
@@ -50,7 +49,6 @@ class Marks(Set[JobId]):
         return f"Marks({self._spans!r})"
 
     def with_all(self, other: Marks) -> Marks:
-        """Return the union of both."""
         return Marks(runs.joined_spans((*self._spans.parts, *other._spans.parts)))
 
     def without(self, other: Marks) -> Marks:
@@ -59,11 +57,9 @@ class Marks(Set[JobId]):
         return Marks(runs.joined_spans((run.id, run.end) for run in runs.divided(mine, other._spans)[1]))
 
     def has_any(self, job: Job) -> bool:
-        """Return whether the job, or an element of the entry, is marked."""
         return any(True for run in runs_of_job(job) for _ in self._spans.overlaps(run))
 
     def has_all(self, other: Marks) -> bool:
-        """Return whether it contains every id of the other."""
         return not other.without(self)
 
     def part(self, job: Job) -> Job | None:
@@ -75,7 +71,6 @@ class Marks(Set[JobId]):
 
 
 def runs_of_job(job: Job) -> Runs:
-    """Return the ids that the job represents."""
     return job.runs or (Run(job.id, 0, 1),)
 
 
@@ -105,7 +100,6 @@ class LookedAt:
         self._until = float(until) if isinstance(until, int | float) else 0.0
 
     def has(self, job: Job) -> bool:
-        """Return whether the job was viewed after this end, or acknowledged with all others."""
         return _end(job)[0].timestamp() <= self._until or _end_of(job) in self._known
 
     def add(self, job: Job) -> bool:
@@ -126,7 +120,6 @@ class LookedAt:
         return new
 
     def values(self) -> dict[str, object]:
-        """Return the values for the preferences."""
         return {"jobs": list(self._known), "until": self._until}
 
 
@@ -159,7 +152,6 @@ class EndedCounts(Struct):
 
 
 def latest_first(ended: Iterable[Job]) -> list[JobId]:
-    """Return the ids of ended jobs, those that ended last first."""
     return [job.id for job in sorted(ended, key=_end, reverse=True)]
 
 
@@ -223,12 +215,10 @@ class RowKeys(Sequence[RowKey]):
 
     @property
     def pieces(self) -> Sequence[range]:
-        """Ranges of keys, in order."""
         return self._ranges
 
     @property
     def positions(self) -> RowPositions:
-        """Row of each key."""
         return RowPositions(self._ranges, self._starts)
 
 
@@ -419,7 +409,6 @@ class _Arranging:
 
 
 def _likeness(job: Job) -> object:
-    """Return what elements of an array have in common that share a row."""
     if job.array is None or section_of(job) is Section.WAITING:
         return likeness(job)
     return job.array.id, section_of(job)

@@ -86,13 +86,11 @@ class HistoryLoader:
         return found
 
     def take(self, message: HistoryRead) -> None:
-        """Store a page."""
         self.is_reading, self.read = False, message
         if message.failure == GIVEN_UP:
             self._page -= 1
 
     def close(self) -> None:
-        """Stop reading."""
         self._newest.close()
 
     def ended(self, snapshot: Snapshot) -> EndedJobs:
@@ -127,7 +125,6 @@ class ScoreLoader:
         self._throttle = Throttle(rest=9)
 
     def close(self) -> None:
-        """Stop; results are no longer wanted."""
         self._worker.close()
 
     def load(self, snapshot: Snapshot) -> None:
@@ -149,7 +146,6 @@ class ScoreLoader:
         self._worker.ask(work)
 
     def end(self) -> None:
-        """Record that the scores have arrived."""
         self._throttle.end()
 
 
@@ -197,7 +193,6 @@ class PastJobsLoader:
             self._past = message.past
 
     def close(self) -> None:
-        """Stop reading."""
         self._worker.close()
 
     def _read(self, uuid: str, since: datetime, is_wanted: IsWanted) -> PastJobs:

@@ -99,7 +99,6 @@ class Verdicts:
         self._is_outdated |= moves and bool(self._shown)
 
     def want(self, order: Iterable[JobId]) -> None:
-        """Request results for these jobs, in this order, if they are new or changed."""
         self._new = dict.fromkeys(job_id for job_id in order if self._is_new(job_id))
 
     def _is_new(self, job_id: JobId) -> bool:
@@ -166,7 +165,6 @@ class Verdicts:
 
 
 def _ids(part: Job | None) -> object:
-    """Return the identity of the shown part."""
     return part and (part.id, part.runs)
 
 
@@ -237,12 +235,10 @@ class QueueRows:
 
     @property
     def keys(self) -> Sequence[RowKey]:
-        """Return the keys of the rows, in their order."""
         return self.arranged.keys
 
     @property
     def is_read(self) -> bool:
-        """Return whether a snapshot was received."""
         return self._snapshot is not EMPTY
 
     def update(self, snapshot: Snapshot) -> None:
@@ -285,7 +281,6 @@ class QueueRows:
         return self.arranged.groups.get(key) or ((job,) if job else ())
 
     def sort_by(self, sorting: Sorting) -> None:
-        """Set the order."""
         if sorting != self.sorting:
             self.sorting = sorting
             self._sort()
@@ -347,7 +342,6 @@ class QueueRows:
         return section_of(job)
 
     def _let_go(self) -> None:
-        """Keep no row for the cursor: the user asked for other rows."""
         self._held, self._is_stale = {}, self._is_stale or bool(self._kept)
 
     def heir(self, key: RowKey) -> RowKey | None:
@@ -472,7 +466,6 @@ class QueueRows:
 
     @property
     def is_judged(self) -> bool:
-        """Return whether all jobs were matched with the filter."""
         return not self._filter or self._verdicts.is_done
 
     def match(self, seconds: float) -> bool:
@@ -536,7 +529,6 @@ class QueueRows:
 
     @property
     def parsed(self) -> Filter:
-        """Filter in force."""
         return self._filter
 
 

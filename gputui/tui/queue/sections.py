@@ -43,7 +43,6 @@ _SECTIONS = {
 
 
 def section_of(job: Job) -> Section:
-    """Return the section to which the job's state belongs."""
     return _SECTIONS[job.state]
 
 
@@ -61,7 +60,6 @@ class Extent(Struct, frozen=True):
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Rows of each section without titles."""
         return self.running, self.waiting, self.ended
 
     @property
@@ -71,7 +69,6 @@ class Extent(Struct, frozen=True):
 
     @property
     def starts(self) -> tuple[int, int, int]:
-        """First row of each section."""
         return 0, self.running, self.running + self.waiting + (self.fold is not None)
 
     def section(self, row: int) -> Section | None:
@@ -162,7 +159,6 @@ class Place(Struct, frozen=True):
     """Time since which no job of it runs."""
 
     def has_any(self, ids: Collection[JobId]) -> bool:
-        """Return whether one of these jobs is in the line."""
         return any(job_id in ids for job_id in self.members)
 
 

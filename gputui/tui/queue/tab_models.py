@@ -107,22 +107,18 @@ class QueueTab:
         self._living = (self.marks, jobs, living)
 
     def _marked(self, jobs: Iterable[Job]) -> Marks:
-        """Return the marks that are on these jobs."""
         return Marks.of(part for job in jobs if (part := self.marks.part(job)) is not None)
 
     @property
     def noun(self) -> str:
-        """Noun for a row."""
         return "row" if self.rows.arranged.groups or FOLD in self.rows.positions else "job"
 
     @property
     def keys(self) -> Sequence[Key]:
-        """Keys of the rows from the top."""
         return self.rows.keys
 
     @property
     def positions(self) -> Mapping[Key, int]:
-        """Row of each key."""
         return self.rows.positions  # type: ignore[return-value]  # a mapping of fewer kinds of keys
 
     @property
@@ -134,7 +130,6 @@ class QueueTab:
         )
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:
-        """Return the content of a cell."""
         rows = self.rows
         if not isinstance(key, int):
             return ()
@@ -171,11 +166,9 @@ class QueueTab:
         return replace(context, reasons={key: reason})
 
     def jobs(self, key: Key | None) -> tuple[Job, ...]:
-        """Return the job, or the elements that share the row."""
         return self.rows.jobs_of(key) if isinstance(key, int) else ()
 
     def empty(self) -> tuple[Cell, ...]:
-        """Return why there is no row."""
         return empty_queue_words(self.rows.filter, self.others) if self.rows.is_read else READING
 
 
@@ -211,12 +204,10 @@ class FinishedTab:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Columns of ended jobs."""
         columns = tuple(fitting(key, self.room) for key in ENDED)
         return with_server(columns) if self.has_servers else columns
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:
-        """Return the content of a cell."""
         job = self.ended.jobs[int(key)]
         return group_cells((job,), column, context) if job.runs else job_cells(job, column, context)
 
@@ -226,7 +217,6 @@ class FinishedTab:
         return " "
 
     def jobs(self, key: Key | None) -> tuple[Job, ...]:
-        """Return the job of the row."""
         job = self.ended.jobs.get(key) if isinstance(key, int) else None
         return (job,) if job else ()
 
@@ -263,7 +253,6 @@ _STATES = {WindowState.ACTIVE: GREEN, WindowState.UPCOMING: PLAIN, WindowState.R
 
 
 def recurring_cell(entry: RecurringJob, column: str, now: datetime) -> Cell:
-    """Return the cell of a recurring job."""
     spec = entry.submission.spec
     due = "" if entry.paused or entry.next_at is None else minute(entry.next_at, now)
     words = {
@@ -281,7 +270,6 @@ def recurring_cell(entry: RecurringJob, column: str, now: datetime) -> Cell:
 
 
 def window_cell(view: WindowView, column: str, names: dict[str, str], now: datetime) -> Cell:
-    """Return the cell of a reservation."""
     window = view.window
     words = {
         "name": (plain(window.name, 60), BLUE),
@@ -364,7 +352,6 @@ class RecurringTab(_StandingTab):
         self._become(list(self.entries))
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:
-        """Return the content of a cell."""
         return recurring_cell(self.entries[key], column, context.now)
 
     def empty(self) -> tuple[Cell, ...]:
@@ -394,7 +381,6 @@ class ReservationsTab(_StandingTab):
         self._become(list(self.views))
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:
-        """Return the content of a cell."""
         return window_cell(self.views[key], column, dict(context.gpu_names), context.now)
 
     def empty(self) -> tuple[Cell, ...]:

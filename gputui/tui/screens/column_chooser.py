@@ -41,7 +41,6 @@ class _Columns(LineTable[str]):
 
     @property
     def chosen(self) -> ChosenColumns:
-        """Columns to show, in their order."""
         return ChosenColumns(tuple(key for key in self.keys if key in self._shown))
 
     def become(self, chosen: ChosenColumns) -> None:
@@ -65,7 +64,6 @@ class _Columns(LineTable[str]):
         self._order([*keys[:place], key, *keys[place:]])
 
     def cell_of(self, key: str, column: str, room: int) -> Cell:
-        """Return the content of a cell."""
         is_shown = key in self._shown
         if column == "shown":
             return cell("[x]" if is_shown else "[ ]", BLUE if is_shown else DIM)
@@ -88,14 +86,12 @@ class ColumnChooser(Dialog[ChosenColumns | None]):
         self._usual = usual
 
     def compose(self) -> ComposeResult:
-        """Yield the columns and the keys."""
         with Vertical(classes="dialog"):
             yield Static("Columns of the queue: the first ones stay longest on a narrow screen", classes="title")
             yield _Columns()
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Show the chosen columns."""
         self.query_one(KeyBar).show(tuple(command for command in COLUMN_COMMANDS if command.in_footer), (BACK,))
         self.table.focus()
         self.call_after_refresh(self.table.become, self._chosen)
@@ -106,29 +102,23 @@ class ColumnChooser(Dialog[ChosenColumns | None]):
 
     @on(RowOpened)
     def action_toggle_column(self) -> None:
-        """Show or hide the column."""
         if key := self.table.cursor:
             self.table.toggle(key)
 
     def action_shift(self, step: int) -> None:
-        """Move the column up or down."""
         if key := self.table.cursor:
             self.table.shift(key, step)
 
     def action_usual(self) -> None:
-        """Restore the defaults."""
         self.table.become(self._usual)
 
     def action_take(self) -> None:
-        """Accept the choice."""
         self.dismiss(self.table.chosen)
 
     def action_back(self) -> None:
-        """Close without a change."""
         self.dismiss(None)
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        """Run the clicked command."""
         event.stop()
         await self.run_action(event.command.action)

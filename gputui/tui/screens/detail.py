@@ -90,7 +90,6 @@ class TelemetryLoader:
         self._worker.ask(work)
 
     def take(self, message: TelemetryLoaded) -> None:
-        """Keep what was read."""
         self._measured = message.measured
 
     def lines(self, job: Job, room: int, *, has_graphs: bool, is_tall: bool) -> list[tuple[str, Cell]]:
@@ -110,7 +109,6 @@ class TelemetryLoader:
 
 
 def _shown(job: Job) -> Attempt | None:
-    """Return the latest attempt that started."""
     return next((attempt for attempt in reversed(job.attempts) if attempt.started_at), None)
 
 
@@ -189,7 +187,6 @@ class Detail(JobScreen):
         """Snapshot and time of the last requested explanation."""
 
     def compose(self) -> ComposeResult:
-        """Yield heading, body, log and keys."""
         yield self._heading
         with Vertical(id="page"):
             with VerticalScroll():
@@ -198,22 +195,18 @@ class Detail(JobScreen):
         yield self._keys
 
     def on_mount(self) -> None:
-        """Show what is known."""
         self.show_snapshot(self._snapshot)
         self.set_interval(self._services.pace.tick, lambda: self.show_snapshot(self._snapshot))
 
     def on_unmount(self) -> None:
-        """Stop the worker."""
         self._explainer.close()
         self._telemetry.close()
         self._explained = None
 
     def on_resize(self) -> None:
-        """Lay out for the new size."""
         self.call_after_refresh(lambda: self.show_snapshot(self._snapshot))  # the one of then, not of now
 
     def subject(self) -> Job | None:
-        """Return the job that is shown."""
         return self._job
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
@@ -230,7 +223,6 @@ class Detail(JobScreen):
         self._keys.show(tuple(c for c in commands if c.works_at(self)), (BACK, APP_COMMANDS[0]))
 
     def _seen(self, snapshot: Snapshot) -> Job | None:
-        """Return the job, or the entry that the page was opened for, as far as it still waits."""
         if self._last_id is None:
             return snapshot.job(self._job_id)
         return snapshot.entry(self._last_id)
@@ -255,7 +247,6 @@ class Detail(JobScreen):
         self.set_class(self._log.display and not is_wide, "-with-log")
 
     def _job_context(self, job: Job) -> JobContext:
-        """Return the context of the words about the job."""
         snapshot = self._snapshot
         names = Labels.of(snapshot).by_uuid
         reasons = snapshot.reasons
@@ -278,7 +269,6 @@ class Detail(JobScreen):
 
     @property
     def _is_tall(self) -> bool:
-        """Return whether the page has spare rows: more than the log below it needs, or the log is beside it."""
         return self.size.height >= (_COMPACT if self.size.width >= _BESIDE_FROM else _TALL)
 
     def _live(self, job: Job, now: datetime, room: int, *, is_compact: bool) -> Live:
@@ -328,27 +318,22 @@ class Detail(JobScreen):
         self._explainer.ask(work)
 
     def on_explained(self, message: Explained) -> None:
-        """Show the explanation."""
         self._pace.end()
         self._told = ExplanationState(message.explanation, message.failure)
         self.show_snapshot(self._snapshot)
 
     def on_telemetry_loaded(self, message: TelemetryLoaded) -> None:
-        """Show the telemetry."""
         self._telemetry.take(message)
         self.show_snapshot(self._snapshot)
 
     def action_follow(self) -> None:
-        """Follow the job's log on the main screen."""
         self._follow(self._job_id)
         self.dismiss()
 
     def action_back(self) -> None:
-        """Close the page."""
         self.dismiss()
 
     def action_scroll(self, step: int) -> None:
-        """Scroll by lines."""
         self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
 
 

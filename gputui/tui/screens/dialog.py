@@ -27,19 +27,15 @@ class ClosedOnce(SeenThrough[T]):
     """Screen with a line of messages, whose `dismiss()` is idempotent: a second queued request is ignored."""
 
     def edge(self) -> Iterable[Widget]:
-        """Return its line of messages."""
         return (MessageLine(),)
 
     def on_screen_resume(self) -> None:
-        """Show the message of now, which another screen had."""
         draw_line(self)
 
     def on_screen_suspend(self) -> None:
-        """Leave the message to the screen in front."""
         draw_line(self)
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
-        """Close the screen if it is in front."""
         return super().dismiss(result) if self.is_active else AwaitComplete.nothing()  # type: ignore[no-untyped-call]
 
 
@@ -50,7 +46,6 @@ class Leavable(ClosedOnce[T]):
     """Action that closes it."""
 
     def on_mount(self) -> None:
-        """Ensure that there is a key to close it; its own commands have their keys by now."""
         bind_if_free(self, Binding("escape", self.LEAVES, show=False))
 
 
@@ -74,7 +69,6 @@ class Dialog(Leavable[T], ModalScreen[T]):
     """
 
     def key(self, name: str) -> str:
-        """Return the display name of that command's first key."""
         return keymap_of(self).key(name)
 
     def answers(self, *answers: tuple[Command, str]) -> str:
@@ -83,7 +77,6 @@ class Dialog(Leavable[T], ModalScreen[T]):
         return "     ".join(f"{key}  {words}" if key else words for key, words in told)
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key of a hint that is clicked on the lower edge of the box."""
         if event.widget is not None:
             press(self, edge_key_at(event.widget, event.screen_offset))
 
@@ -102,7 +95,6 @@ class ScrollingDialog(Dialog[None]):
     ]
 
     def on_resize(self) -> None:
-        """Lay the lines out again."""
         self.call_after_refresh(self.show_lines)
 
     def show_lines(self) -> None:
@@ -117,30 +109,23 @@ class ScrollingDialog(Dialog[None]):
 
     @property
     def how(self) -> str:
-        """Return the keys that scroll and close it, for its lower edge."""
         return f"{self.key('down')} {self.key('up')} scroll   {self.key('back')} close"
 
     def action_back(self) -> None:
-        """Close the dialog."""
         self.dismiss()
 
     def action_close(self) -> None:
-        """Close the dialog."""
         self.dismiss()
 
     def action_down(self, step: int) -> None:
-        """Scroll by that many lines."""
         self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
 
     def action_first(self) -> None:
-        """Scroll to the first line."""
         self.query_one(VerticalScroll).scroll_home(animate=False)
 
     def action_last(self) -> None:
-        """Scroll to the last line."""
         self.query_one(VerticalScroll).scroll_end(animate=False)
 
     def action_page(self, step: int) -> None:
-        """Scroll by the visible height."""
         body = self.query_one(VerticalScroll)
         body.scroll_relative(y=step * max(1, body.size.height - 1), animate=False)

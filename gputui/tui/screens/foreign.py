@@ -51,7 +51,6 @@ def act(app: App[Any], begun: str, call: Callable[[], str]) -> None:
 
 
 def ask_stop(screen: Screen[Any], use: ForeignUse, container_id: str, words: str) -> None:
-    """Ask whether to stop a container, and stop it."""
     from gputui.tui.screens.questions import Confirm
 
     def answered(yes: bool | None) -> None:
@@ -90,14 +89,12 @@ class ProcessPage(ScrollingDialog):
         self._worker = LatestWorker(self.post_message, lambda error: EnvironmentRead(None, str(error)))
 
     def compose(self) -> ComposeResult:
-        """Return the lines in a box that scrolls."""
         with VerticalScroll() as body:
             body.border_title = f"Process {self._row.pid}"
             body.border_subtitle = self.how
             yield CellLines(id="lines")
 
     def on_mount(self) -> None:
-        """Show what is known, and read the environment."""
         self.show_lines()
         self._worker.ask(lambda is_wanted: self._read())
 
@@ -117,13 +114,11 @@ class ProcessPage(ScrollingDialog):
             return EnvironmentRead(None, str(error))
 
     def on_environment_read(self, message: EnvironmentRead) -> None:
-        """Show the environment."""
         self._environment, self._refusal = message.environment, message.refusal
         self.show_lines()
         self.call_after_refresh(self.show_lines)  # the scroll bar may have taken some of the room
 
     def lines(self, room: int) -> list[Cell]:
-        """Return the lines of the page."""
         return process_page(self._row, self._environment, self._refusal, room)
 
 
@@ -171,14 +166,12 @@ class ContainerScreen(JobScreen):
         self.conditions["stop_container"] = lambda _: self._can_be_stopped()
 
     def compose(self) -> ComposeResult:
-        """Yield heading, page, log and keys."""
         yield CellLines(id="heading")
         yield CellLines(id="page")
         yield LogPane(id="log")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Ask for the container, and follow its log."""
         self._draw()
         self._worker.ask(lambda is_wanted: self._read())
         pane = self.query_one(LogPane)
@@ -194,7 +187,6 @@ class ContainerScreen(JobScreen):
         self._worker.close()
 
     def on_resize(self) -> None:
-        """Lay the page out again."""
         self.call_after_refresh(self._draw)
 
     def _read(self) -> ContainerRead:
@@ -224,7 +216,6 @@ class ContainerScreen(JobScreen):
         return command.works_at(pane if command.is_known_to(pane) else self)
 
     def _can_be_stopped(self) -> bool:
-        """Return whether it is running and belongs to no job."""
         detail = self._detail
         return detail is not None and detail.is_running and not detail.store
 
@@ -233,9 +224,7 @@ class ContainerScreen(JobScreen):
         return None
 
     def action_stop_container(self) -> None:
-        """Ask, and stop the container."""
         ask_stop(self, self._use, self._container_id, self._called)
 
     def action_back(self) -> None:
-        """Close the screen."""
         self.dismiss()

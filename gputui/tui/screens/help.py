@@ -86,7 +86,6 @@ class Help(ScrollingDialog):
         self._asked_from = context or Context()
 
     def compose(self) -> ComposeResult:
-        """Yield a search field, and the groups, one after the other."""
         with Vertical(id="box") as box:
             box.border_title = "Keys"
             box.border_subtitle = f"{self.key('search_help')} search   {self.how}"
@@ -95,7 +94,6 @@ class Help(ScrollingDialog):
                 yield CellLines(id="keys")
 
     def on_mount(self) -> None:
-        """Show all of them."""
         self.query_one(VerticalScroll).focus()
         self.show_lines()
 
@@ -109,7 +107,6 @@ class Help(ScrollingDialog):
         return help_lines(matching(groups, wanted), room, "" if wanted.strip() else order)
 
     def action_search_help(self) -> None:
-        """Enter the text to search."""
         field = self.query_one(Input)
         field.add_class("-open")
         field.focus()

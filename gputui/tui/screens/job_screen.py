@@ -56,16 +56,13 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         """Conditions of actions, by name; an action without one is always available."""
 
     def on_unmount(self) -> None:
-        """Release the queue: a closed screen lives in reference cycles until the next full garbage collection."""
         self._snapshot = EMPTY
 
     @property
     def snapshot(self) -> Snapshot:
-        """Latest snapshot."""
         return self._snapshot
 
     def subject(self) -> Job | None:
-        """Return the job that commands act on."""
         raise NotImplementedError
 
     def subjects(self) -> Sequence[Job]:
@@ -83,7 +80,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         return condition is None or condition(parameters[0] if parameters else "")
 
     def _lacks(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Return whether the cluster lacks what the action needs."""
         argument = str(parameters[0]) if parameters else ""
         return CAPABILITIES.get((action, argument)) in self._services.lacking
 
@@ -124,7 +120,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         self.app.push_screen(Confirm(f"{verb.question} {which}?", follow(self._snapshot), follow), answered)
 
     def action_signal(self) -> None:
-        """Ask which signal to send to the present subject."""
         jobs = [job for job in self.subjects() if SIGNAL.may(job)]
         if not jobs:
             return
@@ -147,7 +142,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     @property
     def shows_what_if(self) -> bool:
-        """Return whether the effects of a change are shown before it is made."""
         return self._services.settings.console.what_if != "off"
 
     def propose(self, proposal: Proposal) -> None:
@@ -166,12 +160,10 @@ class JobScreen(ClosedOnce[None], Screen[None]):
             await open_shell(self.app, self._services.backend, job)
 
     def action_processes(self) -> None:
-        """Show the processes of the job."""
         if (job := self.subject()) is not None:
             self.app.push_screen(self._services.pages.processes(self._services, self._snapshot, job.id))
 
     def action_copy(self) -> None:
-        """Ask which text about the job to copy to the clipboard."""
         if (job := self.subject()) is not None:
             from gputui.tui.screens.questions import CopyDialog
 
@@ -199,7 +191,6 @@ class GpuScreen(JobScreen):
         }
 
     def gpu(self) -> GpuView | None:
-        """Return the GPU that commands act on, while one is selected."""
         raise NotImplementedError
 
     def drained_node(self) -> str | None:
@@ -215,11 +206,9 @@ class GpuScreen(JobScreen):
 
     @property
     def drains_nodes(self) -> bool:
-        """Return whether the cluster drains whole nodes alone."""
         return Capability.DRAIN_GPU in self._services.lacking
 
     def _node_of(self, view: GpuView) -> str:
-        """Return the name of the GPU's node."""
         uuid = view.gpu.uuid
         return next(node.name for node in self._snapshot.nodes if any(each.gpu.uuid == uuid for each in node.gpus))
 
@@ -235,7 +224,6 @@ class GpuScreen(JobScreen):
         self.app.push_screen(Prompt(f"Drain node {node}", "Reason", f"{why}. Running jobs continue."), answered)
 
     def action_drain(self) -> None:
-        """Ask for a reason, then drain the GPU that was selected when the key was pressed, or its node."""
         if self.drains_nodes:
             if (node := self.drained_node()) is not None:
                 self._drain_node(node)
@@ -255,7 +243,6 @@ class GpuScreen(JobScreen):
             )
 
     def action_resume(self) -> None:
-        """Resume starts on the selected GPU, or on its node."""
         if self.drains_nodes:
             if (node := self.drained_node()) is not None:
                 self.request(ResumeGpus((node,)), f"node {node}")
@@ -280,7 +267,6 @@ class OverlayScreen(GpuScreen):
         self._follow = follow
 
     def action_detail(self) -> None:
-        """Open the page of the job."""
         if job := self.subject():
             page = self._services.pages.detail(self._services, self._snapshot, job.id, self._follow_there)
             self.app.push_screen(page)
@@ -290,13 +276,11 @@ class OverlayScreen(GpuScreen):
         self.app.call_later(self.dismiss)  # after the page above has closed
 
     def action_follow(self) -> None:
-        """Follow the job's log on the main screen."""
         if job := self.subject():
             self._follow(job.id)
             self.dismiss()
 
     def action_back(self) -> None:
-        """Close the screen."""
         self.dismiss()
 
 

@@ -65,36 +65,30 @@ class GridNodes:
 
     @property
     def has_focus(self) -> bool:
-        """Return whether the focus is on GPUs that are grouped by node."""
         return self._grid.has_focus_within and self._grid.has_nodes
 
     @property
     def chosen(self) -> str | None:
-        """Name of the node whose line is selected while the grid has the focus."""
         return self._grid.node if self.has_focus and self._grid.is_on_node else None
 
     def conditions(self, of_queue: Mapping[str, Predicate]) -> dict[str, Predicate]:
-        """Return the conditions of the queue's actions that nodes have too."""
         return {name: self._or_here(of_queue[name]) for name in ("fold", "fold_all", "sort")}
 
     def _or_here(self, may: Predicate) -> Predicate:
         return lambda argument: self.has_focus or may(argument)
 
     def action_sort(self) -> None:
-        """Show the idlest nodes first, or nodes in their own order."""
         order = "the idlest first" if self._grid.sort() else "in the order of the cluster"
         self._redraw()
         self._grid.move_to(0)
         self._screen.notify(f"Nodes: {order}")
 
     def action_fold(self) -> None:
-        """Open the node of the selected line, or close it."""
         self._grid.fold()
         self._redraw()
         self._grid.show_whole_node()
 
     def action_fold_all(self) -> None:
-        """Open all nodes, or close them."""
         self._grid.fold_all()
         self._redraw()
 
@@ -118,12 +112,10 @@ class ServerChoice:
 
     @property
     def scope(self) -> tuple[Services, Snapshot]:
-        """Return the services and the snapshot of that server."""
         return self._services.scoped(self._screen.snapshot, self.name)
 
     @property
     def is_paused(self) -> bool:
-        """Return whether that server's scheduler is paused."""
         return self._screen.snapshot.of_server(self.name).controls.paused
 
     def ask(self, question: str, chosen: Callable[[Services, Snapshot], object]) -> None:
@@ -144,7 +136,6 @@ class ServerChoice:
         self._screen.app.push_screen(Choose(question, names, none=""), answered)
 
     def action_pause(self) -> None:
-        """Ask for a reason, then pause the scheduler."""
         from gputui.tui.screens.questions import Prompt
 
         server = self.name
@@ -157,7 +148,6 @@ class ServerChoice:
         self._screen.app.push_screen(Prompt(title, "Reason", "Running jobs continue; no new starts."), answered)
 
     def action_unpause(self) -> None:
-        """Resume the scheduler's starts."""
         self._screen.request(Unpause(), server=self.name)
 
 
@@ -173,7 +163,6 @@ class StatusController:
 
     @property
     def rows(self) -> int:
-        """Number of rows that they take."""
         return 3 + self.summary.rows
 
     def show(self, snapshot: Snapshot, now: datetime) -> None:
@@ -283,7 +272,6 @@ class Main(GpuScreen):
         """True once the widgets are mounted; a snapshot may arrive before that."""
 
     def compose(self) -> ComposeResult:
-        """Yield the widgets from top to bottom."""
         yield self.around.bar
         with Vertical():
             yield self.grid
@@ -297,7 +285,6 @@ class Main(GpuScreen):
         yield self._keys
 
     def on_mount(self) -> None:
-        """Draw before any data is known."""
         self.panes.lay_out()
         shown = self.panes.layout.shown
         self.panes.pane("queue" if "queue" in shown else shown[0]).focus()
@@ -320,7 +307,6 @@ class Main(GpuScreen):
     # what is shown
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Store and show a snapshot."""
         if snapshot is not self._snapshot and snapshot is not EMPTY:
             self._services.gpu_history.add(snapshot)
         is_wanted = self._repaints.wants(self._snapshot, snapshot)
@@ -368,7 +354,6 @@ class Main(GpuScreen):
         return self.logs.followed is None and self.jobs.is_empty
 
     def on_screen_resume(self) -> None:
-        """Catch up after another screen was closed."""
         self.refresh_time()
         self.logs.catch_up()
 
@@ -392,11 +377,9 @@ class Main(GpuScreen):
         return self.queue.job
 
     def subjects(self) -> Sequence[Job]:
-        """Return the marked jobs or those of the row while the queue has the focus, else the subject."""
         return self.jobs.subjects() if self.jobs.has_focus else super().subjects()
 
     def drained_node(self) -> str | None:
-        """Return the node that a drain concerns where the cluster drains nodes alone."""
         return self.nodes.chosen or super().drained_node()
 
     def gpu(self) -> GpuView | None:
@@ -407,11 +390,9 @@ class Main(GpuScreen):
         return row.view if row else None
 
     def job_of(self, job_id: JobId) -> Job | None:
-        """Return the job of that id."""
         return self.queue.rows.jobs.get(job_id)
 
     def on_descendant_focus(self) -> None:
-        """Show the keys of the focused pane."""
         self._show_keys()
         self.jobs.show_match_count()
 
@@ -457,17 +438,14 @@ class Main(GpuScreen):
         self.jobs.accept_filter()
 
     def on_history_read(self, message: HistoryRead) -> None:
-        """Show the page of history."""
         self.jobs.take_history(message)
 
     def on_scores_made(self, message: ScoresMade) -> None:
-        """Show the computed scores."""
         self.scores.end()
         self.queue.rows.rank(message.scores)
         self.refresh_time()
 
     def on_move_found(self, message: MoveFound) -> None:
-        """Propose the move that was found."""
         self.editor.take_move(message)
 
     # other screens
@@ -480,7 +458,6 @@ class Main(GpuScreen):
 
     @on(RowOpened)
     def action_detail(self) -> None:
-        """Open the page of the job or of the GPU, or the row that ended jobs share."""
         if self.nodes.chosen:
             self.nodes.action_fold()
         elif self.jobs.is_on_fold:
@@ -502,7 +479,6 @@ class Main(GpuScreen):
         open_row_menu(self, words, self.panes.focused, self._works, message.at)
 
     def action_gpu(self) -> None:
-        """Open the page of the selected GPU, or of the job's first one."""
         job, view = self.subject(), self.gpu()
         uuid = view.gpu.uuid if view else next(iter(job.gpus), None) if job else None
         if uuid is not None:
@@ -511,7 +487,6 @@ class Main(GpuScreen):
             self.app.push_screen(GpuDetailScreen(self._services, self._snapshot, uuid, self.logs.open))
 
     def action_submit(self) -> None:
-        """Open the form of a new job."""
         from gputui.tui.screens.submit import Submit
 
         self.server.ask("Submit a job to", lambda *scope: self.app.push_screen(Submit(*scope)))
@@ -524,7 +499,6 @@ class Main(GpuScreen):
         self.app.push_screen(Reserve(*self.server.scope, view.gpu.uuid if view else None))
 
     def action_timeline(self) -> None:
-        """Open the timeline."""
         from gputui.tui.screens.timeline import TimelineScreen
 
         job = self.subject()

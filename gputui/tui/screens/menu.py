@@ -109,7 +109,6 @@ def _all_words(offer: Offer) -> str:
 
 
 def _letters(name: str, title: str, count: int) -> frozenset[int]:
-    """Return the positions of the first letters of the title, which is the end of the name."""
     first = len(name) - len(title)
     return frozenset(range(first, first + count))
 
@@ -130,7 +129,6 @@ class Pointed(Choose):
         return place if place < len(self.texts) else None
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Move the cursor with the pointer."""
         if (place := self.place_at(event)) is not None:
             self.action_down(place - self.cursor)
 
@@ -199,7 +197,6 @@ class Menu(Pointed):
             yield CellLines(id="lines")
 
     def on_mount(self) -> None:
-        """Place the menu beside the pointer, within the screen."""
         lines = max(width(self._heading) + _MARK, *(width(text) + _MARK for text in self.texts))
         self.query_one(CellLines).styles.width = lines
         right, low = self.app.size.width - lines - _FRAME, self.app.size.height - self.rows - 3
@@ -233,7 +230,6 @@ class CommandFinder(Pointed):
         self._found: list[Match] = []
 
     def compose(self) -> ComposeResult:
-        """Yield an input line, the commands, and the description of the selected one."""
         with Vertical(classes="dialog") as box:
             box.border_title = self._heading
             box.border_subtitle = f"Enter OK   {self.key('back')} cancel"
@@ -242,7 +238,6 @@ class CommandFinder(Pointed):
             yield CellLines(id="sentence")
 
     def on_mount(self) -> None:
-        """Show all that work."""
         keymap, commands = keymap_of(self), [offer.command for offer in self._offers]
         self._keys = {each.name: key_name(key) for each in commands for key in keymap.told(each).keys[:1]}
         self._names_room = max((width(offer.label) for offer in self._offers), default=0)
@@ -309,6 +304,5 @@ class CommandFinder(Pointed):
 
 
 def _marked(found: Match, here: bool) -> Cell:
-    """Return the name with the matching letters highlighted."""
     plain = DIM if found.offer.why_not else STRONG if here else PLAIN
     return tuple((letter, BLUE if at in found.letters else plain) for at, letter in enumerate(found.offer.label))

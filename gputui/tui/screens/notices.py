@@ -53,18 +53,15 @@ class Notices(ScrollingDialog):
         self._look = look
 
     def compose(self) -> ComposeResult:
-        """Return the lines of all notices."""
         with VerticalScroll() as body:
             body.border_title = "Notices"
             body.border_subtitle = self.how
             yield CellLines(id="lines")
 
     def on_mount(self) -> None:
-        """Show the notices."""
         self.show_lines()
 
     def lines(self, room: int) -> list[Cell]:
-        """Return the notices, each in as many lines as it needs."""
         return notice_lines(*self._look(), room)
 
     def show_snapshot(self, snapshot: Snapshot) -> None:

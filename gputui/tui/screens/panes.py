@@ -67,21 +67,17 @@ class PaneLayout(Struct, frozen=True):
         )
 
     def values(self) -> dict[str, object]:
-        """Return the values for the preferences."""
         sizes: dict[str, object] = {"gpus": self.gpus, "queue": self.queue, "beside": self.beside}
         return {**sizes, "hidden": sorted(self.hidden), "grid": self.grid, "log": self.log}
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Names of the visible panes, from the top."""
         return tuple(pane for pane in PANES if pane not in self.hidden)
 
     def without(self, pane: str) -> PaneLayout:
-        """Return the layout with the pane hidden; the last pane stays."""
         return self if self.shown == (pane,) else replace(self, hidden=self.hidden | {pane})
 
     def with_all(self) -> PaneLayout:
-        """Return the layout with every pane in its default size; GPU layout and log place are kept."""
         return PaneLayout(grid=self.grid, log=self.log)
 
     def is_beside(self, width: int) -> bool:
@@ -91,7 +87,6 @@ class PaneLayout(Struct, frozen=True):
         return self.log == "beside" or (self.log == "auto" and width >= BESIDE_BY_ITSELF)
 
     def with_log_moved(self, width: int) -> PaneLayout:
-        """Return the layout with the log at its other place."""
         return replace(self, log="below" if self.is_beside(width) else "beside")
 
     def widened(self, columns: int, width: int) -> PaneLayout:
@@ -100,7 +95,6 @@ class PaneLayout(Struct, frozen=True):
         return replace(self, beside=kept / width)
 
     def with_next_grid(self) -> PaneLayout:
-        """Return the layout with the next GPU layout."""
         return replace(self, grid=GRIDS[(GRIDS.index(self.grid) + 1) % len(GRIDS)], gpus=None)
 
     def most_for_gpus(self, room: int, *, is_beside: bool = False, is_idle: bool = False) -> int:
@@ -154,26 +148,21 @@ class Panes:
         """Rows of queue and log while the queue has some of a log pane without a log."""
 
     def pane(self, name: str) -> Widget:
-        """Return the pane of that name."""
         return self._screen.query_one(f"#{name}")
 
     def _box(self, name: str) -> Widget:
-        """Return the widget that has the size of the pane: the queue shares its own with the filter line."""
         return self.pane("list" if name == "queue" else name)
 
     @property
     def is_beside(self) -> bool:
-        """Return whether the log is beside the queue."""
         return self._screen.has_class("-beside")
 
     @property
     def focused(self) -> str | None:
-        """Name of the pane with the focus."""
         return pane_of(self._screen.focused)
 
     @property
     def is_zoomed(self) -> bool:
-        """Return whether one pane fills the screen."""
         return self._screen.has_class("-zoomed")
 
     def lay_out(self) -> None:
@@ -247,11 +236,9 @@ class Panes:
             self._become(self.layout.grown(pane, step, self._heights()))
 
     def widen(self, columns: int) -> None:
-        """Make the queue wider by that many columns of the log beside it."""
         self._become(self.layout.widened(columns, self._screen.size.width))
 
     def action_log_place(self) -> None:
-        """Put the log beside the queue, or below it."""
         width = self._screen.size.width
         if width < BESIDE_FROM:
             words = f"The log fits beside the queue from {BESIDE_FROM} columns; this screen has {width}."
@@ -269,7 +256,6 @@ class Panes:
             self._become(self.layout.grown(above, rows, self._heights()))
 
     def action_hide(self) -> None:
-        """Hide the focused pane, and focus the next one."""
         if (pane := self.focused) is not None and len(self.layout.shown) > 1:
             self._screen.remove_class("-zoomed")
             following = PANES[PANES.index(pane) + 1 :] + PANES
@@ -277,17 +263,14 @@ class Panes:
             self.pane(next(name for name in following if name in self.layout.shown)).focus()
 
     def action_all_panes(self) -> None:
-        """Show every pane in its default size."""
         self._screen.remove_class("-zoomed")
         self._become(self.layout.with_all())
 
     def action_grid(self) -> None:
-        """Switch to the next GPU layout."""
         self._become(self.layout.with_next_grid())
         self._screen.notify(f"GPU layout: {self.layout.grid}")
 
     def action_zoom(self) -> None:
-        """Give the focused pane the whole screen, or end that."""
         self._screen.toggle_class("-zoomed")
         self._redraw()
 

@@ -94,7 +94,6 @@ class ProcessTable(LineTable[int]):
         self.show_rows(keys, {pid: place for place, pid in enumerate(keys)}, (empty,))
 
     def cell_of(self, key: int, column: str, room: int) -> Cell:
-        """Return the content of a cell."""
         del room
         return process_cells(self._rows[key], self._memory.get(key), column)
 
@@ -129,7 +128,6 @@ class ProcessesScreen(JobScreen):
         self.call_after_refresh(self._draw)
 
     def subject(self) -> Job | None:
-        """Return the job whose processes are shown."""
         return self._job
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
@@ -184,7 +182,6 @@ class ProcessesScreen(JobScreen):
         return cell("No visible processes." if self._is_asked else "Looking …", DIM)
 
     def _gpu_memory(self) -> dict[int, int]:
-        """Return bytes on all GPUs, by pid."""
         found: dict[int, int] = {}
         for view in self._snapshot.gpus:
             for holder in view.holders:
@@ -193,5 +190,4 @@ class ProcessesScreen(JobScreen):
         return found
 
     def action_back(self) -> None:
-        """Close the screen."""
         self.dismiss()

@@ -60,7 +60,6 @@ class Confirm(Dialog[bool]):
         self._follow = follow
 
     def compose(self) -> ComposeResult:
-        """Yield the question and the keys."""
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="title", markup=False)
             if self._detail:
@@ -68,13 +67,11 @@ class Confirm(Dialog[bool]):
             yield Hints(self.answers((YES, "yes"), (NO, "no")))
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Show the detail as of the snapshot."""
         if self._follow is not None and self.is_mounted and (detail := self._follow(snapshot)) != self._detail:
             self._detail = detail
             self.query_one(".detail", Static).update(detail)
 
     def action_answer(self, word: str) -> None:
-        """Return the answer."""
         self.dismiss(word == "yes")
 
 
@@ -91,7 +88,6 @@ class Prompt(Dialog[str | None]):
         self._detail = detail
 
     def compose(self) -> ComposeResult:
-        """Yield the question, a field and the keys."""
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="title", markup=False)
             yield Static(self._detail, classes="detail", markup=False)
@@ -103,7 +99,6 @@ class Prompt(Dialog[str | None]):
         self.dismiss(plain(event.value.strip(), 200))
 
     def action_give_up(self) -> None:
-        """Answer nothing."""
         self.dismiss(None)
 
 
@@ -129,7 +124,6 @@ class Choose(Dialog[int | None]):
         """The line at the top."""
 
     def compose(self) -> ComposeResult:
-        """Yield the lines and the keys."""
         save = ((SAVE_TEMPLATE, self._saves),) if self._saves else ()
         with Vertical(classes="dialog"):
             yield Static(self._heading, classes="title", markup=False)
@@ -137,7 +131,6 @@ class Choose(Dialog[int | None]):
             yield Hints(self.answers((TAKE_LINE, "OK"), *save, (BACK, "cancel")))
 
     def on_resize(self) -> None:
-        """Show as many lines as there is room for."""
         self.query_one("#lines", CellLines).make_room(self._height)
         self.call_after_refresh(self.show_lines)
 
@@ -171,24 +164,19 @@ class Choose(Dialog[int | None]):
         return (("▌ ", BLUE), (text, STRONG)) if place == self.cursor else (("  ", DIM), (text, PLAIN))
 
     def action_down(self, step: int) -> None:
-        """Move the cursor by that many lines."""
         self.cursor = max(0, min(len(self.texts) - 1, self.cursor + step))
         self.show_lines()
 
     def action_page(self, step: int) -> None:
-        """Move the cursor by a page."""
         self.action_down(step * max(1, self.rows - 1))
 
     def action_first(self) -> None:
-        """Move the cursor to the first line."""
         self.action_down(-len(self.texts))
 
     def action_last(self) -> None:
-        """Move the cursor to the last line."""
         self.action_down(len(self.texts))
 
     def action_take_line(self) -> None:
-        """Answer with the line under the cursor."""
         self.dismiss(self.cursor if self.texts else None)
 
     def action_save_template(self) -> None:
@@ -197,7 +185,6 @@ class Choose(Dialog[int | None]):
             self.dismiss(SAVE)
 
     def action_back(self) -> None:
-        """Answer nothing."""
         self.dismiss(None)
 
     def on_click(self, event: events.Click) -> None:
@@ -212,11 +199,9 @@ class Choose(Dialog[int | None]):
             self.action_down(place - self.cursor)
 
     def on_mouse_scroll_down(self) -> None:
-        """Move down with the wheel."""
         self.action_down(1)
 
     def on_mouse_scroll_up(self) -> None:
-        """Move up with the wheel."""
         self.action_down(-1)
 
 
@@ -249,7 +234,6 @@ class CopyDialog(Dialog[str | None]):
         self._question = f"Copy of job {job_title(job)}"
 
     def compose(self) -> ComposeResult:
-        """Yield the keys, each with the text that it copies."""
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="title", markup=False)
             told = [keymap_of(self).told(command) for command in COPY_COMMANDS]
@@ -264,12 +248,10 @@ class CopyDialog(Dialog[str | None]):
             yield Hints(f"\n{the_id}{self.answers((BACK, 'nothing'))}")
 
     def action_copy_part(self, name: str) -> None:
-        """Answer with that text."""
         if name in self._texts:
             self.dismiss(self._texts[name])
 
     def action_back(self) -> None:
-        """Copy nothing."""
         self.dismiss(None)
 
 
@@ -293,7 +275,6 @@ class LeaveDialog(Dialog[ExitChoice | None]):
         self._detail = detail
 
     def compose(self) -> ComposeResult:
-        """Yield the question and the keys."""
         with Vertical(classes="dialog"):
             yield Static("Quit? The scheduler runs in this console.", classes="title", markup=False)
             if self._detail:
@@ -304,9 +285,7 @@ class LeaveDialog(Dialog[ExitChoice | None]):
             yield Hints("\n".join(lines), classes="answers")
 
     def action_choose(self, name: str) -> None:
-        """Close the console with that choice."""
         self.dismiss(ExitChoice[name])
 
     def action_stay(self) -> None:
-        """Stay in the console."""
         self.dismiss(None)

@@ -94,12 +94,10 @@ class QueueController:
         }
 
     def close(self) -> None:
-        """Stop reading history."""
         self.history.close()
 
     @property
     def has_focus(self) -> bool:
-        """Return whether keys go to the queue."""
         return self._screen.focused is self.table
 
     @property
@@ -177,7 +175,6 @@ class QueueController:
             line.count(rows.matching, rows.known, is_typed=line.is_typed)
 
     def action_filter(self) -> None:
-        """Open the filter line."""
         self.line.open(self._filters)
 
     def type_filter(self, text: str) -> None:
@@ -198,7 +195,6 @@ class QueueController:
         self._close_filter()
 
     def action_clear_filter(self) -> None:
-        """Remove the filter."""
         self.line.query_one(Input).value = ""
         self._close_filter()
 
@@ -207,7 +203,6 @@ class QueueController:
         self.table.focus()
 
     def action_finished(self) -> None:
-        """Show the ended jobs, with the cursor on their title, or fold them."""
         self.rows.turn_fold()
         if self.rows.ended is EndedRows.OPEN and FOLD in self.rows.positions and self.table.sheet is self.table.live:
             self.table.cursor = FOLD
@@ -215,7 +210,6 @@ class QueueController:
 
     @property
     def is_on_fold(self) -> bool:
-        """Return whether the cursor is on the row that ended jobs share."""
         return self.has_focus and self.table.is_fold(self.table.cursor)
 
     def look_at(self, job: Job | None) -> None:
@@ -224,7 +218,6 @@ class QueueController:
             self._services.preferences.put(LOOKED_AT, self.rows.looked_at.values())
 
     def action_failures_seen(self) -> None:
-        """Acknowledge all failures."""
         new = self.rows.look_at_all()
         if new:
             self._services.preferences.put(LOOKED_AT, self.rows.looked_at.values())
@@ -234,7 +227,6 @@ class QueueController:
     # marks
 
     def action_mark(self) -> None:
-        """Mark or unmark the jobs of the row, and move on."""
         self._toggle_marks(Marks.of(self.table.jobs))
         self.table.action_down(1)
         self._redraw()
@@ -251,14 +243,12 @@ class QueueController:
         live.marks = live.marks.without(wanted) if live.marks.has_all(wanted) else live.marks.with_all(wanted)
 
     def action_clear_marks(self) -> None:
-        """Remove all marks."""
         self.table.live.marks = Marks()
         self._redraw()
 
     # order and columns
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
         self.rows.sort_by(self.rows.sorting.next(column.key for column in self.table.live.columns))
         self._rearrange()
 
@@ -273,7 +263,6 @@ class QueueController:
         self._redraw()
 
     def action_fold(self) -> None:
-        """Unfold the row under the cursor, or fold it."""
         table = self.table
         if not isinstance(table.cursor, int):
             return
@@ -295,7 +284,6 @@ class QueueController:
         self._redraw()
 
     def action_columns(self) -> None:
-        """Ask for the columns."""
         from gputui.tui.screens.column_chooser import ColumnChooser
 
         def chosen(columns: ChosenColumns | None) -> None:
@@ -310,7 +298,6 @@ class QueueController:
     # tabs
 
     def action_tab(self, name: str) -> None:
-        """Show the tab of that name."""
         table = self.table
         sheet = next(sheet for sheet in table.sheets if sheet.name == name)
         if sheet is table.ended:
@@ -322,7 +309,6 @@ class QueueController:
         self._redraw()
 
     def take_history(self, message: HistoryRead) -> None:
-        """Show a page of history."""
         self.history.take(message)
         self._show_history()
         self._redraw()
@@ -351,7 +337,6 @@ def queue_rows(services: Services) -> QueueRows:
 
 
 def chosen_columns(services: Services) -> ChosenColumns:
-    """Return the columns from the preferences, else from the settings."""
     return ChosenColumns.of(services.preferences.get(SECTION), services.settings.console.columns)
 
 
@@ -386,12 +371,10 @@ class Drag:
         return True
 
     def want(self, places: tuple[Placing, ...]) -> None:
-        """Record that these places were requested."""
         self._wanted = places
 
 
 def ids_of(jobs: Sequence[Job]) -> tuple[JobId, ...]:
-    """Return the ids of the jobs, including all elements of entries."""
     return tuple(job_id for job in jobs for job_id in job.ids)
 
 
@@ -426,17 +409,14 @@ class QueueEditor:
         }
 
     def close(self) -> None:
-        """Stop; results are no longer wanted."""
         self._mover.close()
 
     def _waiting(self) -> list[Job]:
-        """Return the waiting jobs of the row under the cursor."""
         if not self._queue.has_focus:
             return []
         return [job for job in self._queue.table.jobs if job.state is JobState.PENDING]
 
     def _editable(self) -> list[Job]:
-        """Return the waiting jobs of the row under the cursor, or its running job."""
         states = {JobState.CONFIGURING, JobState.RUNNING}
         running = [job for job in self._queue.table.jobs if job.state in states] if self._queue.has_focus else []
         return self._waiting() or running[:1]
@@ -502,7 +482,6 @@ class QueueEditor:
             self._screen.app.push_screen(Submit.edit(*scope, waiting[0]))
 
     def action_clone(self) -> None:
-        """Open the form of a new job with the request of this one."""
         if job := self._screen.subject():
             from gputui.tui.screens.submit import Submit
 
@@ -510,7 +489,6 @@ class QueueEditor:
             self._screen.app.push_screen(Submit.clone(*scope, job))
 
     def action_recur(self) -> None:
-        """Ask for the schedule of a recurring job like this one."""
         job = self._screen.subject()
         if job is None:
             return
@@ -531,7 +509,6 @@ class QueueEditor:
         self._screen.app.push_screen(prompt, answered)
 
     def action_pause_recurring(self) -> None:
-        """Make no further runs of the recurring job."""
         if entry := self._recurring():
             self._screen.request(PauseRecurring((entry.id,)), shown_id(entry.id))
 
@@ -541,7 +518,6 @@ class QueueEditor:
             self._screen.request(ResumeRecurring((entry.id,)), shown_id(entry.id))
 
     def action_remove(self) -> None:
-        """Ask whether to remove the recurring job or the reservation, and remove it."""
         from gputui.tui.screens.questions import Confirm
 
         entry, view = self._recurring(), self._window()

@@ -75,7 +75,6 @@ class Reserve(Dialog[None]):
         self._first = {"gpus": "1" if chosen is None else f"device={chosen}"}
 
     def compose(self) -> ComposeResult:
-        """Yield a line for each field, and the resulting reservation."""
         with Vertical(classes="dialog"):
             yield Static("Reserve GPUs", classes="title", markup=False)
             with VerticalScroll(can_focus=False):
@@ -91,17 +90,14 @@ class Reserve(Dialog[None]):
             yield Hints(how)
 
     def on_mount(self) -> None:
-        """Begin at the first."""
         self.query_one("#gpus", Input).focus()
         self._typed()
 
     def on_unmount(self) -> None:
-        """Release the queue: the screen may stay in memory for a while."""
         self._snapshot = EMPTY
 
     @property
     def is_touched(self) -> bool:
-        """Return whether anything was typed."""
         return any(field.value != self._first.get(field.id or "", "") for field in self.query(Input))
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
@@ -146,7 +142,6 @@ class Reserve(Dialog[None]):
 
     @on(Input.Submitted)
     def action_send(self) -> None:
-        """Show its effects, or go to the invalid field."""
         try:
             window = self._window()
         except GputuiError as error:
@@ -165,12 +160,10 @@ class Reserve(Dialog[None]):
             self.dismiss()
 
     def action_give_up(self) -> None:
-        """Close the form without a reservation."""
         self.dismiss()
 
 
 def _field(error: GputuiError) -> str:
-    """Return the field of an error."""
     name = (getattr(error, "where", None) or "").removeprefix("--")
     return {"end": "until"}.get(name, name)
 

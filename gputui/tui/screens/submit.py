@@ -266,12 +266,10 @@ class Submit(Dialog[None]):
 
     @classmethod
     def clone(cls, services: Services, snapshot: Snapshot, job: Job) -> Submit:
-        """Return the form for a new job with another one's request."""
         return cls(services, snapshot, Purpose.like(job, services.clock.now()))
 
     @classmethod
     def edit(cls, services: Services, snapshot: Snapshot, job: Job) -> Submit:
-        """Return the form in which a waiting or running job is edited."""
         return cls(services, snapshot, JobEdit(job, services.clock.now(), services.lacking.get(Capability.EDIT, "")))
 
     @property
@@ -279,7 +277,6 @@ class Submit(Dialog[None]):
         return self._services.clock.now()
 
     def compose(self) -> ComposeResult:
-        """Yield the fields, the preview of the job, and the keys."""
         with Vertical(classes="dialog"):
             where = f" on {self._snapshot.server_name}" if self._snapshot.server_name else ""
             yield Static(f"{self.purpose.title}{where}", classes="title", markup=False)
@@ -306,14 +303,12 @@ class Submit(Dialog[None]):
         self.query_one(KeyBar).show(tuple(commands))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide commands that the form does not have, such as those that fill an edit with another job."""
         known = {command.action_name for command in SUBMIT_COMMANDS}
         if action in known and action not in {command.action_name for command in self.purpose.commands()}:
             return False
         return super().check_action(action, parameters)
 
     def on_resize(self) -> None:
-        """Leave room for what is above and below the fields."""
         self._show_outlook()
 
     def on_unmount(self) -> None:
@@ -324,7 +319,6 @@ class Submit(Dialog[None]):
     # the draft
 
     def draft(self) -> dict[str, str]:
-        """Return the texts of the fields."""
         return self.body.draft()
 
     def fill(self, draft: Draft, said: str = "", *, judge: bool = True, is_clean: bool = True) -> None:
@@ -357,7 +351,6 @@ class Submit(Dialog[None]):
 
     @property
     def is_touched(self) -> bool:
-        """Return whether anything would be lost."""
         return drafts.filled_texts(self.draft()) != self._clean
 
     @on(TextField.LinePasted)
@@ -382,7 +375,6 @@ class Submit(Dialog[None]):
         self._judge(event.field.id)
 
     def on_images_found(self, message: ImagesFound) -> None:
-        """Offer the engine's images."""
         self._images.add(message.names)
 
     def _asked(self) -> Submission:
@@ -421,7 +413,6 @@ class Submit(Dialog[None]):
         self._show_outlook()
 
     def on_prospect_seen(self, message: ProspectSeen) -> None:
-        """Show a new forecast."""
         self._forecast.take(message)
         self._show_outlook()
 
@@ -442,7 +433,6 @@ class Submit(Dialog[None]):
 
     @on(Input.Submitted)
     def action_send(self) -> None:
-        """Send the form, or go to the first error."""
         if self._is_sent:
             return
         if pasted_line.is_line(self.draft()["image"]):
@@ -490,7 +480,6 @@ class Submit(Dialog[None]):
             self.app.push_screen(WhatIf(self._services, self._snapshot, dataclasses.replace(action, tell=answer)))
 
     def on_answered(self, message: Answered) -> None:
-        """Close the form, or show why it was refused."""
         self._is_sent = False
         error = message.error
         if error is None:
@@ -505,34 +494,27 @@ class Submit(Dialog[None]):
             self.say(f"It was refused: {error}", is_bad=True)
 
     def action_more(self) -> None:
-        """Show or hide the less common fields."""
         self.body.unfold(not self.body.is_open)
         if self.body.is_open:
             self.body.go_to(form.MORE[0][0])
 
     def action_older(self, step: int) -> None:
-        """Fill in the previous submission, or go back towards the user's own input."""
         self._loader.step(step)
 
     def action_recent(self) -> None:
-        """Choose among the last submissions."""
         self._loader.choose_recent()
 
     def action_templates(self) -> None:
-        """Choose a template, or save one."""
         self._loader.choose_template()
 
     def action_editor(self) -> None:
-        """Open the job in the user's own editor."""
         self.run_worker(self._loader.edit(), group="editor")
 
     @property
     def submitter(self) -> Submitter:
-        """User and directory for reading job files."""
         return self._origin.submitter(self._now)
 
     def action_command_palette(self) -> None:
-        """Find one of the form's commands by name: the app's own keys do not work in a dialog."""
         self.app.action_command_palette()
 
     def action_give_up(self) -> None:
@@ -550,6 +532,5 @@ class Submit(Dialog[None]):
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        """Run the clicked command."""
         event.stop()
         await self.run_action(event.command.action)

@@ -54,7 +54,6 @@ class Themes(Leavable[None], ModalScreen[None]):
             yield choices
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key of a hint that is clicked on the lower edge of the box."""
         if event.widget is not None:
             press(self, edge_key_at(event.widget, event.screen_offset))
 
@@ -68,17 +67,14 @@ class Themes(Leavable[None], ModalScreen[None]):
         self.dismiss()
 
     def action_back(self) -> None:
-        """Restore the previous theme."""
         self._try_on(self._before)
         self.dismiss()
 
     def action_down(self, step: int) -> None:
-        """Move to the next or previous theme."""
         names = self.query_one(OptionList)
         names.action_cursor_down() if step > 0 else names.action_cursor_up()
 
     def action_take_line(self) -> None:
-        """Keep the theme under the cursor."""
         self.query_one(OptionList).action_select()
 
 

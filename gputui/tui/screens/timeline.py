@@ -83,7 +83,6 @@ class TimelineTable(LineTable[BarRowKey]):
         """Current moment, at which the next row's bar is searched."""
 
     def on_unmount(self) -> None:
-        """Release the plan."""
         self._view, self._gpus = TimelineView(Snapshot()), {}
 
     def columns(self) -> tuple[Column, ...]:
@@ -106,7 +105,6 @@ class TimelineTable(LineTable[BarRowKey]):
         return Scale(aligned, step, cells)
 
     def show(self, view: TimelineView, now: datetime) -> None:
-        """Show the plan as of now."""
         relaid = view.labels.width != self._view.labels.width
         self._view, self._now = view, now
         self._gpus = {gpu.gpu.uuid: gpu for gpu in view.snapshot.gpus}
@@ -121,21 +119,17 @@ class TimelineTable(LineTable[BarRowKey]):
 
     @property
     def gpu(self) -> GpuView | None:
-        """GPU under the cursor."""
         return self._gpus.get(self.cursor[0]) if self.cursor else None
 
     @property
     def bars(self) -> Sequence[Bar]:
-        """Bars of the row under the cursor."""
         return self._bars(self.cursor) if self.cursor else ()
 
     @property
     def bar(self) -> Bar | None:
-        """Bar under the cursor."""
         return min((bar for bar in self.bars if bar.job_id == self.picked), key=self._apart, default=None)
 
     def cell_of(self, key: BarRowKey, column: str, room: int) -> Cell:
-        """Return the content of a cell."""
         view = self._gpus[key[0]]
         if column == "gpu":
             first = self._view.labels.by_uuid.get(key[0], "?")
@@ -172,7 +166,6 @@ class TimelineTable(LineTable[BarRowKey]):
         self.post_message(CursorMoved())
 
     def look(self, step: int) -> None:
-        """Scroll by half a screen."""
         scale = self.scale
         self._start = scale.start + scale.step * (scale.cells // 2) * step
         self._redraw_all()
@@ -192,7 +185,6 @@ class TimelineTable(LineTable[BarRowKey]):
         self._redraw_all()
 
     def on_click(self, event: events.Click) -> None:
-        """Also select the bar under the pointer."""
         place = next((p for p in self.placed if p.column.key == "bars"), None)
         is_row = self.head <= event.y < self.head + len(self.keys) - self.top
         if is_row and place is not None and place.x <= event.x < place.x + place.width:
@@ -214,7 +206,6 @@ class TimelineTable(LineTable[BarRowKey]):
         return (not bar.start <= self._at < bar.end, apart)
 
     def _pick(self, bar: Bar) -> None:
-        """Select a bar, and show its beginning."""
         self.picked = bar.job_id
         self._at = max(bar.start, min(self._now, bar.end))
         self._show_moment()
@@ -310,7 +301,6 @@ class TimelineScreen(OverlayScreen):
         self.call_after_refresh(self._draw)
 
     def on_unmount(self) -> None:
-        """Stop the worker, and release the plan."""
         self._newest.close()
         self.view, self._jobs = TimelineView(EMPTY), Entries({})
 
@@ -327,7 +317,6 @@ class TimelineScreen(OverlayScreen):
         return None if picked is None else self._jobs.get(picked)
 
     def gpu(self) -> GpuView | None:
-        """Return the GPU of the row under the cursor."""
         return self.query_one(TimelineTable).gpu if self.is_mounted else None
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
@@ -336,11 +325,9 @@ class TimelineScreen(OverlayScreen):
         self.tick()
 
     def on_screen_resume(self) -> None:
-        """Catch up after another screen was closed."""
         self.tick()
 
     def on_resize(self) -> None:
-        """Draw for the new size, once all widgets have theirs."""
         self.call_after_refresh(self._draw)
 
     def tick(self) -> None:
@@ -363,7 +350,6 @@ class TimelineScreen(OverlayScreen):
         self._newest.ask(work)
 
     def on_timeline_made(self, message: TimelineMade) -> None:
-        """Show the plan."""
         self.pace.end()
         self._failure = message.failure
         if message.view is not None:
@@ -434,21 +420,17 @@ class TimelineScreen(OverlayScreen):
         return ()
 
     def action_zoom_time(self, finer: int) -> None:
-        """Zoom in or out."""
         self.query_one(TimelineTable).zoom(finer)
         self._tell()
 
     def action_look(self, step: int) -> None:
-        """Scroll in time."""
         self.query_one(TimelineTable).look(step)
 
     def action_present(self) -> None:
-        """Return to the present."""
         self.query_one(TimelineTable).present()
         self._tell()
 
     def action_bar(self, step: int) -> None:
-        """Select another job on this GPU."""
         self.query_one(TimelineTable).next_bar(step)
 
     @on(RowOpened)

@@ -109,7 +109,6 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Show the description of the change, and request the forecast."""
         is_order = isinstance(self.proposal, JobProposal) and self.proposal.is_order
         further = tuple(command for command in FURTHER if command.in_footer and is_order)
         self.query_one(KeyBar).show((*WHAT_IF_COMMANDS, *further))
@@ -118,14 +117,12 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._draw()
 
     def on_unmount(self) -> None:
-        """Stop forecasting, and release the queue."""
         self._newest.close()
         self._mover.close()
         self._snapshot, self._answer, self._order, self._names = EMPTY, Foreseen(None, None), None, Names()
         self._base = ForecastBase(EMPTY, self._base.now)
 
     def on_resize(self) -> None:
-        """Lay the screen out again."""
         self.call_after_refresh(self._draw)
 
     @property
@@ -166,7 +163,6 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._newest.ask(work)
 
     def on_foreseen(self, message: Foreseen) -> None:
-        """Show the forecast."""
         self.pace.end()
         self._answer = message
         self._draw()
@@ -222,7 +218,6 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._mover.ask(work)
 
     def on_dragged(self, message: Dragged) -> None:
-        """Propose the move, or say why it is impossible."""
         proposal, move = self.proposal, message.move
         if message.steps not in {None, self._steps} or not isinstance(proposal, JobProposal):
             return  # more keys have been pressed, or another verb has replaced them
@@ -237,7 +232,6 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
 
     @on(Input.Submitted)
     def action_commit(self) -> None:
-        """Write the change, for exactly the job or GPU that the panel was opened for."""
         fields = self.query(Input)
         reason = plain(fields.first().value.strip(), 200) if fields else ""
         if (request := self.proposal.request(reason, self._snapshot.server_name)) is not None:
@@ -245,7 +239,6 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self.dismiss(True)
 
     def action_forget(self) -> None:
-        """Close the panel and change nothing."""
         self.dismiss(False)
 
     @on(KeyBar.Clicked)

@@ -52,7 +52,6 @@ class Images(Suggester):
         self._names = dict.fromkeys(used)
 
     def add(self, names: Iterable[str]) -> None:
-        """Suggest further images."""
         self._names |= dict.fromkeys(name for name in names if plain(name) == name)
 
     def matching(self, typed: str) -> list[str]:
@@ -61,7 +60,6 @@ class Images(Suggester):
         return begin + [name for name in self._names if name not in begin and f"/{typed}" in name]
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Return the first match."""
         return next((name for name in self._names if name.startswith(value) and name != value), None)
 
     def words(self, typed: str) -> str:
@@ -125,11 +123,9 @@ class FlagField(Static, can_focus=True):
         self._words = words
 
     def on_mount(self) -> None:
-        """Begin as it is."""
         self._draw()
 
     def watch_value(self) -> None:
-        """Show the state, and send a message."""
         if self.is_attached:
             self._draw()
             self.post_message(self.Changed(self))
@@ -138,11 +134,9 @@ class FlagField(Static, can_focus=True):
         self.update(f"[{'x' if self.value else ' '}] {self._words}")
 
     def action_tick(self) -> None:
-        """Toggle the box."""
         self.value = not self.value
 
     def on_click(self) -> None:
-        """Tick or clear the box."""
         self.action_tick()
 
 
@@ -178,7 +172,6 @@ class FieldRow(Horizontal):
         self._was_wrong = False
 
     def compose(self) -> ComposeResult:
-        """Yield the fields, which exist before the row is on the screen."""
         yield from self.fields.values()
 
     def _field(self, name: str, place: int) -> Field:
@@ -194,7 +187,6 @@ class FieldRow(Horizontal):
         self._show()
 
     def set_known(self, name: str, words: str) -> None:
-        """Set the note of a field."""
         self._known[name] = words
         self._show()
 
@@ -213,11 +205,9 @@ class FieldRow(Horizontal):
 
     @property
     def is_wrong(self) -> bool:
-        """Return whether a field of the row has an error."""
         return any(self._wrong.values())
 
     def on_resize(self) -> None:
-        """Wrap the lines at the new width."""
         self._show()
 
     def _show(self) -> None:
@@ -232,7 +222,6 @@ class FieldRow(Horizontal):
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Render the labels, or a line below them."""
         spans: list[Span] = []
         if y == 0:
             for child, name in zip(self.children, self.names, strict=False):
@@ -264,23 +253,19 @@ class Fold(Static, can_focus=True):
         self._is_open = False
 
     def on_mount(self) -> None:
-        """Show the command's key, which only the console knows."""
         self.show_open(self._is_open)
 
     def show_open(self, is_open: bool) -> None:
-        """Show the effect of the command."""
         self._is_open = is_open
         if self.is_attached:
             key = keymap_of(self).told(MORE_FIELDS).first_key or "the command more_fields"
             self.update(f"▾ fewer fields ({key})" if is_open else f"▸ {self._count} more fields ({key})")
 
     async def on_click(self) -> None:
-        """Show or hide the less common fields."""
         await self.run_action("screen.more")
 
 
 def text_in(field: Field) -> str:
-    """Return the text of a field."""
     if isinstance(field, FlagField):
         return YES if field.value else ""
     return field.value
@@ -332,16 +317,13 @@ class FormBody(VerticalScroll, can_focus=False):
             self._rows |= dict.fromkeys(row.names, row)
 
     def on_mount(self) -> None:
-        """Leave room for the rows above and below."""
         self.keep_within(self.app.size.height - 1)
 
     def keep_within(self, rows: int) -> None:
-        """Limit the height to that many rows minus the rows above and below."""
         self.styles.max_height = max(3, rows - AROUND)
 
     @property
     def is_open(self) -> bool:
-        """Return whether the less common fields are shown."""
         return bool(self._more.children) and self._more.display
 
     def unfold(self, is_open: bool = True) -> None:
@@ -361,7 +343,6 @@ class FormBody(VerticalScroll, can_focus=False):
         return replace(command, title="fewer") if command == MORE_FIELDS and self.is_open else command
 
     def draft(self) -> dict[str, str]:
-        """Return the texts of the fields."""
         return further_options.of_form({name: text_in(field) for name, field in self._fields.items()})
 
     def put(self, draft: Draft) -> None:
@@ -381,7 +362,6 @@ class FormBody(VerticalScroll, can_focus=False):
         self.call_after_refresh(field.scroll_visible, animate=False)  # where it is, the layout says
 
     def set_known(self, name: str, words: str) -> None:
-        """Set the note of a field."""
         self._rows[name].set_known(name, words)
 
     def set_wrong(self, found: Mapping[str, str], typed_in: str | None = None) -> None:

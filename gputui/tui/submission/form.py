@@ -143,7 +143,6 @@ class Origin(Struct, frozen=True):
         return replace(self, runtimes=names)
 
     def submitter(self, now: datetime) -> Submitter:
-        """Return the submitter for reading requests."""
         directory = Path(self.directory) if self.directory else None
         return Submitter(self.user, now, directory, self.environ, self.inherited)
 
@@ -193,12 +192,10 @@ def placed_faults(found: Mapping[str, InputError]) -> dict[str, str]:
 
 
 def field_name(name: str) -> str:
-    """Return the field of a part of a draft."""
     return further_options.FIELD if name in further_options.NAMES else name
 
 
 def fault_words(error: InputError) -> str:
-    """Return the text of an error: the fault, and the hint."""
     return plain(error.what + (f": {_fields(error.hint)}" if error.hint else ""), 300)
 
 
@@ -209,13 +206,11 @@ def field_of(error: InputError) -> str:
 
 
 def _fields(hint: str) -> str:
-    """Return the hint with options replaced by labels."""
     name = hint.removeprefix("add ").removeprefix("--").replace("-", "_")
     return f"fill in {label(name)}" if hint.startswith("add ") and name in BY_NAME else hint
 
 
 def label(name: str) -> str:
-    """Return the label of a field."""
     return _LABELS.get(name, name.replace("_", " "))
 
 

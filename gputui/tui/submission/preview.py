@@ -242,7 +242,6 @@ class Below(CellLines):
         self._style = DIM
 
     def say(self, words: str, style: Style = DIM) -> None:
-        """Show this message from the next layout on."""
         self.said, self._style = words, style
 
     def lay_out(self, outlook: tuple[Cell, ...], room: int) -> int:
@@ -318,7 +317,6 @@ class Forecaster:
             self._ask()
 
     def take(self, message: ProspectSeen) -> None:
-        """Take a forecast."""
         self._pace.end()
         self._answer = message
 

@@ -162,7 +162,6 @@ class JobEdit(Purpose):
 
     @property
     def _has_few(self) -> bool:
-        """Return whether only few fields can be changed."""
         return bool(self._why_few) or not self._waits
 
     def changeable(self) -> tuple[str, ...]:
@@ -178,7 +177,6 @@ class JobEdit(Purpose):
         return {**draft, **{name: self.start.get(name, "") for name in locked}}, "; ".join(told) or said
 
     def beneath(self, draft: Draft) -> Draft:
-        """Return the draft: options that a pasted command line does not contain stay as typed."""
         return draft
 
     def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:

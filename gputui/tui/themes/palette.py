@@ -310,7 +310,6 @@ def _apart(raised: str, ground: str, ink: str) -> str:
 
 
 def _alarming(ground: str, bad: str, ink: str) -> str:
-    """Return a ground as red as possible with readable text."""
     shares = (share / 20 for share in range(12, 0, -1))
     return next((red for share in shares if contrast(ink, red := blended(ground, bad, share)) >= _LEAST), ground)
 
@@ -339,7 +338,6 @@ def colours() -> dict[str, ColorTriplet]:
 
 
 def as_shown(colour: str) -> str:
-    """Return the colour that Rich shows instead."""
     return _rounded_by_rich(_parts(colour)).hex
 
 
@@ -459,7 +457,6 @@ _LOUD = 3.0
 
 
 def exchange(palette: Palette, *, colourless: bool = False) -> Callable[[Style], Style]:
-    """Return the function that replaces styles; each style is computed once."""
     return lru_cache(4096)(_Bare(palette).style if colourless else _Coloured(palette).style)
 
 
@@ -490,7 +487,6 @@ class _Coloured:
         return style + Style.from_color(ink, ground)
 
     def _mark(self, ground: Color | None) -> Style | None:
-        """Return the mark for grounds that the palette cannot distinguish."""
         marks = {_PICKED: self._on_picked, _PICKED_FAINT: self._on_picked_faint, self._raised: self._on_raised}
         return marks.get(ground) if ground is not None else None
 
@@ -538,7 +534,6 @@ class ThemeFilter(LineFilter):
         self._styled = exchange(palette, colourless=colourless)
 
     def apply(self, segments: list[Segment], background: Background) -> list[Segment]:
-        """Return the segments in this palette."""
         del background
         styled = self._styled
         return [

@@ -29,7 +29,6 @@ from gputui.tui.themes.palette import (
 
 
 def themes() -> tuple[Theme, ...]:
-    """Return the console's own themes."""
     return tuple(theme_of(name, palette, dark=palette is not LIGHT) for name, palette in OWN.items())
 
 
@@ -68,7 +67,6 @@ _ANSI_VARIABLES = {
 
 
 def _css(colour: str) -> str:
-    """Return the colour in the notation of Textual's style sheets."""
     return colour if colour.startswith("#") else f"ansi_{colour}"
 
 
@@ -115,17 +113,14 @@ def _shown(name: str, *, is_shallow: bool) -> str:
 
 
 def is_ansi(name: str) -> bool:
-    """Return whether a theme consists of a terminal's sixteen colours."""
     return name == SIXTEEN or (name in BUILTIN_THEMES and BUILTIN_THEMES[name].ansi)
 
 
 def theme_names() -> tuple[str, ...]:
-    """Return the names, gputui's own first, then Textual's."""
     return (*OWN, *sorted(BUILTIN_THEMES))
 
 
 def own_themes() -> tuple[Theme, ...]:
-    """Return the themes that Textual does not have."""
     return themes()
 
 

@@ -35,11 +35,9 @@ class FilterHistory(Struct, frozen=True):
         return cls(tuple(texts[-MOST:]))
 
     def values(self) -> dict[str, object]:
-        """Return the values for the preferences."""
         return {"texts": list(self.texts)}
 
     def with_one(self, text: str) -> FilterHistory:
-        """Return the history with a filter as the latest."""
         if not text.strip():
             return self
         return FilterHistory((*(kept for kept in self.texts if kept != text), text)[-MOST:])
@@ -59,7 +57,6 @@ class FieldNames(Suggester):
         """Example of each field, by name."""
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Return the typed text with its last word completed to a field."""
         match = _LAST_WORD.search(value)
         if match is None or len(match[1]) < 2:
             return None
@@ -95,7 +92,6 @@ class FilterLine(Vertical):
         self._said = ("", "")
 
     def compose(self) -> ComposeResult:
-        """Yield the field and the line for errors."""
         with Horizontal():
             yield Static("/", id="sign", markup=False)
             yield self._field
@@ -105,23 +101,19 @@ class FilterLine(Vertical):
 
     @property
     def is_open(self) -> bool:
-        """Return whether the line is shown."""
         return self.has_class("-open")
 
     @property
     def is_typed(self) -> bool:
-        """Return whether keys go to the line."""
         return self._field.has_focus
 
     def open(self, history: FilterHistory) -> None:
-        """Show the line and focus it."""
         self._past = list(history.texts)
         self._place = len(self._past)
         self.add_class("-open")
         self._field.focus()
 
     def close(self) -> None:
-        """Leave the line; it stays visible while it has text."""
         self.set_class(bool(self._field.value), "-open")
 
     def count(self, shown: int, of: int, *, is_typed: bool) -> None:
@@ -146,7 +138,6 @@ class FilterLine(Vertical):
         line.set_class(bool(words), "-shown")
 
     def on_key(self, event: events.Key) -> None:
-        """Go through earlier filters with Up and Down."""
         if event.key in {"up", "down"} and self._past:
             event.stop()
             event.prevent_default()

@@ -53,7 +53,6 @@ class SectionedTable(LineTable[K]):
 
     @property
     def has_cursor_in_sight(self) -> bool:
-        """Return whether the row of the cursor is visible."""
         return super().has_cursor_in_sight if self.extent is None else self._row in self.view.lines
 
     def show_rows(self, keys: Sequence[K], positions: Mapping[K, int], empty: tuple[Cell, ...] = ()) -> None:
@@ -89,13 +88,11 @@ class SectionedTable(LineTable[K]):
         )
 
     def _settle(self, tops: Sequence[int]) -> None:
-        """Choose the visible lines."""
         if self.extent is not None:
             row = self._row if self._is_followed and self.keys else None
             self.view = visible(self.extent, self.height, row, tops, words=len(self.words()))
 
     def words(self) -> tuple[Cell, ...]:
-        """Return the lines shown while no job runs or waits."""
         return ()
 
     def move_to(self, row: int) -> None:
@@ -222,20 +219,16 @@ class JobTable(SectionedTable[Key], Grip):
                 self.refresh(Region(0, 0, self.size.width, 1))
 
     def _held(self) -> tuple[Job, ...]:
-        """Return the jobs that keep their place when they end: those under the cursor of the queue."""
         return self.jobs if self.sheet is self.live else ()
 
     def move_to(self, row: int) -> None:
-        """Move the cursor to a row."""
         super().move_to(row)
         self.rows.stay(job.id for job in self._held())
 
     def heir_of(self, key: Key) -> Key | None:
-        """Return the row that has the elements of an array whose row is gone."""
         return self.rows.heir(key) if isinstance(key, int) and self.sheet is self.live else None
 
     def whole_line(self, key: Key) -> Cell | None:
-        """Return the title of the ended jobs, and what else is hidden."""
         return self._foot() if self.is_fold(key) else None
 
     def _foot(self) -> Cell:
@@ -244,7 +237,6 @@ class JobTable(SectionedTable[Key], Grip):
         return (*words, ("   " if words and hidden else "", DIM), ("  ".join(hidden), PLAIN))
 
     def words(self) -> tuple[Cell, ...]:
-        """Return the lines shown while no job runs or waits."""
         return () if self.rows.filter else keymap_of(self).cells(self.live.empty())
 
     def between(self, y: int) -> Cell | None:
@@ -287,11 +279,9 @@ class JobTable(SectionedTable[Key], Grip):
         return f"RUNNING {running:,} · WAITING {waiting:,}" + (f" · HELD {held:,}" if held else "")
 
     def _aside(self) -> str:
-        """Return what is at the right end of the line of tabs."""
         return "  ".join(filter(None, (self._state(), self._numbers())))
 
     def is_fold(self, key: Key | None) -> bool:
-        """Return whether the row is the one that ended jobs share."""
         return key == FOLD and self.sheet is self.live
 
     def turn_to(self, sheet: TabModel) -> None:
@@ -312,12 +302,10 @@ class JobTable(SectionedTable[Key], Grip):
 
     @property
     def job(self) -> Job | None:
-        """Job under the cursor; the first of several that share its row."""
         return next(iter(self.jobs), None)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs of the row under the cursor."""
         return self.sheet.jobs(self.cursor)
 
     def lay_out(self) -> None:
@@ -327,17 +315,14 @@ class JobTable(SectionedTable[Key], Grip):
         super().lay_out()
 
     def columns(self) -> tuple[Column, ...]:
-        """Return the columns of the tab."""
         self.live.room = self.ended.room = self.size.width
         self.ended.has_servers = SERVER in self.rows.varied
         return self.sheet.columns
 
     def cell_of(self, key: Key, column: str, room: int) -> Cell:
-        """Return the content of a cell."""
         return self.sheet.cell(key, column, self._known)
 
     def lead_of(self, key: Key) -> str:
-        """Return the mark before the row."""
         return self.sheet.lead(key)
 
     def title_of(self, placed: PlacedColumn) -> str:
@@ -353,7 +338,6 @@ class JobTable(SectionedTable[Key], Grip):
         return title_line(self._bar_spans(), self.size.width, has_focus=self.has_focus, right=self._aside())
 
     def on_click(self, event: events.Click) -> None:
-        """Switch to a tab, sort by a column, or select a row."""
         if self.was_dragged or (event.button == RIGHT and event.y < self.head):
             event.prevent_default()
         elif event.y == 0 and self.head > 1:
@@ -374,7 +358,6 @@ class JobTable(SectionedTable[Key], Grip):
                 return
 
     def on_resize(self) -> None:
-        """Update the line of tabs at once if its room has changed."""
         self._settle_head()
 
     def _settle_head(self) -> None:

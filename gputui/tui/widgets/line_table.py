@@ -46,7 +46,6 @@ class CellLines(Widget):
         self._rows = 1
 
     def show(self, lines: Sequence[Cell]) -> None:
-        """Set the lines."""
         before, self.lines = self.lines, lines
         for y, line in enumerate(lines):
             if y >= len(before) or before[y] != line:
@@ -70,7 +69,6 @@ class CellLines(Widget):
         self.show(lines)
 
     def render_line(self, y: int) -> Strip:
-        """Render a line."""
         line = self.lines[y] if y < len(self.lines) else ()
         room = self.size.width
         return Strip(segments(fitted(line, room), self._ground)).adjust_cell_length(room, self._ground)
@@ -107,28 +105,22 @@ class Page(Widget, can_focus=True):
         return "" if count <= height else f"{self.top + 1}–{min(count, self.top + height)} of {count} lines"
 
     def action_down(self, step: int) -> None:
-        """Scroll by a number of lines."""
         self._go_to(self.top + step)
 
     def action_page(self, step: int) -> None:
-        """Scroll by a page."""
         self._go_to(self.top + step * max(1, self.size.height - 2))
 
     def action_first(self) -> None:
-        """Scroll to the beginning."""
         self._go_to(0)
 
     def action_last(self) -> None:
-        """Scroll to the end."""
         self._go_to(len(self._cells))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll down with the wheel."""
         event.stop()
         self._go_to(self.top + 3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll up with the wheel."""
         event.stop()
         self._go_to(self.top - 3)
 
@@ -157,7 +149,6 @@ class Page(Widget, can_focus=True):
         self._shown = lines
 
     def render_line(self, y: int) -> Strip:
-        """Render a line."""
         line = self._shown[y] if y < len(self._shown) else []
         return Strip(segments([_MARGIN, *line], _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 
@@ -218,7 +209,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self._empty: tuple[Cell, ...] = ()
 
     def cell_of(self, key: K, column: str, room: int) -> Cell:
-        """Return the content of a cell."""
         raise NotImplementedError
 
     def lead_of(self, key: K) -> str:
@@ -227,15 +217,12 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return _GAP
 
     def title_of(self, placed: PlacedColumn) -> str:
-        """Return the title of a column."""
         return placed.column.title
 
     def column_at(self, x: int) -> Column | None:
-        """Return the column at a cell of the table."""
         return next((p.column for p in self.placed if p.x <= x <= p.x + p.width), None)
 
     def key_at(self, y: int) -> K | None:
-        """Return the key of the row at that line of the table."""
         row = self.row_at(y - self.head)
         return self.keys[row] if row is not None else None
 
@@ -254,7 +241,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return Strip.blank(self.size.width, _RAISED)
 
     def columns(self) -> tuple[Column, ...]:
-        """Return all possible columns."""
         return self.COLUMNS
 
     def heir_of(self, key: K) -> K | None:
@@ -322,17 +308,14 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     @property
     def height(self) -> int:
-        """Number of visible rows below the titles."""
         return max(0, self.size.height - self.head)
 
     @property
     def page(self) -> int:
-        """Number of rows that are visible together."""
         return self.height
 
     @property
     def has_cursor_in_sight(self) -> bool:
-        """Return whether the row of the cursor is visible."""
         return self.top <= self._row < self.top + self.height
 
     def redraw(self) -> None:
@@ -360,7 +343,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self._lines[y : y + 1] = [line]
 
     def move_to(self, row: int) -> None:
-        """Move the cursor to a row."""
         if not self.keys:
             return
         left, top = self._row, self.top
@@ -381,15 +363,12 @@ class LineTable(Widget, Generic[K], can_focus=True):
             self._redraw_line(row - self.top)
 
     def action_down(self, step: int) -> None:
-        """Move the cursor by rows."""
         self.move_to(self._row_before_step(step) + step)
 
     def action_page(self, step: int) -> None:
-        """Move the cursor by a page."""
         self.move_to(self._row_before_step(step) + step * max(1, self.page - 1))
 
     def follow_cursor(self) -> None:
-        """Keep the cursor visible from now on."""
         self._is_followed, self._gap = True, None
 
     def _row_before_step(self, step: int) -> int:
@@ -399,15 +378,12 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return self._gap - 1 if step > 0 else self._gap
 
     def action_first(self) -> None:
-        """Move the cursor to the first row."""
         self.move_to(0)
 
     def action_last(self) -> None:
-        """Move the cursor to the last row."""
         self.move_to(len(self.keys) - 1)
 
     def on_resize(self) -> None:
-        """Lay out the columns for the new width."""
         self.lay_out()
 
     def lay_out(self) -> None:
@@ -421,7 +397,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.redraw()
 
     def on_focus(self) -> None:
-        """Show whether the table has the focus."""
         self._lines = []
         self.redraw()
         self.refresh()
@@ -435,11 +410,9 @@ class LineTable(Widget, Generic[K], can_focus=True):
             tell_click(self, event)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll down; the cursor stays."""
         self._scroll(3, event)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll up; the cursor stays."""
         self._scroll(-3, event)
 
     def _scroll(self, step: int, event: events.MouseEvent) -> None:
@@ -502,7 +475,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
                 self.refresh(Region(placed.x + start, y + self.head, end - start, 1))
 
     def render_line(self, y: int) -> Strip:
-        """Render the titles, or a row."""
         if y < self.head:
             return self._titles() if y == self.head - 1 else self.heading(y)
         row = y - self.head

@@ -31,27 +31,23 @@ class Grip(Widget):
     """True if the button was released after a drag, which is not a click."""
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Start dragging the first line."""
         self.was_dragged = False
         if event.y == 0 and event.button == 1:
             self._grips_at = event.screen_y
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Drag the edge to the pointer."""
         if self._grips_at is not None and event.screen_y != self._grips_at:
             self.was_dragged = True
             self.post_message(GripMoved(self, event.screen_y - self._grips_at))
             self._grips_at = event.screen_y
 
     def on_mouse_up(self) -> None:
-        """End the drag."""
         if self._grips_at is not None:
             self._grips_at = None
             self.release_mouse()
 
     def on_mouse_release(self) -> None:
-        """End the drag when another screen covers the pane."""
         self._grips_at = None
 
 
@@ -97,28 +93,23 @@ class Divider(Widget):
     """Column of the screen at which it is held."""
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Begin to drag."""
         if event.button == 1:
             self._grips_at = event.screen_x
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Drag the line to the pointer."""
         if self._grips_at is not None and event.screen_x != self._grips_at:
             self.post_message(DividerMoved(event.screen_x - self._grips_at))
             self._grips_at = event.screen_x
 
     def on_mouse_up(self) -> None:
-        """End the drag."""
         if self._grips_at is not None:
             self._grips_at = None
             self.release_mouse()
 
     def on_mouse_release(self) -> None:
-        """End the drag when another screen covers the line."""
         self._grips_at = None
 
     def render_line(self, y: int) -> Strip:
-        """Render a cell of the line."""
         del y
         return _LINE

@@ -83,7 +83,6 @@ class Hints(Static):
         super().__init__(text, id=id, classes=classes, markup=False)
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key of the clicked hint."""
         lines, at = str(self.content).splitlines(), event.screen_offset - self.content_region.offset
         if not 0 <= at.y < len(lines):
             return
@@ -186,15 +185,12 @@ class MessageLine(Widget):
             self.draw()
 
     def on_mount(self) -> None:
-        """Show the message that came before this screen."""
         self.draw()
 
     def on_resize(self) -> None:
-        """Cut the text at the new width."""
         self.draw()
 
     async def on_click(self) -> None:
-        """Show everything in full."""
         await self.run_action("app.notices")
 
     def draw(self) -> None:
@@ -231,13 +227,11 @@ class MessageLine(Widget):
         return ((mark, style), (fit(text, max(0, min(width(text), room - len(mark + hint)))), words), (hint, DIM))
 
     def render_line(self, y: int) -> Strip:
-        """Render the line."""
         del y
         return Strip(segments([(" ", DIM), *self._shown], _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 
 
 def line_of(screen: Screen[Any]) -> MessageLine:
-    """Return the line of a screen."""
     return screen.query_one(MessageLine)
 
 
@@ -273,11 +267,9 @@ class StatusBar(Widget):
             self.refresh(Region(self.size.width - longest - 1, 0, longest, 1))
 
     async def on_click(self) -> None:
-        """Show everything that is wrong in full, and the events."""
         await self.run_action("app.notices")
 
     def render_line(self, y: int) -> Strip:
-        """Render the line."""
         room = max(0, self.size.width - len(self.time) - 3)
         spans: list[Span] = [(" ", DIM), *fitted(self._words, room), (f" {self.time} ", DIM)]
         return Strip(segments(spans, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
@@ -296,7 +288,6 @@ class SummaryBar(Widget):
 
     @property
     def has_room(self) -> bool:
-        """Return whether the screen has a row for it."""
         return self.app.size.height >= self.LOW
 
     @property
@@ -306,7 +297,6 @@ class SummaryBar(Widget):
 
     @property
     def rows(self) -> int:
-        """Number of rows that it takes."""
         return int(bool(self._line))
 
     def show(self, line: Cell) -> None:
@@ -319,7 +309,6 @@ class SummaryBar(Widget):
             self.refresh(Region(1 + start, 0, end - start, 1))
 
     def render_line(self, y: int) -> Strip:
-        """Render the line."""
         spans: list[Span] = [(" ", DIM), *fitted(self._line, max(0, self.size.width - 1))]
         return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 
@@ -363,7 +352,6 @@ class KeyBar(Widget):
         self._meant = next(at, None)
 
     def on_click(self) -> None:
-        """Send a message about the clicked command."""
         if self._meant is not None:
             self.post_message(self.Clicked(self._meant))
 
