@@ -124,7 +124,9 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key | events.MouseDown):
-            self._drop_hint()
+            if self.services.hint.text:
+                self.services.hint.text = ""
+                self.services.preferences.put("hint", {"seen": True})
             self.messages.note_key(self.services.clock.now())
         await self.input_queue.handle(event)
 
@@ -136,11 +138,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
                 event.key, self.screen, services.lacking, only_looks=services.is_read_only
             )
         await super().on_event(event)
-
-    def _drop_hint(self) -> None:
-        if self.services.hint.text:
-            self.services.hint.text = ""
-            self.services.preferences.put("hint", {"seen": True})
 
     def notify(self, message: str, *, title: str = "", severity: str = "information", **_: Any) -> None:
         self.notifier.note(severity, f"{title}: {message}" if title else message)

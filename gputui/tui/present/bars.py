@@ -264,7 +264,10 @@ class _Canvas:
     def put(self, x: int, character: str, style: Style) -> None:
         """Put one character into a cell, if it is visible."""
         if 0 <= x < len(self._cells):
-            self._break_wide(x)
+            if self._cells[x][0] == "" and x:  # half of a wide character: the other half becomes blank
+                self._cells[x - 1] = (" ", self._cells[x - 1][1])
+            if x + 1 < len(self._cells) and self._cells[x + 1][0] == "":
+                self._cells[x + 1] = (" ", self._cells[x + 1][1])
             self._cells[x] = (character, style)
 
     def fill(self, first: int, last: int, character: str, style: Style, label: str = "", ink: Style = PLAIN) -> None:
@@ -285,13 +288,6 @@ class _Canvas:
                     self.put(x + 1, " ", style)
                     self._cells[x + 1] = ("", style)
             x += cells
-
-    def _break_wide(self, x: int) -> None:
-        """Blank the other half of a wide character that is about to be overwritten."""
-        if self._cells[x][0] == "" and x:
-            self._cells[x - 1] = (" ", self._cells[x - 1][1])
-        if x + 1 < len(self._cells) and self._cells[x + 1][0] == "":
-            self._cells[x + 1] = (" ", self._cells[x + 1][1])
 
     def spans(self) -> Cell:
         """Runs of one style."""

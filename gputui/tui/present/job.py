@@ -223,7 +223,10 @@ def why(job: Job, context: JobContext) -> Cell:
     if job.requeue_requested:
         return cell("to be requeued", AMBER)
     if job.state is JobState.PENDING:
-        return _why_waiting(job, context)
+        reason = context.reasons.get(job.id)
+        if job.held:
+            return cell(_hold(job, context.now), AMBER)
+        return cell(plain(reason.local(context.now), 300), DIM) if reason else cell("", DIM)
     if job.state.is_terminal or job.state is JobState.PREEMPTED:
         return _how_ended(job)
     where = gpu_list(job, context.gpu_names)
@@ -251,13 +254,6 @@ def _where_it_runs(job: Job, context: JobContext, where: str) -> Cell:
     if where and job.state is JobState.RUNNING and (load := context.loads.get(job.id)) is not None:
         where += f" · {load}%"
     return cell(where or ("no GPU" if job.state is JobState.RUNNING else ""), DIM)
-
-
-def _why_waiting(job: Job, context: JobContext) -> Cell:
-    reason = context.reasons.get(job.id)
-    if job.held:
-        return cell(_hold(job, context.now), AMBER)
-    return cell(plain(reason.local(context.now), 300), DIM) if reason else cell("", DIM)
 
 
 def _hold(job: Job, now: datetime) -> str:
@@ -311,21 +307,16 @@ def _state(job: Job, context: JobContext) -> Cell:
 def _progress(job: Job, context: JobContext) -> Cell:
     room = context.room.get("progress", WIDTH)
     if job.state is JobState.PENDING and context.room and not context.room.keys() & {"start", "eta"}:
-        return _start_of_limit(job, context)
+        starts = _cell(job, "start", context) if job.id in context.expected_starts else ()
+        limit = time_progress(job, None, WIDTH)
+        return (
+            (*starts, (f" / {format_limit(job.spec.time_limit)}", DIM))
+            if starts and job.spec.time_limit
+            else starts or limit
+        )
     if job.state is JobState.CONFIGURING and (words := context.progress.get(job.id)):
         return pull_progress(plain(words, 200), room)
     return time_progress(job, elapsed(job, context.now), room)
-
-
-def _start_of_limit(job: Job, context: JobContext) -> Cell:
-    """Return `~29m / 2h`: the time until its start, which has no column of its own, and its limit."""
-    starts = _cell(job, "start", context) if job.id in context.expected_starts else ()
-    limit = time_progress(job, None, WIDTH)
-    return (
-        (*starts, (f" / {format_limit(job.spec.time_limit)}", DIM))
-        if starts and job.spec.time_limit
-        else starts or limit
-    )
 
 
 _DRAWN: Mapping[str, Callable[[Job, JobContext], Cell]] = {"state": _state, "progress": _progress, "why": why}

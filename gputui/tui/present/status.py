@@ -254,7 +254,10 @@ def _scheduler(snapshot: Snapshot) -> tuple[Sequence[str], Style]:
     if snapshot is EMPTY:
         return ("starting",), DIM
     if snapshot.servers:
-        return _server_words(snapshot)
+        count, silent = len(snapshot.servers), sum(bool(server.problem) for server in snapshot.servers)
+        if silent:
+            return (f"○ {count - silent} of {plural(count, 'server')}", f"○ {count - silent}/{count} up"), RED
+        return (f"● {plural(count, 'server')}", f"● {count} up"), GREEN
     if snapshot.controls.paused:
         return ("‖ PAUSED",), AMBER
     if leader is None and not snapshot.leads_here:
@@ -271,14 +274,6 @@ def _scheduler(snapshot: Snapshot) -> tuple[Sequence[str], Style]:
     if leader.kind == "serve":
         return ("◐ serve schedules", "◐ serve"), BLUE
     return ("◐ another console", "◐ other"), BLUE
-
-
-def _server_words(snapshot: Snapshot) -> tuple[Sequence[str], Style]:
-    """Return how many of several servers answer."""
-    count, silent = len(snapshot.servers), sum(bool(server.problem) for server in snapshot.servers)
-    if silent:
-        return (f"○ {count - silent} of {plural(count, 'server')}", f"○ {count - silent}/{count} up"), RED
-    return (f"● {plural(count, 'server')}", f"● {count} up"), GREEN
 
 
 @lru_cache(maxsize=1)

@@ -250,7 +250,8 @@ class QueueRows:
         if snapshot.jobs is not before.jobs:
             self.jobs = Entries({job.id: job for job in snapshot.jobs})
             self._dependents = dependents_of(snapshot.jobs)
-            self._note_varied()
+            if not self.varied >= ALIKE:
+                self.varied |= varied_columns(self.jobs.values())
         if len(snapshot.servers) > 1:
             self.varied |= {SERVER}
         self._verdicts.take(snapshot, self.jobs.by_id)
@@ -259,10 +260,6 @@ class QueueRows:
                 self._choose()
             return
         self._sort()
-
-    def _note_varied(self) -> None:
-        if not self.varied >= ALIKE:
-            self.varied |= varied_columns(self.jobs.values())
 
     def _is_as_before(self, before: Snapshot) -> bool:
         """Return whether the same jobs are in the same order, regardless of the sort column."""
@@ -300,7 +297,7 @@ class QueueRows:
             return group[0].id
         if job is None:
             return None
-        if key in self._folds.parents or self._has_dependents(key):
+        if key in self._folds.parents or any(child in self.jobs for child in self._dependents.get(key, ())):
             self._folds.parents ^= {key}
             self._arrange()
             return key
@@ -313,9 +310,6 @@ class QueueRows:
         is_open = self._folds.arrays >= arrays and self._folds.parents >= parents
         self._folds = Folds() if is_open else Folds(arrays, parents)
         self._sort()
-
-    def _has_dependents(self, job_id: JobId) -> bool:
-        return any(child in self.jobs for child in self._dependents.get(job_id, ()))
 
     def _close_array(self, job: Job) -> RowKey | None:
         if job.array is None or job.array.id not in self._folds.arrays:

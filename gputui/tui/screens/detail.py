@@ -232,7 +232,13 @@ class Detail(JobScreen):
         is_wide = self.size.width >= _BESIDE_FROM
         self.set_class(is_wide and started_attempt(job) > 0, "-beside")
         room = self._body.size.width or self.size.width - _FRAME
-        context = self._job_context(job)
+        snapshot = self._snapshot
+        names = Labels.of(snapshot).by_uuid
+        reasons = snapshot.reasons
+        if job.array is not None and job.id not in reasons and (entry := snapshot.entry(job.id)) is not None:
+            each = reasons.get(entry.id)  # it waits for what its entry does
+            reasons = {**reasons, job.id: each} if each else reasons
+        context = replace(JobContext.of(snapshot, self._services.clock.now(), names), reasons=reasons)
         told = self._lines(job, context, room)
         lines = _laid_out(told, room, _labels(told))
         if job.state is JobState.PENDING:
@@ -245,15 +251,6 @@ class Detail(JobScreen):
         is_room = is_wide or self.size.height - len(lines) - _AROUND >= _LOG_LEAST
         self._log.show_of(job, self._services.backend, is_room=is_room)
         self.set_class(self._log.display and not is_wide, "-with-log")
-
-    def _job_context(self, job: Job) -> JobContext:
-        snapshot = self._snapshot
-        names = Labels.of(snapshot).by_uuid
-        reasons = snapshot.reasons
-        if job.array is not None and job.id not in reasons and (entry := snapshot.entry(job.id)) is not None:
-            each = reasons.get(entry.id)  # it waits for what its entry does
-            reasons = {**reasons, job.id: each} if each else reasons
-        return replace(JobContext.of(snapshot, self._services.clock.now(), names), reasons=reasons)
 
     def _lines(self, job: Job, context: JobContext, room: int) -> tuple[Line, ...]:
         is_compact = self.app.size.height < _COMPACT

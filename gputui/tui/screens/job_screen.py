@@ -105,7 +105,8 @@ class JobScreen(ClosedOnce[None], Screen[None]):
             self.propose(propose(jobs, name, self._snapshot))
             return
         action = verb.on(tuple(job_id for job in jobs for job_id in job.ids))
-        subject = _element_words(jobs)
+        # the id of one element of an array need not be shown anywhere
+        subject = f"job {jobs[0].shown_id}" if count(jobs) == 1 and jobs[0].array else ""
         if not verb.question:
             self.request(action, subject)
             return
@@ -282,11 +283,6 @@ class OverlayScreen(GpuScreen):
 
     def action_back(self) -> None:
         self.dismiss()
-
-
-def _element_words(jobs: Sequence[Job]) -> str:
-    """Return `job 12_5` for one element of an array, whose id need not be shown anywhere; empty for others."""
-    return f"job {jobs[0].shown_id}" if count(jobs) == 1 and jobs[0].array else ""
 
 
 def _what_cancel_does(asked: Sequence[Job], snapshot: Snapshot) -> str:

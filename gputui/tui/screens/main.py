@@ -168,7 +168,11 @@ class StatusController:
     def show(self, snapshot: Snapshot, now: datetime) -> None:
         """Show the snapshot; on a low screen a few words of the summary join the status line."""
         self._show_status(snapshot, now, f"{now.astimezone():{self._services.pace.clock}}")
-        self._show_summary(snapshot, now)
+        has_room = self.summary.has_room  # on a low screen the end of the log's title has
+        room = self.summary.room if has_room else self.summary.room // 2
+        line = summary_line(snapshot, now, room, self._steady)
+        self.summary.show(line if has_room else ())
+        self._log.show_aside(() if has_room else line)
         line_of(self.bar.screen).show(pressing(snapshot, now), self._services.hint.text)
 
     def _show_status(self, snapshot: Snapshot, now: datetime, time: str) -> None:
@@ -179,14 +183,6 @@ class StatusController:
             snapshot, self._services.about.host, self.bar.room, found=found, read_only=read_only, key=key
         )
         self.bar.show(words, time)
-
-    def _show_summary(self, snapshot: Snapshot, now: datetime) -> None:
-        """Show the summary in its row, or on a low screen at the end of the log's title, which has room."""
-        has_room = self.summary.has_room
-        room = self.summary.room if has_room else self.summary.room // 2
-        line = summary_line(snapshot, now, room, self._steady)
-        self.summary.show(line if has_room else ())
-        self._log.show_aside(() if has_room else line)
 
 
 _BY_NAME = {
@@ -332,7 +328,9 @@ class Main(GpuScreen):
         now, snapshot = self._services.clock.now(), self._snapshot
         self.queue.rows.update(snapshot)
         self.jobs.match_later()
-        self._update_tabs()
+        self.jobs.update_tabs()
+        if "score" in self.queue.live.chosen.keys or self.queue.rows.sorting.column == "score":
+            self.scores.load(self._snapshot)
         self.around.show(snapshot, now)
         picture = self._services.gpu_picture(snapshot, self.queue.rows.jobs, now)
         room = self.panes.room_for_gpus(self.size.height - self.around.rows, is_idle=self.is_idle)
@@ -342,11 +340,6 @@ class Main(GpuScreen):
         names = Labels.of(snapshot).by_uuid
         self.queue.show(JobContext.of(snapshot, now, names, self.queue.rows.scores))
         self._show_keys()
-
-    def _update_tabs(self) -> None:
-        self.jobs.update_tabs()
-        if "score" in self.queue.live.chosen.keys or self.queue.rows.sorting.column == "score":
-            self.scores.load(self._snapshot)
 
     @property
     def is_idle(self) -> bool:

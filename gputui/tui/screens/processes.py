@@ -46,7 +46,9 @@ _BUSY = 0.5
 def process_cells(row: ProcessRow, gpu_memory: int | None, column: str) -> Cell:
     """Return the content of a cell; `gpu_memory` is None for a process without GPU memory."""
     if column == "cpu":
-        return _cpu(row.cpu)
+        if row.cpu is None:
+            return cell(UNKNOWN, DIM)
+        return cell(f"{row.cpu:.0%}", GREEN if row.cpu >= _BUSY else PLAIN)
     texts = {
         "pid": (str(row.pid), DIM),
         "user": (plain(row.user, 32), DIM),
@@ -62,12 +64,6 @@ def _without_directories(command: str) -> str:
     """Return the command line with the program's base name: the distinguishing part comes after it."""
     program, space, rest = command.partition(" ")
     return (program.rpartition("/")[2] or program) + space + rest
-
-
-def _cpu(cpu: float | None) -> Cell:
-    if cpu is None:
-        return cell(UNKNOWN, DIM)
-    return cell(f"{cpu:.0%}", GREEN if cpu >= _BUSY else PLAIN)
 
 
 _OTHERS, _STEP = 4, 6

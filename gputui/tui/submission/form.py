@@ -154,21 +154,17 @@ def draft_submission(draft: Draft, origin: Origin, now: datetime) -> Submission:
 
 def within(asked: Submission, origin: Origin) -> Submission:
     """Return the submission; raises InputError, whose `where` is the field, if it cannot run here."""
-    _check_runtime(asked, origin)
-    try:
-        within_time_limits(asked.spec, origin.scheduler)
-    except InputError as error:
-        raise InputError(error.what, where=field_of(error), hint=error.hint) from error
-    return asked
-
-
-def _check_runtime(asked: Submission, origin: Origin) -> None:
     is_processes_only = bool(origin.runtimes) and "docker" not in origin.runtimes
     if asked.spec.is_host and not origin.scheduler.host_jobs and not is_processes_only:
         raise InputError("host jobs are switched off here", where="image", hint="name an image")
     if not asked.spec.is_host and is_processes_only:
         hint = "leave it empty: the command is a process of this host"
         raise InputError("there is no engine here to run an image", where="image", hint=hint)
+    try:
+        within_time_limits(asked.spec, origin.scheduler)
+    except InputError as error:
+        raise InputError(error.what, where=field_of(error), hint=error.hint) from error
+    return asked
 
 
 def faults(draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
