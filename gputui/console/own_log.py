@@ -74,7 +74,6 @@ class JournalHandler(logging.Handler):
             self._send(b"".join(encoded(name, value) for name, value in self._entry(record)))
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
         super().close()
 
@@ -97,15 +96,13 @@ class JournalHandler(logging.Handler):
             yield "GPUTUI_GPU", uuid
 
     def _send(self, data: bytes) -> None:
+        """Send a datagram; what is too long for one is sent as a sealed file in memory, as sd_journal_send(3) does."""
         try:
             self._socket.sendto(data, self._path)
+            return
         except OSError as error:
             if error.errno not in {errno.EMSGSIZE, errno.ENOBUFS}:
                 raise
-            self._send_in_file(data)
-
-    def _send_in_file(self, data: bytes) -> None:
-        """Send what is too long for a datagram as a sealed file in memory, as sd_journal_send(3) does."""
         fd = os.memfd_create("gputui-log", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             with os.fdopen(os.dup(fd), "wb") as file:

@@ -23,7 +23,6 @@ from gputui.tui.preferences import Preferences
 if TYPE_CHECKING:
     from gputui.ports import GpuProbe
 
-
 _HINT = "gputui top prints one picture, gputui serve schedules without a screen"
 _TERMINAL = "/dev/tty"
 
@@ -160,10 +159,10 @@ _LOOK_EVERY = 1.0
 def end_with_parent() -> None:
     """End this process within two seconds of its parent's end, however busy or stuck it is."""
     parent = os.getppid()
-    threading.Thread(target=_watch, args=(parent,), name="gputui-orphan", daemon=True).start()
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_EVERY)
+        os._exit(0)
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_EVERY)
-    os._exit(0)
+    threading.Thread(target=watch, name="gputui-orphan", daemon=True).start()
