@@ -25,7 +25,7 @@ from gputui.domain.edit import Edit
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
-from gputui.domain.policy.eligible_wait import asks_for_more
+from gputui.domain.policy.waits import asks_for_more
 from gputui.domain.state import JobState
 from gputui.domain.units import local_time, quoted
 from gputui.engine.actions.job_changes import check_editable

@@ -20,7 +20,7 @@ from gputui.cli.output import print_json
 from gputui.cli.replay_report import Variant
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError
-from gputui.domain.policy.durations import LONGEST
+from gputui.domain.policy.planning_context import LONGEST
 from gputui.domain.settings import PolicySettings
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, parse_time_span, plural

@@ -18,8 +18,8 @@ from gputui.cli.session import Session
 from gputui.cli.table import TextColumn
 from gputui.config import value_of_text
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.policy.effective_settings import effective_settings
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings
+from gputui.domain.snapshot import effective_settings
 from gputui.domain.text import fit, plain
 from gputui.domain.units import format_duration, plural
 

@@ -207,7 +207,7 @@ def _story(view: WindowView) -> str:
 
 
 def _standing_line(session: Session, snapshot: Snapshot) -> Iterator[str]:
-    from gputui.domain.policy.effective_settings import effective_policy
+    from gputui.domain.snapshot import effective_policy
 
     priority = effective_policy(session.options.settings.policy, snapshot.controls).standing_priority
     if priority is not None:

@@ -241,7 +241,7 @@ def check_gpus(submissions: Iterable[Submission], backend: DirectBackend, where:
     gpus = backend.known_gpus()
     if not gpus:
         return
-    from gputui.domain.policy.gpus.match import shortage  # only where the GPUs are known
+    from gputui.domain.policy.gpus.placement import shortage  # only where the GPUs are known
 
     for spec in asking:
         if lack := shortage(spec.gpus, gpus):

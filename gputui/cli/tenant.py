@@ -23,7 +23,7 @@ from gputui.domain.units import format_duration, quoted
 from gputui.request import job_values
 
 if TYPE_CHECKING:
-    from gputui.domain.policy.tenant_usage import TenantUsage
+    from gputui.domain.policy.queue_order import TenantUsage
 
 MAX_WEIGHT = 1_000_000
 MAX_COUNT = 2**31 - 1
@@ -81,7 +81,7 @@ def set_(session: Session, /, name: str, clear: bool, quiet: bool, **given: str 
 @pass_session
 def list_(session: Session, as_json: bool) -> None:
     """List the tenants: weight, use of their caps, fair share F and GPU time used."""
-    from gputui.domain.policy.tenant_usage import tenant_usage  # the policy is not needed to set
+    from gputui.domain.policy.queue_order import tenant_usage  # the policy is not needed to set
 
     with session.backend() as backend:
         snapshot = backend.snapshots().read()

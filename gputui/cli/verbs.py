@@ -26,7 +26,7 @@ from gputui.domain.action import (
 from gputui.domain.cause import signal_name
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.dependency import cancelled_with
+from gputui.domain.policy.waits import cancelled_with
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain

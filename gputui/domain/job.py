@@ -121,7 +121,7 @@ class Job(Struct, frozen=True, weakref=True):
     announced_end_at: datetime | None = None
     """The `ended_at` that was announced to hooks."""
     waited: tuple[Waited, ...] = ()
-    """Eligible waits that ended by a hold, an attempt or a change of priority; `policy.eligible_wait` adds them up."""
+    """Eligible waits that ended by a hold, an attempt or a change of priority; `policy.waits` adds them up."""
     waiting_since: datetime | None = None
     """Start of the wait after those; None: the submission."""
     suspended: bool = False

@@ -18,7 +18,7 @@ from gputui.domain.host import HostSample
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
-from gputui.domain.settings import Settings, TenantSettings, Window
+from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.state import Reason
 
 
@@ -277,3 +277,23 @@ class ServerView(Struct, frozen=True):
 
 EMPTY = Snapshot()
 """Snapshot without any data, so that callers need no None."""
+
+
+def effective_settings(settings: Settings, controls: Controls) -> Settings:
+    """Return the effective settings; the same object if nothing is overridden."""
+    policy = effective_policy(settings.policy, controls)
+    return settings if policy is settings.policy else replace(settings, policy=policy)
+
+
+def effective_policy(policy: PolicySettings, controls: Controls) -> PolicySettings:
+    """Return the effective policy."""
+    if not (controls.reservations or controls.tenants or controls.standing):
+        return policy
+    tenants = {tenant.name: tenant for tenant in (*policy.tenants, *controls.tenants)}
+    standing = controls.standing.priority if controls.standing else policy.standing_priority
+    return replace(
+        policy,
+        tenants=tuple(tenants.values()),
+        reservations=(*policy.reservations, *controls.reservations),
+        standing_priority=standing,
+    )

@@ -14,12 +14,11 @@ from gputui.domain.gpu import GpuSample, GpuState, GpuView, HealthCode, ProbeCod
 from gputui.domain.job import Job
 from gputui.domain.job_changes import Update
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.durations import LONGEST
-from gputui.domain.policy.effective_settings import effective_policy
 from gputui.domain.policy.fairshare import UsageLedger, fair_share_factor, usage_ratios
+from gputui.domain.policy.planning_context import LONGEST
 from gputui.domain.policy.reasons import gated_jobs
 from gputui.domain.settings import Settings, TenantSettings
-from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.snapshot import Node, Snapshot, effective_policy
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
 from gputui.metrics import families

@@ -10,7 +10,7 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.cause import CauseCode
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.durations import run_kind
+from gputui.domain.policy.planning_context import run_kind
 from gputui.domain.state import JobState
 from gputui.replay.trace import Ran, TraceJob, rebased
 

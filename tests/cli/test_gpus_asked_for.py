@@ -9,7 +9,7 @@ from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.gpu import Gpu
 from gputui.domain.job_spec import GpuRequest
-from gputui.domain.policy.gpus.match import shortage
+from gputui.domain.policy.gpus.placement import shortage
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, gpu, uuid
 

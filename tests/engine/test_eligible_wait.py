@@ -12,8 +12,7 @@ from gputui.domain.action import EditJobs, Hold, Release, Requeue
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.edit import Edit
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.dependency import Dependencies
-from gputui.domain.policy.eligible_wait import eligible_wait
+from gputui.domain.policy.waits import Dependencies, eligible_wait
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
 from gputui.domain.state import JobState
 from tests.engine.world import World

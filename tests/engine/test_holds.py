@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from gputui.domain.action import Hold, Release, SetPriority
 from gputui.domain.audit import Actor
 from gputui.domain.job_spec import Submission
-from gputui.domain.policy.dependency import Dependencies
-from gputui.domain.policy.eligible_wait import eligible_since, eligible_wait
+from gputui.domain.policy.waits import Dependencies, eligible_since, eligible_wait
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from tests.factories import NOW, FakeClock, spec

@@ -26,9 +26,9 @@ from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Placed, Placing, Waited
 from gputui.domain.job_spec import Submission
-from gputui.domain.policy.effective_settings import effective_policy
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
+from gputui.domain.snapshot import effective_policy
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions

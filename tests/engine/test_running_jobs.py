@@ -16,7 +16,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job_spec import LimitWarning
-from gputui.domain.policy.durations import Durations
+from gputui.domain.policy.planning_context import Durations
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, StoreSettings
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions

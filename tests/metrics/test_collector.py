@@ -22,7 +22,7 @@ from gputui.domain.job_spec import GpuRequest
 from gputui.domain.kept_data import BackupRecord
 from gputui.domain.policy.fairshare import fair_share_factor
 from gputui.domain.policy.plan import plan
-from gputui.domain.policy.tenant_usage import tenant_usage
+from gputui.domain.policy.queue_order import tenant_usage
 from gputui.domain.settings import HookSettings, MetricsSettings, PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import Controls, Node, Notice, Snapshot, Usage
 from gputui.domain.state import JobState

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import Drain, GpuState
 from gputui.domain.gpu_names import index_ranges
-from gputui.domain.policy.durations import DurationSource
+from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow
 from gputui.domain.policy.whatif import Shift
 from gputui.domain.text import width

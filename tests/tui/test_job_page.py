@@ -14,7 +14,7 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.gpu import GpuView, Health, HealthCode
 from gputui.domain.gpu_history import GpuHistory
 from gputui.domain.job import Job
-from gputui.domain.policy.durations import DurationSource, Planned
+from gputui.domain.policy.planning_context import DurationSource, Planned
 from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.messages import ExitChoice

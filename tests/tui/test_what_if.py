@@ -18,7 +18,7 @@ from gputui.cli.main import run
 from gputui.domain.action import DrainGpus, SetPriority
 from gputui.domain.gpu import Drain
 from gputui.domain.policy import timeline as policy
-from gputui.domain.policy.durations import DurationSource
+from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, Timeline
 from gputui.domain.policy.whatif import Comparison, change_of, compared, what_if
 from gputui.domain.settings import PolicySettings, Settings, Window

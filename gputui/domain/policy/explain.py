@@ -10,9 +10,8 @@ from msgspec import Struct
 from gputui.domain.job import Job
 from gputui.domain.job_spec import CLASSES, JobId, whole_class
 from gputui.domain.policy.decide import is_unsatisfiable
-from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.lanes import ScoreTerms, level, score_terms
-from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.policy.planning_context import DurationSource, PlanningContext
 from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob, order_queue, usage_by_tenant
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import Settings

@@ -12,11 +12,11 @@ from msgspec import Struct
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, RunningJob
 from gputui.domain.policy.decide import can_decide, decide, next_settling
-from gputui.domain.policy.dependency import ArrayTally, Dependencies
 from gputui.domain.policy.gpus.placement import SOON
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.queue_order import QueuedJob, queue_lanes
+from gputui.domain.policy.waits import ArrayTally, Dependencies
 from gputui.domain.runs import Run as Elements
 from gputui.domain.runs import Spans, joined_spans
 

@@ -17,13 +17,13 @@ from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, Placement
 from gputui.domain.job_spec import JobId, runtime_name
 from gputui.domain.policy.decide import Outcome, decide
-from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.forecast import Reach, expected_starts
 from gputui.domain.policy.gpus.engine import EngineSupport, engine_support
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.queue_order import OrderCache, OrderedQueue, order_queue
 from gputui.domain.policy.reasons import Gated, Reasons
 from gputui.domain.policy.retry import JITTER, FastFailureGuard
+from gputui.domain.policy.waits import Dependencies
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Leader, Snapshot, WindowView
 from gputui.domain.state import PendingReason, Reason, utc_moment

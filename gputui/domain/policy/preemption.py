@@ -18,9 +18,8 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import CLASSES, JobId, whole_class
-from gputui.domain.policy.backfill import BackfillReservation, QueueHead, gpus_kept_for_others
 from gputui.domain.policy.cluster_state import ClusterState, release_gpus
-from gputui.domain.policy.decide import decide
+from gputui.domain.policy.decide import BackfillReservation, QueueHead, decide, gpus_kept_for_others
 from gputui.domain.policy.gpus.placement import SETTLING, SOON, GpuIndex, choose, gpu_masks
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot

@@ -15,14 +15,12 @@ from gputui.domain import runs as arrays
 from gputui.domain.gpu import GpuState, GpuView, HealthCode
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.backfill import BackfillReservation, gpus_needed
 from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow
-from gputui.domain.policy.decide import Outcome, Refusal, Refused, is_unsatisfiable
-from gputui.domain.policy.durations import DurationSource
+from gputui.domain.policy.decide import BackfillReservation, Outcome, Refusal, Refused, gpus_needed, is_unsatisfiable
 from gputui.domain.policy.gpus.availability import UNANSWERED
 from gputui.domain.policy.gpus.placement import Ask, GpuBit, GpuIndex, size
 from gputui.domain.policy.lanes import LaneKey, Waiting
-from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.policy.planning_context import DurationSource, PlanningContext
 from gputui.domain.policy.preemption import describe_preemption, was_preempted
 from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob
 from gputui.domain.state import PendingReason, Reason, utc_moment

@@ -13,10 +13,9 @@ from msgspec import Struct
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import RunningJob
-from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.forecast import Reach, expected_runs
 from gputui.domain.policy.plan import StartDecision, decide_starts
-from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.policy.planning_context import DurationSource, PlanningContext
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 

@@ -28,9 +28,8 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.dependency import Dependencies
-from gputui.domain.policy.eligible_wait import keep_wait
 from gputui.domain.policy.timeline import BarKind, Timeline, timeline
+from gputui.domain.policy.waits import Dependencies, keep_wait
 from gputui.domain.runs import Spans, spans_of
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot

@@ -15,10 +15,9 @@ from gputui.domain.entries import new_entries, numbered
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
-from gputui.domain.policy.dependency import has_failed
-from gputui.domain.policy.effective_settings import effective_policy
+from gputui.domain.policy.waits import has_failed
 from gputui.domain.settings import PolicySettings
-from gputui.domain.snapshot import Controls
+from gputui.domain.snapshot import Controls, effective_policy
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
 from gputui.domain.units import plural

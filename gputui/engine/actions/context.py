@@ -17,9 +17,8 @@ from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobSpec
-from gputui.domain.policy.effective_settings import effective_policy
 from gputui.domain.settings import PolicySettings, SchedulerSettings
-from gputui.domain.snapshot import Controls
+from gputui.domain.snapshot import Controls, effective_policy
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.ports import Clock, JobStore, Transaction
 

@@ -25,10 +25,9 @@ from gputui.domain.action import (
 )
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain
-from gputui.domain.policy.effective_settings import effective_policy
 from gputui.domain.policy.reservations import check_conflicts, check_times
 from gputui.domain.settings import PolicySettings, TenantSettings, Window
-from gputui.domain.snapshot import Controls
+from gputui.domain.snapshot import Controls, effective_policy
 from gputui.domain.submit_action import Done
 from gputui.engine.actions.context import ActionContext, DrainChange, PauseChange, UndoableChange
 from gputui.ports import Transaction

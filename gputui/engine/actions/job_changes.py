@@ -21,8 +21,7 @@ from gputui.domain.edit import Edit, check_suits_state, differs
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job, Placed
 from gputui.domain.job_spec import JobId, JobSpec
-from gputui.domain.policy.dependency import Dependencies
-from gputui.domain.policy.eligible_wait import keep_wait
+from gputui.domain.policy.waits import Dependencies, keep_wait
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids
 from gputui.domain.units import format_duration

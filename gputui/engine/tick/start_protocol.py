@@ -31,10 +31,10 @@ from gputui.domain.job import Job, Placement
 from gputui.domain.job_spec import JobId
 from gputui.domain.log_errors import TAIL, find_error_line
 from gputui.domain.log_fields import about
-from gputui.domain.policy.eligible_wait import end_wait
 from gputui.domain.policy.gpus import out_of_memory
 from gputui.domain.policy.gpus.out_of_memory import find_sign, may_have_run_out
 from gputui.domain.policy.retry import again, conclude
+from gputui.domain.policy.waits import end_wait
 from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
 from gputui.domain.state import JobState
 from gputui.domain.swept import spec_at

@@ -15,9 +15,9 @@ from gputui.domain.container import ContainerRecord
 from gputui.domain.job import Job, Stopping
 from gputui.domain.job_spec import JobId
 from gputui.domain.log_fields import about
-from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.preemption import grace_of
 from gputui.domain.policy.retry import cancel_cause, conclude, requeued
+from gputui.domain.policy.waits import Dependencies
 from gputui.domain.state import JobState
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.snapshot_builder import QueueView

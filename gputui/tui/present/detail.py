@@ -17,7 +17,7 @@ from gputui.domain.cluster import ENGINES
 from gputui.domain.gpu_history import STEP
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.durations import DurationSource, Planned
+from gputui.domain.policy.planning_context import DurationSource, Planned
 from gputui.domain.queue_columns import elapsed, gpus_wanted
 from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot

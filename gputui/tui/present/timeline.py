@@ -14,7 +14,7 @@ from gputui.domain.entries import Entries
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.durations import DurationSource
+from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline
 from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot

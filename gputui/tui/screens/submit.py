@@ -20,7 +20,7 @@ from gputui.domain.cluster import Capability
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
-from gputui.domain.policy.gpus.match import shortage
+from gputui.domain.policy.gpus.placement import shortage
 from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.submit_action import SubmitJobs

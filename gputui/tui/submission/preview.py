@@ -17,7 +17,7 @@ from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.explain import why_never
-from gputui.domain.policy.gpus.match import suitable_gpus
+from gputui.domain.policy.gpus.placement import suitable_gpus
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.timeline import Timeline, timeline

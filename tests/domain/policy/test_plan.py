@@ -15,10 +15,10 @@ from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView, Health, HealthCode
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import GpuRequest
-from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.gpus.availability import UNANSWERED
-from gputui.domain.policy.gpus.match import suitable_gpus
+from gputui.domain.policy.gpus.placement import suitable_gpus
 from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.policy.planning_context import Durations
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot

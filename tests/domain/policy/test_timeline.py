@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from gputui.domain.action import Hold, Release, Requeue, ResumeGpus, SetPriority
 from gputui.domain.gpu import Drain, GpuState, Holder
 from gputui.domain.job import ArrayRef
-from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.plan import plan
+from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline, timeline
 from gputui.domain.policy.whatif import Shift, SnapshotChange, change_of, compared, what_if
 from gputui.domain.settings import PolicySettings, Settings, Window

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from gputui.domain.edit import Edit
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
-from gputui.domain.policy.dependency import Dependencies
-from gputui.domain.policy.eligible_wait import asks_for_more, eligible_since, eligible_wait, end_wait, keep_wait
+from gputui.domain.policy.waits import Dependencies, asks_for_more, eligible_since, eligible_wait, end_wait, keep_wait
 from gputui.domain.state import JobState
 from tests.factories import GIB, NOW, job, spec
 
