@@ -260,7 +260,14 @@ class Connection:
             if patient and self._last_error and not self._is_near and time.monotonic() < self._closed_until:
                 raise type(self._last_error)(self._last_error.what, hint=self._last_error.hint)
             kept = self._idle.pop().client if self._idle else None
-        return self._still_answering(kept) if kept else self._connect()
+        if kept is None:
+            return self._connect()
+        try:
+            self.check_listening()
+        except RuntimeUnavailableError:
+            kept.close()
+            raise
+        return kept
 
     def check_listening(self) -> None:
         """Raise RuntimeUnavailableError if a local engine accepts no connections, because it is stopping.
@@ -272,15 +279,6 @@ class Connection:
                 _check_listening(self._endpoint)
         except OSError as error:
             raise self.lost(error) from error
-
-    def _still_answering(self, kept: EngineClient) -> EngineClient:
-        """Return the kept client if the engine still listens."""
-        try:
-            self.check_listening()
-        except RuntimeUnavailableError:
-            kept.close()
-            raise
-        return kept
 
     def _connect(self) -> EngineClient:
         from gputui.runtime.docker.transport import EngineClient

@@ -153,7 +153,7 @@ class ContainerCache:
             return ()
         wanted = set(labelled_gpus(mine["Labels"]))
         return tuple(
-            _rival(each)
+            ContainerRecord(each["Id"], 0, 0, state_of(each["State"]), labelled_gpus(each["Labels"]))
             for each in listed
             if each["Labels"].get(STORE) != self._store_id
             and wanted.intersection(labelled_gpus(each["Labels"]))
@@ -222,11 +222,6 @@ class ContainerCache:
 
 def _may_have_run(client: APIClient, inspected: EngineJson) -> bool:
     return state_of(inspected["State"]["Status"]) is ContainerState.CREATED and not never_ran(client, inspected)
-
-
-def _rival(summary: EngineJson) -> ContainerRecord:
-    """Return a partial record of another store's container, from the list."""
-    return ContainerRecord(summary["Id"], 0, 0, state_of(summary["State"]), labelled_gpus(summary["Labels"]))
 
 
 def _init_cause(client: APIClient, inspected: EngineJson) -> Cause | None:

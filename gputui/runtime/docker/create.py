@@ -91,19 +91,12 @@ def host_fields(options: ContainerOptions) -> dict[str, Any]:
 
 def _capabilities(options: ContainerOptions) -> tuple[list[str], list[str]]:
     """Return the capabilities added and dropped, with the names and in the order of docker's client."""
-    added, dropped = ({_capability(name) for name in names} for names in (options.cap_add, options.cap_drop))
+    asked = (map(str.upper, names) for names in (options.cap_add, options.cap_drop))
+    added, dropped = (
+        {name if name == "ALL" or name.startswith("CAP_") else f"CAP_{name}" for name in names} for names in asked
+    )
     kept = {"ALL"} if "ALL" in dropped else dropped - added
     return sorted({"ALL"} if "ALL" in added else added), sorted(kept)
-
-
-def _capability(name: str) -> str:
-    name = name.upper()
-    return name if name == "ALL" or name.startswith("CAP_") else f"CAP_{name}"
-
-
-def unmasked(options: ContainerOptions) -> dict[str, Any]:
-    """Return empty lists of masked and read-only paths if system paths are not to be masked."""
-    return {"MaskedPaths": [], "ReadonlyPaths": []} if _UNMASKED in options.security_opt else {}
 
 
 def other_devices(options: ContainerOptions) -> list[dict[str, Any]]:
@@ -350,7 +343,9 @@ def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings
     cpus, cpu_notes = _cpus(options, facts)
     account = None if launch.run_as is None else container_user(options.user, launch.run_as, options.group_add)
     env, env_notes = _env(launch, facts, account.account if account else None)
-    host = _given(_host(launch, facts, settings) | {"NanoCpus": cpus}) | unmasked(options)
+    host = _given(_host(launch, facts, settings) | {"NanoCpus": cpus})
+    if _UNMASKED in options.security_opt:
+        host |= {"MaskedPaths": [], "ReadonlyPaths": []}
     if account is not None:
         host |= _given({"GroupAdd": list(account.groups)}) | _powerless(account, host)
     body: dict[str, Any] = {

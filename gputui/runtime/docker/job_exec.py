@@ -212,7 +212,10 @@ class DockerExec:
     def processes(self, container_id: str) -> tuple[ProcessRow, ...]:
         """Return its processes, sampled from /proc for a local engine, else from the engine's ps."""
         told = self._connection.call(lambda client: _top(client, container_id))
-        if not self._is_here():
+        if self._runs_here is None:
+            info = self._connection.call(lambda client: client.info())
+            self._runs_here = is_local(self._connection, info)
+        if not self._runs_here:
             return told
         seen = {row.pid: row for row in self._sampler.sample(row.pid for row in told)}
         return tuple(seen.get(row.pid, row) for row in told)
@@ -271,13 +274,6 @@ class DockerExec:
 
     def _call(self, ask: Callable[[APIClient], Any]) -> Any:
         return self._connection.call(ask)
-
-    def _is_here(self) -> bool:
-        """Return whether the engine runs on this machine; determined once."""
-        if self._runs_here is None:
-            info = self._connection.call(lambda client: client.info())
-            self._runs_here = is_local(self._connection, info)
-        return self._runs_here
 
     def close(self) -> None:
         self._connection.close()
