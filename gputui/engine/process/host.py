@@ -78,12 +78,6 @@ def _close(adapters: Adapters) -> None:
         runtime.close()
 
 
-def _monitored(runtimes: Mapping[str, Runtime], monitor: Monitor) -> Mapping[str, Runtime]:
-    if monitor is NO_MONITOR:
-        return runtimes
-    return {name: monitored(runtime, monitor) for name, runtime in runtimes.items()}
-
-
 class Extras(Struct, frozen=True):
     """Optional tasks of a host besides scheduling."""
 
@@ -322,7 +316,9 @@ class Host:
     def _scheduler(
         self, adapters: Adapters, pools: WorkerPools, waker: Waker, announcer: Announcer | None, monitor: Monitor
     ) -> Scheduler:
-        runtimes = _monitored(adapters.runtimes, monitor)
+        runtimes = adapters.runtimes
+        if monitor is not NO_MONITOR:
+            runtimes = {name: monitored(runtime, monitor) for name, runtime in runtimes.items()}
         return Scheduler(
             Ports(self._store, runtimes, adapters.probe, self._clock, monitor),
             self._settings,

@@ -42,15 +42,10 @@ def shift_times(context: TickContext, now: datetime, boot: BootTime) -> None:
             after = _corrected(before, now, boot)
             if before.state.is_active and after is not before:
                 transaction.put(after)
-                _tell(before, after)
+                if by := after.attempts[-1].clock_moved - before.attempts[-1].clock_moved:
+                    text = "job %d: the clock was set by %.0f s, its time limit continues"
+                    log.warning(text, after.id, by.total_seconds(), extra=about(after.id))
     context.refresh()
-
-
-def _tell(before: Job, after: Job) -> None:
-    by = after.attempts[-1].clock_moved - before.attempts[-1].clock_moved
-    if by:
-        text = "job %d: the clock was set by %.0f s, its time limit continues"
-        log.warning(text, after.id, by.total_seconds(), extra=about(after.id))
 
 
 def _corrected(job: Job, now: datetime, boot: BootTime) -> Job:

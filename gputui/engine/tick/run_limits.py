@@ -168,7 +168,9 @@ class IdleJobs:
             watch = self._watches.setdefault(key, IdleWatch(job, boot))
             self._look(job, key, watch, boot.seconds)
             if watch.is_idle:
-                stops[job.id] = _cause(job)
+                gpus = " and no use of its GPUs" if job.gpus else ""
+                words = f"idle for {format_duration(job.spec.idle_timeout)}: no output, no input{gpus} (--idle-timeout)"
+                stops[job.id] = Cause(CauseCode.TIME_LIMIT, words)
         begin_stops(self._context, stops, now)
 
     def _look(self, job: Job, key: AttemptKey, watch: IdleWatch, seconds: float) -> None:
@@ -181,12 +183,6 @@ class IdleJobs:
         if observer is not None and container_id is not None and seconds - watch.asked_at >= watch.pause:
             watch.asked_at = seconds
             self._reader.read(observer.runtime, key, container_id)
-
-
-def _cause(job: Job) -> Cause:
-    gpus = " and no use of its GPUs" if job.gpus else ""
-    idle = format_duration(job.spec.idle_timeout)
-    return Cause(CauseCode.TIME_LIMIT, f"idle for {idle}: no output, no input{gpus} (--idle-timeout)")
 
 
 class IdleGpus:

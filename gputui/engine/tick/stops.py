@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container import ContainerRecord
 from gputui.domain.job import Job, Stopping
 from gputui.domain.job_spec import JobId
 from gputui.domain.log_fields import about
@@ -143,7 +142,10 @@ def cancel_unsatisfiable(store: JobStore, queue: QueueView, now: datetime) -> No
     with store.transaction() as transaction:
         while hopeless := _unsatisfiable(QueueView(transaction.jobs(), in_history=queue.in_history)):
             for job, why in hopeless:
-                transaction.put(_cancelled(job, why, now))
+                log.info("job %s is cancelled: %s", job.shown_id, why, extra=about(job.id))
+                cause = Cause(CauseCode.DEPENDENCY_NEVER_MET, why)
+                after = job.to(JobState.CANCELLED, cause=cause, ended_at=now, cancel_requested=False)
+                transaction.put(after)
 
 
 def _unsatisfiable(queue: QueueView) -> list[tuple[Job, str]]:
@@ -152,12 +154,6 @@ def _unsatisfiable(queue: QueueView) -> list[tuple[Job, str]]:
         return []
     dependencies = Dependencies.of(queue.all_jobs)
     return [(job, why) for job in waiting if (why := dependencies.never_met(job))]
-
-
-def _cancelled(job: Job, why: str, now: datetime) -> Job:
-    log.info("job %s is cancelled: %s", job.shown_id, why, extra=about(job.id))
-    cause = Cause(CauseCode.DEPENDENCY_NEVER_MET, why)
-    return job.to(JobState.CANCELLED, cause=cause, ended_at=now, cancel_requested=False)
 
 
 def carry_out_suspensions(context: TickContext, now: datetime) -> None:
@@ -189,14 +185,7 @@ def _carry_out(context: TickContext, job: Job, now: datetime) -> None:
                 transaction.put(current.with_attempt(suspended_at=now) if job.suspended else _woken(current, now))
         context.refresh()
     if job.suspended != record.is_suspended:
-        _stop_or_wake(context, job, record)
-
-
-def _stop_or_wake(context: TickContext, job: Job, record: ContainerRecord) -> None:
-    observer = context.observer_of(job)
-    assert observer is not None
-    key = (job.id, job.attempts[-1].number)
-    context.workers.set_suspended(observer.runtime, key, record.id, is_suspended=job.suspended)
+        context.workers.set_suspended(observer.runtime, key, record.id, is_suspended=job.suspended)
 
 
 def _woken(job: Job, now: datetime) -> Job:

@@ -113,14 +113,12 @@ def _state(row: GpuRow, room: int) -> Cell:
 def _held(row: GpuRow, room: int) -> Cell:
     """Return the state if it says more than a running job, holders, and why the GPU is slowed down."""
     state = gpu_state_words(row)
-    parts = [part for part in (with_dots(holder_parts(row, room - width_of(state) - 1 if state else room)),) if part]
-    if slowed := slowed_cell(row.view.current):
-        parts.append(slowed)
-    if not parts:
+    who = _who(row, room - width_of(state) - 1 if state else room)
+    if not who:
         return state
     if row.view.state is GpuState.FREE and row.view.drain is None:  # it is reserved, or has a harmless fault
-        return with_dots(parts)
-    return (*state, (" ", DIM), *with_dots(parts)) if state else with_dots(parts)
+        return who
+    return (*state, (" ", DIM), *who) if state else who
 
 
 def gpu_state_words(row: GpuRow) -> Cell:
@@ -302,11 +300,6 @@ def _marked(row: GpuRow, name: str, unit: str, room: int) -> Cell:
     return cell(shown, judged.style if judged.is_loud else DIM)
 
 
-def _power_limit(row: GpuRow, room: int) -> Cell:
-    value = power_limit_of(row)
-    return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM)
-
-
 def _time(row: GpuRow, room: int) -> Cell:
     """Return for how long its job has run, with the limit if there is room, or since when it is in foreign use."""
     if row.now is not None and not row.is_held and (since := row.view.foreign_since):
@@ -325,14 +318,9 @@ def _time_bar(row: GpuRow, room: int) -> Cell:
     return () if share is None else progress_bar(share, room)
 
 
-def _clock(row: GpuRow, room: int) -> Cell:
-    value = row.view.sample.sm_clock if row.view.sample else None
-    return cell(UNKNOWN if value is None else f"{value}MHz", DIM)
-
-
-def _fan(row: GpuRow, room: int) -> Cell:
-    value = row.view.sample.fan if row.view.sample else None
-    return cell(UNKNOWN if value is None else f"{value * 100:.0f}%", DIM)
+def _plain_figure(row: GpuRow, name: str, form: str) -> Cell:
+    value = getattr(row.view.sample, name) if row.view.sample else None
+    return cell(UNKNOWN if value is None else form.format(value), DIM)
 
 
 _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
@@ -354,9 +342,9 @@ _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
     "memory": _memory,
     "temperature": lambda row, room: _marked(row, "temperature", "°", room),
     "power": lambda row, room: _marked(row, "power", "W", room),
-    "power_limit": _power_limit,
-    "clock": _clock,
-    "fan": _fan,
+    "power_limit": lambda row, room: cell(UNKNOWN if (value := power_limit_of(row)) is None else f"{value:.0f}W", DIM),
+    "clock": lambda row, room: _plain_figure(row, "sm_clock", "{}MHz"),
+    "fan": lambda row, room: _plain_figure(row, "fan", "{:.0%}"),
 }
 _FIGURES = frozenset({"percent", "memory", "temperature", "power", "clock", "fan"})
 _READINGS = _FIGURES | {"history", "load", "memory_bar"}

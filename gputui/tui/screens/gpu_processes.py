@@ -75,7 +75,9 @@ class GpuProcessTable(LineTable[str]):
     def show(self, rows: Sequence[GpuProcessRow], order: ProcessOrder, empty: Cell) -> None:
         """Show these rows."""
         self._rows = {row.key: row for row in rows}
-        columns = tuple(column for column in PROCESS_VIEW_COLUMNS if column.key != "sm" or _any_share(rows))
+        columns = tuple(
+            column for column in PROCESS_VIEW_COLUMNS if column.key != "sm" or any(row.sm is not None for row in rows)
+        )
         is_changed, self._order, self._shown_columns = (
             (order, columns) != (self._order, self._shown_columns),
             order,
@@ -109,10 +111,6 @@ class GpuProcessTable(LineTable[str]):
         """Sort by the column whose title is clicked."""
         if event.y == self.head - 1 and (column := self.column_at(event.x)):
             self.post_message(TitleClicked(column.key))
-
-
-def _any_share(rows: Sequence[GpuProcessRow]) -> bool:
-    return any(row.sm is not None for row in rows)
 
 
 _OTHERS, _STEP = 4, 6

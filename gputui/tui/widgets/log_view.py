@@ -312,14 +312,10 @@ def log_states(reading: LogModel, follower: LogFollower, *, is_over: bool) -> li
         said.append((f"{reading.buffer.skipped:,} lines skipped", AMBER))
     if follower.error and reading.buffer.end > reading.buffer.first:
         said.append((plain(follower.error, 200), RED))
-    said += [(word, DIM) for word, is_on in _looks(reading) if is_on]
-    return said
-
-
-def _looks(reading: LogModel) -> tuple[tuple[str, bool], ...]:
     painter = reading.painter
-    no_times = painter.shows_stamps and not painter.is_stamped
-    return ("wrapped", painter.wraps), ("no timestamps", no_times)
+    looks = (("wrapped", painter.wraps), ("no timestamps", painter.shows_stamps and not painter.is_stamped))
+    said += [(word, DIM) for word, is_on in looks if is_on]
+    return said
 
 
 _KEYS_SHOWN = tuple(
