@@ -219,7 +219,6 @@ def decode_job(job_id: JobId, document: Document, spec: JobSpec | None = None) -
 
 
 def decode_recurring(recurring: JobId, document: Document) -> RecurringJob:
-    """Return the recurring job of a document; raises StoreFormatError."""
     return _decode(document, RecurringJob, f"recurring job {recurring}", recurring)
 
 
@@ -237,7 +236,6 @@ def decode_controls(document: Document) -> Controls:
 
 
 def decode_audit(document: Document) -> AuditEntry:
-    """Return the audit entry of a document; raises StoreFormatError."""
     return _decode(document, AuditEntry, "audit")
 
 
@@ -378,5 +376,4 @@ def decode_recurring_table(
 
 
 def no_recurring(recurring: JobId) -> NotFoundError:
-    """Return the error for an unknown id."""
     return NotFoundError(f"there is no recurring job {recurring}", hint="gputui cron list")

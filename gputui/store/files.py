@@ -190,7 +190,6 @@ def store_error(error: OSError, path: Path) -> StoreError:
 
 
 def stamp_of(status: os.stat_result) -> FileStamp:
-    """Return the stamp of a file."""
     return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 

@@ -158,7 +158,6 @@ class HistoryFiles(Struct):
         return max((row.runs[-1].end - 1 if row.runs else row.id for row in rows), default=0)
 
     def spans(self) -> Spans:
-        """Return the ids of all jobs."""
         rows = [row for path in month_files(self.directory, "history") for row in self._rows(path)]
         runs = (row.runs or (Run(row.id, 0, 1),) for row in rows)
         return joined_spans((run.id, run.end) for each in runs for run in each)
@@ -238,7 +237,6 @@ class HistoryFiles(Struct):
 
 
 def job_line(job_id: int, document: Document) -> bytes:
-    """Return the line of a job."""
     runs = list(map(list, runs_in(document)))
     return msgspec.json.encode(_HistoryLine(id=job_id, runs=runs, schema=SCHEMA, job=document)) + b"\n"
 

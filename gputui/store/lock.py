@@ -48,7 +48,6 @@ class ChangeWatch:
             raise OSError(error, "inotify_add_watch", str(path))
 
     def fileno(self) -> int:
-        """Return the descriptor, for an event loop."""
         return self.fd
 
     def clear(self) -> None:
@@ -58,7 +57,6 @@ class ChangeWatch:
                 os.read(self.fd, 1 << 16)
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self.fd)
 
 
@@ -86,7 +84,6 @@ def holder_of(fd: int) -> str:
 
 
 def log_waiting(sentence: str) -> None:
-    """Log that a writer waits."""
     import logging  # rarely needed
 
     logging.getLogger(__name__).warning("%s", sentence)
@@ -123,7 +120,6 @@ class StoreLock(Struct, eq=False):
 
     @property
     def is_mine(self) -> bool:
-        """Return whether the calling thread holds it."""
         return self._owner == threading.get_ident()
 
     @contextmanager
@@ -165,7 +161,6 @@ class StoreLock(Struct, eq=False):
             return ChangeWatch(Path(f"/proc/self/fd/{self.fd}"))  # this same file, even if another one has its name now
 
     def close(self) -> None:
-        """Close the side file."""
         with self._threads:
             if self._fd is not None:
                 os.close(self._fd)

@@ -86,7 +86,6 @@ MIGRATIONS: Mapping[int, Callable[[Tables], None]] = {1: _priority_in_full, 2: _
 
 
 def journal_path(snapshot: Path, generation: int) -> Path:
-    """Return the path of the journal of a generation."""
     return snapshot.with_name(f"{snapshot.name}.wal.{generation}")
 
 
@@ -181,7 +180,6 @@ def _parsed(data: bytes, path: Path, kind: type[AnyMeta]) -> tuple[AnyMeta, Tabl
 
 
 def new_store_id() -> str:
-    """Return a random id for a new queue."""
     return "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(12))
 
 

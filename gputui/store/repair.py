@@ -85,7 +85,6 @@ class DamagedLine(Struct, frozen=True):
     """True if a newer gputui wrote it."""
 
     def finding(self, path: Path) -> Finding:
-        """Return the line as a finding."""
         return Finding(f"{path.name}, line {self.number}, byte {self.start}", self.why)
 
 
@@ -443,7 +442,6 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _attempts_over(document: Document) -> int:
-    """Return the number of ended attempts of a job."""
     return sum(1 for attempt in document.get("attempts", ()) if attempt.get("ended_at"))
 
 

@@ -330,7 +330,6 @@ def _is_short(state: LoadedQueue, record: WriteRecord | None) -> bool:
 
 
 def _read_from(fd: int, position: int) -> bytes:
-    """Return the bytes from this position to the end of the file."""
     parts = []
     while part := os.pread(fd, 1 << 26, position):
         parts.append(part)
@@ -373,7 +372,6 @@ class Rescue(msgspec.Struct):
 
 
 def rescue_paths(snapshot: Path) -> list[Path]:
-    """Return the paths of all rescue files."""
     return sorted(path for path in snapshot.parent.glob(f"{snapshot.name}.rescue.*") if path.suffix[1:].isdigit())
 
 

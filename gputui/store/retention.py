@@ -167,7 +167,6 @@ class Trimmer(Struct):
 
 
 def line_files(directory: Path, settings: StoreSettings) -> tuple[LineFiles, LineFiles]:
-    """Return the files of history and audit log."""
     history = KeepLimits(settings.history_max_age, settings.history_max_size)
     audit = KeepLimits(settings.audit_max_age, settings.audit_max_size)
     return (

@@ -144,7 +144,6 @@ class JournalStorage(Storage):
         raise _not_by_tinydb()
 
     def close(self) -> None:
-        """Close all files."""
         with self.memory:
             self.replica.close()
         self.unreadable_jobs = tuple  # or the store and its storage would keep one another
@@ -267,19 +266,15 @@ class JournalStorage(Storage):
                 new.replace(path)
                 self.replica.rebase(meta, stamp)
 
-        write_snapshot(self._path, meta, self._with_raw(state), self._access, place)
+        tables, keys = state.tables, set(self.unreadable_jobs())
+        if keys:  # as the bytes that were stored
+            raw = raw_documents(self._path, journal_path(self._path, old), JOBS, keys)
+            tables = {**tables, JOBS: {**tables[JOBS], **raw}}
+        write_snapshot(self._path, meta, tables, self._access, place)
         self._leave_record(self.replica.state, durably=True)
         folded = journal_path(self._path, old)
         with os_errors(folded):
             folded.unlink(missing_ok=True)
-
-    def _with_raw(self, state: LoadedQueue) -> Tables:
-        """Return the tables with undecodable jobs as the bytes that were stored."""
-        keys = set(self.unreadable_jobs())
-        if not keys:
-            return state.tables
-        raw = raw_documents(self._path, journal_path(self._path, state.meta.generation), JOBS, keys)
-        return {**state.tables, JOBS: {**state.tables[JOBS], **raw}}
 
     def _begin(self) -> LoadedQueue:
         """Refresh the replica, and make the journal ready to append to."""
@@ -324,10 +319,6 @@ class JournalStorage(Storage):
             for path in _leftovers(self._path):
                 with os_errors(path):
                     path.unlink(missing_ok=True)
-
-    def make_first(self, meta: Meta) -> None:
-        """Write an empty queue; the caller holds the lock."""
-        begin_queue(self._path, meta, {JOBS: {}}, self._access, self.lock.fd, caps_waiting=False)
 
     def begin_journal(self, meta: Meta) -> None:
         """Create the journal of a snapshot that was put here without one."""

@@ -42,12 +42,12 @@ from gputui.store.codec import (
     runs_in,
     without_ids,
 )
-from gputui.store.files import QUEUE, open_directory
+from gputui.store.files import QUEUE, FileAccess, open_directory
 from gputui.store.history import HistoryFiles, latest, submission_entries
 from gputui.store.lock import ChangeWatch, StoreLock, log_waiting
 from gputui.store.queue_files import JournalEntry, Meta, lock_path, new_store_id, read_meta
 from gputui.store.retention import Trimmer, ended_at, jobs_to_archive, month_of
-from gputui.store.storage import JournalDB, JournalStorage, check_not_orphaned
+from gputui.store.storage import JournalDB, JournalStorage, begin_queue, check_not_orphaned
 from gputui.store.warrants import Warrants
 
 if TYPE_CHECKING:
@@ -214,9 +214,9 @@ class TinyJobStore:
         """Recurring jobs that could not be decoded, by key."""
         storage.migrating = migrating
         storage.unreadable_jobs = self._unreadable_jobs
-        self._store_id = self._open()
+        self._store_id = self._open(access)
 
-    def _open(self) -> str:
+    def _open(self, access: FileAccess) -> str:
         """Return the store's id, creating the queue if there is none."""
         found = read_meta(self._path)
         if found is not None:
@@ -231,7 +231,7 @@ class TinyJobStore:
                 else:
                     check_not_orphaned(self._path)
                     meta = Meta(generation=1, next_id=self._history.highest_id() + 1, store_id=new_store_id())
-                    self.storage.make_first(meta)
+                    begin_queue(self._path, meta, {JOBS: {}}, access, self.storage.lock.fd, caps_waiting=False)
         self.storage.remove_leftovers(meta.generation)
         return meta.store_id
 

@@ -47,7 +47,6 @@ class Warrants(Struct):
         return bool(self.state.stat().st_mode & _OTHERS_WRITE)
 
     def owner(self) -> int:
-        """Return the uid of the state directory's owner."""
         return self.state.stat().st_uid
 
     def issue(self, spec: JobSpec, store_id: str, uid: int) -> str:
