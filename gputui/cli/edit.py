@@ -126,7 +126,11 @@ class _Changes(Struct, frozen=True):
     ) -> _Changes:
         """Return the change that options and words ask for; raise InputError for nothing at all without a terminal."""
         asked = {name: value for name, value in given.items() if value not in (None, (), False)}
-        in_editor = editor or _is_bare(image, unset, words, asked)
+        is_bare = not (editor or asked or unset or words or image is not None)
+        if is_bare and not (sys.stdin.isatty() and sys.stdout.isatty()):
+            hint = "such as --priority 70; on a terminal the job opens in $EDITOR"
+            raise InputError("no change given", where="edit", hint=hint)
+        in_editor = editor or is_bare
         return cls(with_elements(session, asked), unset, image, words, in_editor)
 
     def edit_of(self, job: Job, by: Submitter) -> Edit:
@@ -196,38 +200,22 @@ def _change(name: str, was: str, now: str, at: datetime) -> str:
     option = name.replace("_", "-")
     if was == now:  # another value behind the same mask
         return option
-    was, now = (_clock(text, at) if name == "begin" else _short(text) for text in (was, now))
+    if name == "begin":
+        was, now = (local_time(datetime.fromisoformat(text), at) if text else "" for text in (was, now))
+    else:
+        was, now = (text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..." for text in (was, now))
     return f"{option} {now or 'none'} (was {was})" if was else f"{option} {now or 'none'}"
 
 
-def _clock(text: str, now: datetime) -> str:
-    return local_time(datetime.fromisoformat(text), now) if text else ""
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-
-
-def _is_bare(image: str | None, unset: tuple[str, ...], words: tuple[str, ...], asked: Mapping[str, Any]) -> bool:
-    """Return whether to open the editor because no option is given; raise InputError without a terminal."""
-    if asked or unset or words or image is not None:
-        return False
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        hint = "such as --priority 70; on a terminal the job opens in $EDITOR"
-        raise InputError("no change given", where="edit", hint=hint)
-    return True
-
-
 def _changed(before: Draft, asked: Mapping[str, Any], unset: tuple[str, ...]) -> dict[str, str]:
-    after = {**before, **{_unset_name(name): "" for name in unset}}
+    after = dict(before)
+    for text in unset:
+        name = text.removeprefix("--").replace("-", "_")
+        if name not in BY_NAME:
+            hint = "write one as time-limit or env"
+            raise InputError(f"{quoted(text)} is not an option", where="--unset", hint=hint)
+        after[name] = ""
     return {**after, **{name: _text(BY_NAME[name], value, after.get(name, "")) for name, value in asked.items()}}
-
-
-def _unset_name(text: str) -> str:
-    name = text.removeprefix("--").replace("-", "_")
-    if name not in BY_NAME:
-        raise InputError(f"{quoted(text)} is not an option", where="--unset", hint="write one as time-limit or env")
-    return name
 
 
 def _text(key: JobOption, value: Any, before: str) -> str:

@@ -11,7 +11,7 @@ from gputui.cli import readings, table
 from gputui.cli.output import gpu_json, host_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.entries import Names
-from gputui.domain.gpu import Drain, GpuState, GpuView, HealthCode, Holder, short_names
+from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder, short_names
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
@@ -100,7 +100,8 @@ def story(view: GpuView, names: Names = NO_NAMES) -> str:
     parts = [_holder(holder, job_id, at) for holder, job_id in zip(view.holders, ids, strict=False)]
     says_all = view.health.code is HealthCode.OK or view.state is GpuState.ALLOCATED
     parts += [] if view.holders and says_all else [view.why]
-    parts += [_draining(view.drain)] if view.drain and "drained by" not in view.why else []
+    if view.drain and "drained by" not in view.why:
+        parts.append(f"drained by {view.drain.by}" + (f": {view.drain.reason}" if view.drain.reason else ""))
     parts += [f"no job may join: {view.closed}"] if view.sharers and view.closed else []
     if view.idle_since and view.current:
         parts.append(f"idle for {format_duration(view.current.sampled_at - view.idle_since)}")
@@ -110,10 +111,6 @@ def story(view: GpuView, names: Names = NO_NAMES) -> str:
     age = format_duration(view.age) if view.stale and view.age is not None else ""
     parts += [f"read {age} ago"] if age and f"{age} old" not in view.why else []
     return "; ".join(dict.fromkeys(filter(None, parts)))
-
-
-def _draining(drain: Drain) -> str:
-    return f"drained by {drain.by}" + (f": {drain.reason}" if drain.reason else "")
 
 
 def _holder(holder: Holder, job_id: str, at: datetime | None) -> str:

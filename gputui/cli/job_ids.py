@@ -133,15 +133,12 @@ def _elements(queue: Queue, named: Named, arrays: _Arrays | None = None) -> Iter
     array = named.ids[0]
     places = (queue.arrays() if arrays is None else arrays).get(array, {})
     if not places.keys() >= set(named.indices):
-        places = {**_places(queue.history(), array), **places}
+        past = {job.array.index: job.id for job in queue.history() if job.array and job.array.id == array}
+        places = {**past, **places}
     for index in named.indices:
         if index not in places:
             raise _none(queue, array, index)
         yield places[index]
-
-
-def _places(jobs: Iterable[Job], array: JobId) -> dict[int, JobId]:
-    return {job.array.index: job.id for job in jobs if job.array and job.array.id == array}
 
 
 def _none(queue: Queue, array: JobId, index: int) -> NotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.cause import signal_name
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job import ArrayRef, Job
-from gputui.domain.job_spec import Interactive, JobId, JobSpec, LimitWarning
+from gputui.domain.job_spec import JobId, JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec, sweep_values
@@ -101,7 +102,8 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "name", job.name
     yield "comment", job.spec.comment
     yield "state", str(job.state) + (" (cancel requested)" if job.cancel_requested else "") + _suspended(job)
-    yield _why_label(job), queue.why(job, snapshot)
+    over = "result" if job.state is JobState.COMPLETED else "ended by" if job.state.is_terminal else ""
+    yield over or ("now" if job.state.is_active else "reason"), queue.why(job, snapshot)
     yield "exit code", job.exit_code
     yield "tenant", job.spec.tenant
     yield "submitted", f"{_local(job.submitted_at)} by {job.submitted_by}"
@@ -152,14 +154,6 @@ def _states(array: ArrayRef, snapshot: Snapshot) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def _why_label(job: Job) -> str:
-    if job.state is JobState.COMPLETED:
-        return "result"
-    if job.state.is_terminal:
-        return "ended by"
-    return "now" if job.state.is_active else "reason"
-
-
 def _end(job: Job) -> str | None:
     """Return when its time limit ends the job, and when the warning signal is sent."""
     if job.limit_at is None:
@@ -179,16 +173,10 @@ def warning_words(warning: LimitWarning) -> str:
     return f"{signal_name(warning.number)} {format_duration(warning.before)} before the limit"
 
 
-def _streams(interactive: Interactive) -> str:
-    """Return `a terminal, input`, or `output alone`."""
-    words = (["a terminal"] if interactive.tty else []) + (["input"] if interactive.stdin else [])
-    return ", ".join(words) or "output alone"
-
-
 def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     options, gpus = spec.options, spec.gpus
     yield "image", spec.image or "none: a process of the host"
-    yield "command", " ".join(map(_shell_word, spec.command))
+    yield "command", shlex.join(spec.command)
     yield "GPUs", queue.request_word(gpus)
     yield "GPU memory", format_size(gpus.memory) + (", shared" if gpus.share else "") if gpus.memory else None
     yield "GPU model", gpus.model
@@ -196,7 +184,9 @@ def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     yield "time limit", format_duration(spec.time_limit) if spec.time_limit else None
     yield "warning", warning_words(spec.warning) if spec.warning else None
     yield "idle timeout", format_duration(spec.idle_timeout) if spec.idle_timeout else None
-    yield "interactive", _streams(spec.interactive) if spec.interactive else None
+    if spec.interactive:
+        streams = ["a terminal"] * spec.interactive.tty + ["input"] * spec.interactive.stdin
+        yield "interactive", ", ".join(streams) or "output alone"
     yield "retries", f"{spec.retries}, after {format_duration(spec.backoff)}" if spec.retries else None
     yield "retry on", ", ".join(spec.retry_on)
     yield "GPU memory step", format_size(spec.gpu_memory_step) if spec.gpu_memory_step else None
@@ -248,9 +238,3 @@ def _telemetry(attempt: Attempt, measured: Measured | None) -> Iterator[tuple[st
 
 def _local(at: datetime | None) -> str | None:
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z}" if at else None
-
-
-def _shell_word(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)

@@ -79,17 +79,13 @@ def _words(job: Job, made: Plan, snapshot: Snapshot, options: Options, now: date
     left = format_duration(at - now)
     if reason and reason.mentions(at):
         return f"should start in {left}: {why}"
-    return f"should start at {_clock(at, now)}, in {left}" + (f": {why}" if why else "")
+    here = at.astimezone()
+    clock = f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %d %b %H:%M}"
+    return f"should start at {clock}, in {left}" + (f": {why}" if why else "")
 
 
 def _on(snapshot: Snapshot, gpus: Sequence[str]) -> str:
     return f" on {gpu_names(snapshot, gpus)}" if gpus else ""
-
-
-def _clock(at: datetime, now: datetime) -> str:
-    """Return the local time, with the day unless it is today."""
-    here = at.astimezone()
-    return f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %d %b %H:%M}"
 
 
 def print_shifts(session: Session, backend: DirectBackend, change: SnapshotChange, first: str = "") -> None:
@@ -139,11 +135,16 @@ def fates(snapshot: Snapshot, changed: Snapshot, ids: Iterable[JobId]) -> dict[J
 def lines(snapshot: Snapshot, shifts: Iterable[Shift], fates: Mapping[JobId, str] = MappingProxyType({})) -> list[str]:
     """Return a line for each job that would start at another time, or not at all."""
     names = Names(snapshot.jobs)
-    found = [
-        f"{names.shown(shift.job_id):>6}  {fit(plain(names.get(shift.job_id, 'the new job')), 24)}  "
-        f"{_before(shift):>19} -> {fates.get(shift.job_id) or _time(shift.after):<19}  {_by(shift)}".rstrip()
-        for shift in shifts
-    ]
+    found = []
+    for shift in shifts:
+        by, before = "", "runs now" if shift.is_stopped else _time(shift.before)
+        if shift.before is not None and shift.after is not None:
+            is_later = shift.after > shift.before
+            by = f"{format_duration(abs(shift.after - shift.before))} {'later' if is_later else 'earlier'}"
+        found.append(
+            f"{names.shown(shift.job_id):>6}  {fit(plain(names.get(shift.job_id, 'the new job')), 24)}  "
+            f"{before:>19} -> {fates.get(shift.job_id) or _time(shift.after):<19}  {by}".rstrip()
+        )
     return [f"{'ID':>6}  {'NAME':<24}  {'STARTS':>19} -> {'WOULD START':<19}", *found] if found else []
 
 
@@ -175,16 +176,5 @@ def reasons(changed: Snapshot, jobs: Iterable[Job], settings: Settings, now: dat
     return told
 
 
-def _before(shift: Shift) -> str:
-    return "runs now" if shift.is_stopped else _time(shift.before)
-
-
 def _time(at: datetime | None) -> str:
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S}" if at else "not known"
-
-
-def _by(shift: Shift) -> str:
-    if shift.before is None or shift.after is None:
-        return ""
-    by = format_duration(abs(shift.after - shift.before))
-    return f"{by} {'later' if shift.after > shift.before else 'earlier'}"

@@ -94,18 +94,15 @@ def read_draft(path: Path, by: Submitter) -> dict[str, str]:
         for name, value in table.items()
         if _many(name)
     }
-    draft |= {name: _one(value, f"{place}.{name}") for name, value in table.items() if not _many(name)}
+    for name, value in table.items():
+        if not _many(name):
+            flag = "yes" if value else ""
+            draft[name] = flag if isinstance(value, bool) else option_texts(value, f"{place}.{name}")[0]
     return filled_texts(draft)
 
 
 def _many(name: str) -> bool:
     return name == "command" or (name in BY_NAME and BY_NAME[name].kind in {OptionKind.MANY, OptionKind.PAIRS})
-
-
-def _one(value: object, where: str) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    return option_texts(value, where)[0]
 
 
 _BESIDES = ("image", "host", "command")
@@ -128,13 +125,10 @@ def tables(path: str) -> list[tuple[dict[str, Any], str]]:
     if not isinstance(jobs, list) or not jobs:
         raise InputError("expected at least one [[job]] table", where=f"{path}: job")
     places = [f"{path}: job[{number}]" for number in range(1, len(jobs) + 1)]
-    return [(_table(table, place), place) for table, place in zip(jobs, places, strict=True)]
-
-
-def _table(table: object, place: str) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise InputError("expected a table", where=place, hint="write [[job]]")
-    return table
+    for table, place in zip(jobs, places, strict=True):
+        if not isinstance(table, dict):
+            raise InputError("expected a table", where=place, hint="write [[job]]")
+    return list(zip(jobs, places, strict=True))
 
 
 def _job(table: dict[str, Any], place: str, submitter: Submitter) -> Submission:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from textwrap import shorten
 
 from gputui.cli.checks import CheckLevel, DoctorCheck, fail, ok, warn
-from gputui.domain.gpu import Gpu, GpuSample, Health, HealthCode, ProbeCode, ProbeReading
+from gputui.domain.gpu import Gpu, GpuSample, HealthCode, ProbeCode, ProbeReading
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.units import format_duration, format_size, plural
 
@@ -127,13 +127,9 @@ def _of_gpu(gpu: Gpu, sample: GpuSample) -> Iterator[DoctorCheck]:
     if health.is_schedulable:
         yield warn(name, text, "Jobs still start on it.", repair)
     else:
-        yield fail(name, text, "No job starts on it.", f"{_drain(gpu, health)}\n{repair}")
-
-
-def _drain(gpu: Gpu, health: Health) -> str:
-    """Return the command that keeps jobs off this GPU until it is repaired."""
-    reason = shlex.quote(shorten(health.text, 60, placeholder=" …"))
-    return f"gputui drain {gpu.index} --reason {reason}    # until it is repaired"
+        reason = shlex.quote(shorten(health.text, 60, placeholder=" …"))
+        drain = f"gputui drain {gpu.index} --reason {reason}    # until it is repaired"
+        yield fail(name, text, "No job starts on it.", f"{drain}\n{repair}")
 
 
 def _usable(reading: ProbeReading) -> list[tuple[Gpu, GpuSample]]:

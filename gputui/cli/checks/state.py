@@ -210,12 +210,9 @@ def of_sources(
     for source, keys in ignored:
         why = f"{site} sets policy, store, runtime and hooks for every scheduler."
         hint = f"remove them from {source}, or have the site allow them at the top of {site}:\n"
-        hint += f"overridable = [{', '.join(_quoted(key) for key in keys)}]"
+        quoted = ", ".join(f'"{key}"' for key in keys)
+        hint += f"overridable = [{quoted}]"
         yield warn("settings", f"{source}: ignored {', '.join(keys)}", why, hint)
-
-
-def _quoted(key: str) -> str:
-    return f'"{key}"'
 
 
 _NAMED = 8
@@ -289,7 +286,8 @@ def of_readings(nodes: Iterable[Node], probe: str) -> Iterator[DoctorCheck]:
         yield ok("readings", f"of the GPUs of {plural(read, 'node')}")
     why = "Their GPUs are shown as the engine has allocated them, without load, memory and faults."
     for words, names in _by_reason(unread).items():
-        yield warn("readings", f"no readings of {_listed(names)}: {words}", why, _hint(words))
+        hint = next((hint for part, hint in _HINTS.items() if part in words), "")
+        yield warn("readings", f"no readings of {_listed(names)}: {words}", why, hint)
 
 
 def of_settings(settings: Settings) -> Iterator[DoctorCheck]:
@@ -310,10 +308,6 @@ def _by_reason(nodes: Iterable[Node]) -> dict[str, list[str]]:
         words = "it is down" if node.probe.code is ProbeCode.NO_PROBE else node.probe.text.removeprefix(_NO_READINGS)
         found.setdefault(words.replace(node.name, "NODE"), []).append((node.name, words))
     return {group[0][1] if len(group) == 1 else words: [name for name, _ in group] for words, group in found.items()}
-
-
-def _hint(words: str) -> str:
-    return next((hint for part, hint in _HINTS.items() if part in words), "")
 
 
 def _listed(names: list[str]) -> str:
