@@ -164,7 +164,7 @@ class Attendance:
         """Return the job when an attempt starts or the job has ended. Raises Leaving when the user leaves."""
         while True:
             job = self._job()
-            if wait.has_ended(job) or (self._may_attach(job) and self._is_new(job)):
+            if wait.has_ended(job) or self._is_there(job):
                 return job
             snapshot, now = self._backend.snapshots().read(), bootstrap.clock().now()
             start = snapshot.expected_starts.get(job.id)
@@ -180,14 +180,12 @@ class Attendance:
             changes.wait(time.monotonic() + _SHOWN_EVERY, signals.fileno())
             self._obey(signals)
 
-    def _may_attach(self, job: Job) -> bool:
-        """Return whether an attempt is there: one of a cluster is only reached while the engine says that it runs."""
+    def _is_there(self, job: Job) -> bool:
+        """Return whether a new attempt is there: one of a cluster only while the engine says that it runs."""
         attempt = job.attempt
-        return job.state is JobState.RUNNING or (job.state.is_active and attempt is not None and not attempt.node)
-
-    def _is_new(self, job: Job) -> bool:
-        attempt = job.attempt
-        return attempt is not None and not attempt.is_over and attempt.number not in self._was_attached
+        if attempt is None or attempt.is_over or attempt.number in self._was_attached:
+            return False
+        return job.state is JobState.RUNNING or (job.state.is_active and not attempt.node)
 
     def _obey(self, signals: Signals) -> None:
         """Leave on a signal while the job waits, and cancel the job if this command submitted it. Raises Leaving."""

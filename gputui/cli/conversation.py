@@ -208,7 +208,7 @@ class Conversation:
                     outcome = self._obey_signals() if self._signals.fileno() in ready else None
                     if outcome is not None:
                         return outcome
-                    if self._channel.has_pending or self._has_output(ready):
+                    if self._channel.has_pending or ready.get(self._channel.fileno(), 0) & ~select.POLLOUT:
                         parts = self._channel.receive()
                         if parts is None:
                             return Ending.ENDED
@@ -230,9 +230,6 @@ class Conversation:
         if not self._pending_input.is_full:
             others[self._input] = select.POLLIN
         return wait_for(self._channel, self._pending_input, others)
-
-    def _has_output(self, ready: Mapping[int, int]) -> bool:
-        return bool(ready.get(self._channel.fileno(), 0) & ~select.POLLOUT)
 
     def _send(self, ready: Mapping[int, int]) -> None:
         """Send a piece of the input if the command accepts it."""

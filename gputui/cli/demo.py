@@ -325,13 +325,11 @@ class Arrivals(threading.Thread):
         coming = coming_jobs(random.Random(7))
         while not self._stopped.wait(self._every):
             try:
-                if self._waiting() < MOST_WAITING:
+                jobs = self._store().jobs().values()
+                if sum(job.state is JobState.PENDING and not job.held for job in jobs) < MOST_WAITING:
                     self._actions.act(SubmitJobs((next(coming),)))
             except GputuiError:
                 continue
-
-    def _waiting(self) -> int:
-        return sum(job.state is JobState.PENDING and not job.held for job in self._store().jobs().values())
 
     def stop(self) -> None:
         """Stop, and wait for the current submission."""

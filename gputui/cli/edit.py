@@ -94,7 +94,8 @@ def command(
         edit = changes.edit_of(job, by)
         jobs = [each for each in chosen if each.state is JobState.PENDING or edit.suits_running] or chosen
         if dry_run:
-            _show(session, backend, jobs, edit)
+            backend.foresee(EditJobs(tuple(each.id for each in jobs), edit))
+            show_shifts(session, backend, EditJobs(tuple(job_id for each in jobs for job_id in each.ids), edit))
             return
         ids_edited = _edit_all(backend, job, jobs, edit, anyway=anyway)
         if as_json or not quiet:
@@ -142,7 +143,9 @@ class _Changes(Struct, frozen=True):
         if self.in_editor:
             from gputui.request.edits import Editor
 
-            hidden = {**drafts.env_values(job.spec), **dict(word.partition("=")[::2] for word in _env(after))}
+            words = drafts.split_words(after.get("env", ""), "--env")
+            typed = dict(word.partition("=")[::2] for word in words if "=" in word)
+            hidden = {**drafts.env_values(job.spec), **typed}
             head = (
                 f"Job {job.id} takes over the changes that you save in this file; leave it as it is to change nothing."
             )
@@ -230,12 +233,3 @@ def _text(key: JobOption, value: Any, before: str) -> str:
         known = {word.partition("=")[0]: word for word in drafts.split_words(before, key.option)}
         listed = [*{**known, **{word.partition("=")[0]: word for word in listed}}.values()]
     return shlex.join(listed)
-
-
-def _env(draft: Draft) -> tuple[str, ...]:
-    return tuple(word for word in drafts.split_words(draft.get("env", ""), "--env") if "=" in word)
-
-
-def _show(session: Session, backend: DirectBackend, jobs: Sequence[Job], edit: Edit) -> None:
-    backend.foresee(EditJobs(tuple(job.id for job in jobs), edit))
-    show_shifts(session, backend, EditJobs(tuple(job_id for job in jobs for job_id in job.ids), edit))

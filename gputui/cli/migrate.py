@@ -54,7 +54,7 @@ def command(
     """
     from gputui.bootstrap import clusters
 
-    with session.local_store() as store, clusters.migration(session.options, store) as migration:
+    with session.store(is_local=True) as store, clusters.migration(session.options, store) as migration:
         chosen = frozenset(flat(store, ids)) if ids else None
         check_known(store, chosen or ())
         moves = migration.plan(chosen) if dry_run else migration.run(chosen)

@@ -352,7 +352,9 @@ def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str])
         if refused:
             ignored.append((source, refused))
     found = [str(path) for path in (site, own) if path]
-    return LoadedSettings(_converted(tables, ", ".join(found) or "environment"), tuple(ignored))
+    source = ", ".join(found) or "environment"
+    converted = {table: _converted_table(table, keys, source) for table, keys in tables.items()}
+    return LoadedSettings(Settings(**converted), tuple(ignored))
 
 
 def _overridable(site: Path, tables: SettingsTables) -> frozenset[str]:
@@ -547,10 +549,6 @@ def _of_text(key: str, annotation: str, text: str, where: str) -> object:
             raise InputError("expected a number", where=where)
         value = float(text)
     return _read(key, annotation, value, where)
-
-
-def _converted(tables: dict[str, Any], source: str) -> Settings:
-    return Settings(**{table: _converted_table(table, keys, source) for table, keys in tables.items()})
 
 
 def _converted_table(table: str, keys: object, source: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -276,13 +276,11 @@ def env_file(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
         lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text at byte {error.start}", where=where) from error
-    return tuple(_env_lines(lines, where))
-
-
-def _env_lines(lines: Iterable[str], where: str) -> Iterator[tuple[str, str | None]]:
-    for number, line in enumerate(lines, 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield pair(line.lstrip().removesuffix("\r"), f"{where}, line {number}")
+    return tuple(
+        pair(line.lstrip().removesuffix("\r"), f"{where}, line {number}")
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    )
 
 
 def label(text: str, where: str) -> tuple[str, str | None]:

@@ -103,7 +103,10 @@ def value_of(draft: Draft, name: str) -> object:
     if not text:
         return None
     if name == "image":
-        return _image(text)
+        if re.search(r"\s", text):
+            hint = "write the command into the field below"
+            raise InputError("an image name has no blanks", where="image", hint=hint)
+        return docker_values.image(text, "image")
     if name == "command":
         return split_words(text, name)
     key = BY_NAME[name]
@@ -134,12 +137,6 @@ def split_words(text: str, where: str) -> tuple[str, ...]:
 def filled_texts(draft: Draft) -> dict[str, str]:
     """Return the texts that are not blank, in the order of the names."""
     return {name: text for name in (*NAMES, FURTHER) if (text := text_of(draft, name))}
-
-
-def _image(text: str) -> str:
-    if re.search(r"\s", text):
-        raise InputError("an image name has no blanks", where="image", hint="write the command into the field below")
-    return docker_values.image(text, "image")
 
 
 def _unmasked(listed: tuple[str, ...], key: JobOption) -> Iterator[str]:

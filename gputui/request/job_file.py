@@ -26,18 +26,13 @@ def draft_as_toml(draft: Draft, *, with_others: bool = False) -> str:
     """Return the job file; `with_others` adds a commented-out line for each unused key."""
     check_further(draft)
     texts = filled_texts(draft)
-    lines = ["[[job]]", *_head(texts)]
+    lines = ["[[job]]", f"image = {_toml_text(texts['image'])}" if "image" in texts else "host = true"]
+    lines += [f"command = {_list(_words(texts['command']))}"] if "command" in texts else []
     lines += [f"{name} = {_toml_value(name, text)}" for name, text in texts.items() if name in BY_NAME]
     if with_others:
         lines += ["", "# Further options:"]
         lines += [f"# {key.name} = {_example(key.kind)}  # {key.help}" for key in KEYS if key.name not in texts]
     return "\n".join(lines) + "\n"
-
-
-def _head(texts: Draft) -> Iterator[str]:
-    yield f"image = {_toml_text(texts['image'])}" if "image" in texts else "host = true"
-    if "command" in texts:
-        yield f"command = {_list(_words(texts['command']))}"
 
 
 def _toml_value(name: str, text: str) -> str:

@@ -273,7 +273,8 @@ def gpus(text: str, where: str) -> GpuRequest:
     last = ""
     for field in _split(any_text(text, where), where):
         key, equals, value = field.partition("=")
-        if not equals and _continues(last, key):
+        # shells remove the quotes that docker requires around a list
+        if not equals and (last == "device" or (last == "capabilities" and key in CAPABILITIES)):
             found[last].append(key)
             continue
         last = key if equals else "count"
@@ -321,16 +322,6 @@ def _split(text: str, where: str) -> list[str]:
     except csv.Error as error:
         raise InputError(f"{quoted(text)} is not a list of fields: {error}", where=where) from error
     return rows[0] if rows and rows[0] else [""]
-
-
-def _continues(last: str, word: str) -> bool:
-    """Return whether a bare word belongs to the list of `last`.
-
-    Shells remove the quotes that docker requires around it.
-    """
-    if last == "device":
-        return True
-    return last == "capabilities" and word in CAPABILITIES
 
 
 def _chosen(fields: dict[str, list[str]], where: str) -> GpuRequest:

@@ -94,7 +94,8 @@ def submission(
 
     `where` returns the name of a key for errors.
     """
-    command = _command(command, where("command"))
+    if sum(len(job_values.any_text(argument, where("command"))) for argument in command) > MAX_ARGUMENTS:
+        raise InputError("is longer than 1 MiB", where=where("command"))
     if image is None:
         if not command or not command[0]:
             raise InputError("a host job needs a command", where=where("command"))
@@ -145,12 +146,6 @@ def _check_places(spec: JobSpec, values: Mapping[str, Any], where: Callable[[str
                 sweeps.check_text(text, spec.sweep)
             except InputError as error:
                 raise InputError(error.what, where=where(key), hint=error.hint) from error
-
-
-def _command(command: tuple[str, ...], where: str) -> tuple[str, ...]:
-    if sum(len(job_values.any_text(argument, where)) for argument in command) > MAX_ARGUMENTS:
-        raise InputError("is longer than 1 MiB", where=where)
-    return command
 
 
 def _spec(

@@ -128,7 +128,8 @@ def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> DoctorCheck | None:
 def of_gpu_access(gpus: EngineGpus, host: EngineHost | None, service: EngineService = SYSTEM) -> DoctorCheck:
     """Check whether the engine can give GPUs to containers; `host` is None where its files cannot be read."""
     if gpus.mode == "cdi":
-        return ok(_NAME, f"by CDI: {_devices(gpus)}")
+        devices = ", ".join(gpus.cdi_devices or ()) or "the engine does not list its devices"
+        return ok(_NAME, f"by CDI: {devices}")
     if host is None:
         if gpus.nvidia_path is not None:
             return ok(_NAME, "runtime nvidia is registered; the engine's own files were not looked at")
@@ -139,10 +140,6 @@ def of_gpu_access(gpus: EngineGpus, host: EngineHost | None, service: EngineServ
     if gpus.nvidia_path is None:
         return _of_unregistered(host)
     return _of_registered(gpus, host)
-
-
-def _devices(gpus: EngineGpus) -> str:
-    return ", ".join(gpus.cdi_devices or ()) or "the engine does not list its devices"
 
 
 def _of_unregistered(host: EngineHost) -> DoctorCheck:
@@ -381,11 +378,8 @@ def process_behind(address: str) -> EngineProcess:
     with suppress(OSError):
         uid = (PROC / str(pid)).stat().st_uid
     home = variables.get("XDG_CONFIG_HOME") or (f"{variables['HOME']}/.config" if variables.get("HOME") else "")
-    return EngineProcess(pid, arguments, variables.get("PATH", ""), uid, _group_of(pid), home)
-
-
-def _group_of(pid: int) -> str:
-    return next((line.split(":", 2)[2] for line in reversed(_text(pid, "cgroup").splitlines())), "")
+    group = next((line.split(":", 2)[2] for line in reversed(_text(pid, "cgroup").splitlines())), "")
+    return EngineProcess(pid, arguments, variables.get("PATH", ""), uid, group, home)
 
 
 def _pid_files(url: str) -> tuple[Path, ...]:
