@@ -180,7 +180,10 @@ class Reasons(Mapping[JobId, Reason]):
         if refused.why in _QUOTAS:
             return Reason(PendingReason.QUOTA_EXCEEDED, self._quota(entry, refused))
         if self._blind:
-            return Reason(PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {self._blind}" + self._remedy(entry))
+            remedy = ""
+            if entry.job.spec.is_host and self._blind == UNANSWERED:
+                remedy = "; if this machine has no Docker, start the scheduler with --runtime process"
+            return Reason(PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {self._blind}{remedy}")
         self._times = []
         ask = entry.key.ask
         sign = ":" if ask.minimum == ask.maximum else ";"
@@ -192,12 +195,6 @@ class Reasons(Mapping[JobId, Reason]):
         if code is PendingReason.PRIORITY:
             text += f"; {plural(ahead, 'job')} ahead of it"
         return Reason(code, text, times)
-
-    def _remedy(self, entry: QueuedJob) -> str:
-        """Return how a host job can start on a machine without Docker."""
-        if not entry.job.spec.is_host or self._blind != UNANSWERED:
-            return ""
-        return "; if this machine has no Docker, start the scheduler with --runtime process"
 
     def _turn(self, entry: QueuedJob, refused: Refused, text: str) -> tuple[PendingReason, str]:
         """Return the code of a job that waits for GPUs, and its sentence, which begins with `text`."""

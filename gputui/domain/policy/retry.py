@@ -249,7 +249,9 @@ _END = {
 def _free_retry(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -> Job:
     attempt = job.attempts[-1]
     if cause.code in _BROKE_ITS_GPUS:
-        job = job.evolve(avoid_gpus=tuple(dict.fromkeys((*job.avoid_gpus, *_at_fault(cause, attempt)))))
+        named = tuple(uuid for uuid in attempt.gpus if uuid in cause.gpus or uuid in cause.text)
+        at_fault = named or (attempt.gpus if len(attempt.gpus) == 1 else ())  # else no single GPU can be blamed
+        job = job.evolve(avoid_gpus=tuple(dict.fromkeys((*job.avoid_gpus, *at_fault))))
     failures = _infrastructure_failures(job)
     pause = backoff(DEFAULT_BACKOFF, failures, settings.backoff_cap, f"{job.id}:{len(job.attempts)}")
     waiting = again(job, at + pause, at)
@@ -257,12 +259,6 @@ def _free_retry(job: Job, cause: Cause, at: datetime, settings: SchedulerSetting
         return waiting
     reason = f"held after {plural(failures, 'start')} that the machine failed; the last: {cause.text}"
     return waiting.evolve(held=True, hold_reason=reason)
-
-
-def _at_fault(cause: Cause, attempt: Attempt) -> tuple[str, ...]:
-    """Return the attempt's GPUs that the cause names, or its only GPU; empty if no single GPU can be blamed."""
-    named = tuple(uuid for uuid in attempt.gpus if uuid in cause.gpus or uuid in cause.text)
-    return named or (attempt.gpus if len(attempt.gpus) == 1 else ())
 
 
 def _infrastructure_failures(job: Job) -> int:

@@ -82,14 +82,12 @@ class Dependencies(Struct, frozen=True):
             return None
         if self.unmet(job):
             return now
-        ends = (self._ended_at(job_id) for job_id in (*job.spec.after, *job.spec.after_any))
-        return min(now, max((end for end in ends if end is not None), default=job.submitted_at))
-
-    def _ended_at(self, job_id: JobId) -> datetime | None:
-        if tally := self.arrays.get(job_id):
-            return tally.ended_at
-        other = self.jobs.get(job_id)
-        return other.ended_at if other is not None else None
+        ends = []
+        for job_id in (*job.spec.after, *job.spec.after_any):
+            found = self.arrays.get(job_id) or self.jobs.get(job_id)
+            if found is not None and found.ended_at is not None:
+                ends.append(found.ended_at)
+        return min(now, max(ends, default=job.submitted_at))
 
     def awaited(self, job: Job) -> set[JobId]:
         """Return the jobs whose end it waits for; an array's id stands for its elements that have not ended."""

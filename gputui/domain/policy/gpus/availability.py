@@ -109,7 +109,10 @@ def gpu_views(evidence: Evidence, settings: SchedulerSettings, now: datetime) ->
     on_board: dict[str, set[JobId]] = {}
     for uuid, jobs in by_gpu.items():
         on_board.setdefault(boards.get(uuid, uuid), set()).update(job.id for job in jobs)
-    claims = _claims(evidence.foreign or (), evidence.reading.gpus)
+    claims: dict[str, tuple[ForeignContainer, ...]] = {}
+    for container in evidence.foreign or ():
+        for uuid in resolve_devices(container.devices, evidence.reading.gpus):
+            claims[uuid] = (*claims.get(uuid, ()), container)
     rows = [
         _view(
             gpu,
@@ -316,14 +319,6 @@ def process_owner(process: GpuProcess, evidence: Evidence) -> JobId | None:
         if process.attempt == f"{evidence.store_id}:{job.id}:{attempt.number}":
             return job.id
     return evidence.sessions.get(process.session) if process.session is not None else None
-
-
-def _claims(foreign: Iterable[ForeignContainer], gpus: tuple[Gpu, ...]) -> dict[str, tuple[ForeignContainer, ...]]:
-    claims: dict[str, tuple[ForeignContainer, ...]] = {}
-    for container in foreign:
-        for uuid in resolve_devices(container.devices, gpus):
-            claims[uuid] = (*claims.get(uuid, ()), container)
-    return claims
 
 
 def resolve_devices(devices: Iterable[str], gpus: tuple[Gpu, ...]) -> frozenset[str]:

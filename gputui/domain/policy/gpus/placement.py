@@ -163,10 +163,12 @@ _SWITCH = frozenset({NVLINK, "PIX", "PXB"})
 
 def node_layout(gpus: Sequence[Gpu]) -> NodeLayout:
     """Return the layout of the node's GPUs, with the groupings that distinguish some of them."""
-    everything = (1 << len(gpus)) - 1
+    everything, by_numa = (1 << len(gpus)) - 1, dict[int | None, int]()
+    for number, gpu in enumerate(gpus):
+        by_numa[gpu.numa_node] = by_numa.get(gpu.numa_node, 0) | 1 << number
     levels = (
         cliques(gpus, lambda kind: kind == NVLINK),
-        _by_numa(gpus),
+        tuple(by_numa.values()),
         cliques(gpus, lambda kind: kind in _SWITCH),
     )
     return NodeLayout(everything, tuple(level for level in levels if 1 < len(level) < len(gpus)))
@@ -186,13 +188,6 @@ def cliques(gpus: Sequence[Gpu], joins: Callable[[str], bool]) -> GpuGroups:
         groups.append(group)
         left &= ~group
     return tuple(groups)
-
-
-def _by_numa(gpus: Sequence[Gpu]) -> GpuGroups:
-    groups: dict[int | None, int] = {}
-    for number, gpu in enumerate(gpus):
-        groups[gpu.numa_node] = groups.get(gpu.numa_node, 0) | 1 << number
-    return tuple(groups.values())
 
 
 GpuBit: TypeAlias = tuple[int, int]
