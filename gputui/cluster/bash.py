@@ -21,6 +21,16 @@ _SPECIAL = re.compile(rf"[\x01-\x1f\\'{_UNSEEN}]")
 _CONTROL = re.compile(rf"[\x01-\x08\x0b-\x1f{_UNSEEN}]")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 """Names that a variable of bash can have."""
+_ELSEWHERE = frozenset(
+    {
+        *("cpus", "env", "labels", "log_driver", "log_opt", "memory", "no_init", "pids_limit", "publish"),
+        *("security_opt", "stop_timeout", "user"),
+    }
+)
+"""Options that are not passed on as they are."""
+_NAMES = {"volumes": "volume", "mounts": "mount", "ulimits": "ulimit"}
+_OURS = "gputui."
+_PROFILE = "seccomp="
 
 
 def word(text: str) -> str:
@@ -44,18 +54,6 @@ def array(name: str, words: Iterable[str]) -> str:
     """Return the assignment of an array, one quoted word on each line."""
     lines = [f"  {each}\n" for each in words]
     return f"{name}=(\n{''.join(lines)})\n" if lines else f"{name}=()\n"
-
-
-_ELSEWHERE = frozenset(
-    {
-        *("cpus", "env", "labels", "log_driver", "log_opt", "memory", "no_init", "pids_limit", "publish"),
-        *("security_opt", "stop_timeout", "user"),
-    }
-)
-"""Options that are not passed on as they are."""
-_NAMES = {"volumes": "volume", "mounts": "mount", "ulimits": "ulimit"}
-_OURS = "gputui."
-_PROFILE = "seccomp="
 
 
 def option_words(spec: JobSpec, settings: Settings) -> Iterator[str]:

@@ -19,6 +19,7 @@ from gputui.domain.telemetry import AttemptTelemetry
 _LASTS = timedelta(seconds=30)
 """Time after which idle GPUs that nobody has marked again are not marked any more."""
 _AGAIN = timedelta(seconds=10)
+_MOST_BYTES = 4 * 1024**2
 
 
 class TelemetryRecord(Struct, frozen=True):
@@ -98,9 +99,6 @@ class TelemetryRecords:
             return
         self._marked = IdleMarks(now, dict(gpus))
         write_whole(self._marks, msgspec.json.encode(self._marked))
-
-
-_MOST_BYTES = 4 * 1024**2
 
 
 class Told(Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
@@ -181,27 +182,20 @@ class ApiServer:
                     preload_content=is_read,
                 )
                 break
-            except (
-                ProtocolError
-            ) as error:  # the server may have closed an idle connection: all requests may be repeated
-                if is_last:
+            except ProtocolError as error:
+                if is_last:  # else the server may have closed an idle connection: all requests may be repeated
                     raise self._silent(error) from error
             except (HTTPError, OSError) as error:
                 raise self._silent(error) from error
         if response.status >= 300:
-            raise self._refusal(response)
+            data = b""
+            with suppress(HTTPError, OSError):
+                data = response.data
+            raise self._refused(response.status, data, response.reason or "")
         return response
 
     def _silent(self, error: Exception) -> ClusterUnavailableError:
         return ClusterUnavailableError(f"Kubernetes does not answer: {_words(error)}", where=self.place)
-
-    def _refusal(self, response: urllib3.BaseHTTPResponse) -> ClusterRefusedError | ClusterUnavailableError:
-        """Return the error for an answer that is no success."""
-        try:
-            data = response.data
-        except (HTTPError, OSError):
-            data = b""
-        return self._refused(response.status, data, response.reason or "")
 
     def _refused(self, status: int, data: bytes, reason: str = "") -> ClusterRefusedError | ClusterUnavailableError:
         words = _told(data) or reason or "no reason given"

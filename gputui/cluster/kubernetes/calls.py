@@ -10,6 +10,28 @@ from msgspec import Struct
 from gputui.domain.errors import InputError
 
 RBAC = "rbac.authorization.k8s.io"
+_LOOK = ("list", "watch")
+_OPEN = ("get", "create")
+"""Rights to open a stream: later releases ask for `create` even where the request is a GET."""
+ALL_JOBS = "all-jobs"
+OWN_JOBS = "own-jobs"
+ALL_PODS = "all-pods"
+OWN_PODS = "own-pods"
+NODES = "nodes"
+ALL_EVENTS = "all-events"
+OWN_EVENTS = "own-events"
+ALL_WORKLOADS = "all-workloads"
+OWN_WORKLOADS = "own-workloads"
+SUBMIT = "submit"
+CANCEL = "cancel"
+HOLD = "hold"
+LOGS = "logs"
+EXEC = "exec"
+ATTACH = "attach"
+HOLD_QUEUED = "hold-queued"
+CORDON = "cordon"
+_JOBS, _KUEUE = "batch", "kueue.x-k8s.io"
+_ONLY_OWN = "Only the {} of the user's namespace are shown."
 
 
 class ApiCall(Struct, frozen=True):
@@ -39,29 +61,6 @@ class ApiCall(Struct, frozen=True):
         group = f".{self.group}" if self.group else ""
         return f"{' and '.join(self.verbs)} {what}{group}"
 
-
-_LOOK = ("list", "watch")
-_OPEN = ("get", "create")
-"""Rights to open a stream: later releases ask for `create` even where the request is a GET."""
-ALL_JOBS = "all-jobs"
-OWN_JOBS = "own-jobs"
-ALL_PODS = "all-pods"
-OWN_PODS = "own-pods"
-NODES = "nodes"
-ALL_EVENTS = "all-events"
-OWN_EVENTS = "own-events"
-ALL_WORKLOADS = "all-workloads"
-OWN_WORKLOADS = "own-workloads"
-SUBMIT = "submit"
-CANCEL = "cancel"
-HOLD = "hold"
-LOGS = "logs"
-EXEC = "exec"
-ATTACH = "attach"
-HOLD_QUEUED = "hold-queued"
-CORDON = "cordon"
-_JOBS, _KUEUE = "batch", "kueue.x-k8s.io"
-_ONLY_OWN = "Only the {} of the user's namespace are shown."
 
 CALLS = (
     ApiCall(ALL_JOBS, _LOOK, _JOBS, "jobs", _ONLY_OWN.format("jobs"), is_wide=True),
@@ -133,6 +132,8 @@ def rbac(
 def _granted(
     kind: str, name: str, calls: list[ApiCall], subject: RbacSubject, namespace: str
 ) -> Iterator[dict[str, Any]]:
+    from gputui.cluster.kubernetes.manifest import dns_label
+
     place = {"namespace": namespace} if namespace else {}
     yield {
         "apiVersion": f"{RBAC}/v1",
@@ -143,7 +144,7 @@ def _granted(
     yield {
         "apiVersion": f"{RBAC}/v1",
         "kind": f"{kind}Binding",
-        "metadata": {"name": f"{name}-{_slug(subject)}"} | place,
+        "metadata": {"name": f"{name}-{dns_label(subject.name, subject.kind)}"} | place,
         "roleRef": {"apiGroup": RBAC, "kind": kind, "name": name},
         "subjects": [subject.manifest],
     }
@@ -157,10 +158,3 @@ def _rules(calls: list[ApiCall]) -> Iterator[Mapping[str, Any]]:
         verbs.setdefault((call.group, what), {}).update(dict.fromkeys(call.verbs))
     for (group, resource), names in verbs.items():
         yield {"apiGroups": [group], "resources": [resource], "verbs": list(names)}
-
-
-def _slug(subject: RbacSubject) -> str:
-    """Return a name for the binding of a subject."""
-    from gputui.cluster.kubernetes.manifest import dns_label
-
-    return dns_label(subject.name, subject.kind)

@@ -31,6 +31,11 @@ _LEAST = 10**11
 _ARRAYS = 1 << 30
 """Least number of an array: always ten digits; ids of its elements stay within 56 bits."""
 _MOST_INDEX = (1 << INDEX_BITS) - 2
+_DEADLINE = "DeadlineExceeded"
+_LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
+_NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
+_MOST_WORDS = 300
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def single_number(uid: str, salt: int = 0) -> JobId:
@@ -78,12 +83,6 @@ def _age(job: KubeJob) -> tuple[float, str]:
 
 def _hash(text: str, salt: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{text}#{salt}".encode()).digest()[:8], "big")
-
-
-_DEADLINE = "DeadlineExceeded"
-_LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
-_NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
-_MOST_WORDS = 300
 
 
 def told(*parts: str | None) -> str:
@@ -211,9 +210,6 @@ def _moment(at: datetime | None) -> float:
     return at.timestamp() if at else 0.0
 
 
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 class JobParts(Struct, frozen=True):
     """A job of Kubernetes with all that belongs to it."""
 
@@ -291,13 +287,10 @@ def _attempt(parts: JobParts, pod: KubePod | None, state: JobState, gpus: int) -
 
 def _spec(parts: JobParts, classes: Sequence[str]) -> JobSpec:
     """Return the spec as it was submitted from here, else what Kubernetes knows of it."""
-    if parts.known is None:
-        return _foreign_spec(parts.job, classes)
-    return replace(parts.known.submission.spec, tenant=plain(parts.job.metadata.namespace))
-
-
-def _foreign_spec(job: KubeJob, classes: Sequence[str]) -> JobSpec:
-    pod, meta = job.spec.template.spec, job.metadata
+    job, meta = parts.job, parts.job.metadata
+    if parts.known is not None:
+        return replace(parts.known.submission.spec, tenant=plain(meta.namespace))
+    pod = job.spec.template.spec
     main = pod.main(job.spec.template.metadata)
     words = (*(main.command or ()), *(main.args or ()))
     gpus = pod.gpus * max(1, job.spec.parallelism or 1)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKENS = ("BearerToken", "authorization")
 """Names under which releases of the client keep the token."""
+_CURRENT = re.compile(r"""["']?current-context["']?:\s*["']?([^"'\s,}]+)""")
+IN_CLUSTER = "in-cluster"
+"""Name of the place of a pod that reaches the server of its own cluster."""
 
 
 def connect(context: str | None, environ: Mapping[str, str], timeout: float, *, account: Path = _ACCOUNT) -> ApiServer:
@@ -88,11 +91,6 @@ def _authorization(configuration: Any) -> Callable[[], Mapping[str, str]]:
         return {"Authorization": token} if token else {}
 
     return headers
-
-
-_CURRENT = re.compile(r"""["']?current-context["']?:\s*["']?([^"'\s,}]+)""")
-IN_CLUSTER = "in-cluster"
-"""Name of the place of a pod that reaches the server of its own cluster."""
 
 
 def kubeconfig_of(environ: Mapping[str, str]) -> str:

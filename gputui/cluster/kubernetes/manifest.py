@@ -29,6 +29,31 @@ _HERE = frozenset(
 """Options with a counterpart, and those that mean nothing to a pod's user."""
 _NAMES = {"volumes": "volume", "mounts": "mount", "labels": "label", "ulimits": "ulimit"}
 _PULL = {"always": "Always", "missing": "IfNotPresent", "never": "Never"}
+_AS_IN_PODS = {
+    "network": frozenset({"default", "bridge"}),
+    "pid": frozenset[str](),
+    "ipc": frozenset({"private", "shareable"}),
+}
+"""Values that ask for what every pod has."""
+KEY = "gputui.key"
+"""Label with the key of the submission."""
+ARRAY, INDEX = "gputui.array", "gputui.index"
+"""Labels of an array's element: the key of the array, and the element's index."""
+NAME, COMMENT, SUBMITTER = "gputui.name", "gputui.comment", "gputui.user"
+"""Annotations for people. Whoever submits a job writes what she likes into them."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Kueue's label for the queue of a job."""
+GPU = "nvidia.com/gpu"
+_MEMORY = "nvidia.com/gpu.memory"
+"""Node label with the MiB of each GPU, set by NVIDIA's feature discovery."""
+_MIB = 1024**2
+_GPU_CHOICE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
+_LONGEST_LABEL = 63
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*(?::[A-Za-z0-9_./-]+)*", re.ASCII)
+_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null", "~"})
+"""Words that a reader may take for something else than a text."""
+_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufffe\uffff\ud800-\udfff]")
 
 
 def expandable(text: str) -> str:
@@ -136,14 +161,6 @@ class PodOptions:
         self._mounts.append({"name": name, "mountPath": target} | ({"readOnly": True} if is_fixed else {}))
 
 
-_AS_IN_PODS = {
-    "network": frozenset({"default", "bridge"}),
-    "pid": frozenset[str](),
-    "ipc": frozenset({"private", "shareable"}),
-}
-"""Values that ask for what every pod has."""
-
-
 def _source(spec: MountSpec) -> dict[str, Any] | None:
     """Return the volume of a mount; None if there is no counterpart."""
     if spec.kind == "bind":
@@ -156,23 +173,6 @@ def _source(spec: MountSpec) -> dict[str, Any] | None:
 
 def _is_id(text: str) -> bool:
     return text.isascii() and text.isdigit()
-
-
-KEY = "gputui.key"
-"""Label with the key of the submission."""
-ARRAY, INDEX = "gputui.array", "gputui.index"
-"""Labels of an array's element: the key of the array, and the element's index."""
-NAME, COMMENT, SUBMITTER = "gputui.name", "gputui.comment", "gputui.user"
-"""Annotations for people. Whoever submits a job writes what she likes into them."""
-QUEUE = "kueue.x-k8s.io/queue-name"
-"""Kueue's label for the queue of a job."""
-GPU = "nvidia.com/gpu"
-_MEMORY = "nvidia.com/gpu.memory"
-"""Node label with the MiB of each GPU, set by NVIDIA's feature discovery."""
-_MIB = 1024**2
-_GPU_CHOICE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
-_LONGEST_LABEL = 63
 
 
 def manifests(submission: Submission, key: str, settings: Settings) -> Iterator[dict[str, Any]]:
@@ -319,12 +319,6 @@ def label(text: str) -> str:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
-_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*(?::[A-Za-z0-9_./-]+)*", re.ASCII)
-_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null", "~"})
-"""Words that a reader may take for something else than a text."""
-_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufffe\uffff\ud800-\udfff]")
 
 
 def as_yaml(value: Mapping[str, Any]) -> str:

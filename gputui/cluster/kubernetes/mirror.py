@@ -43,6 +43,12 @@ _PATIENCE = 0.2
 _MOST_DELETED = 1000
 _CHANGE = json_decoder(KubeChange)
 _GONE = 410
+FRESH = 0.5
+"""Seconds for which a list is used as it is: most commands look once, and need no watch."""
+_MOST_GONE = 1000
+"""Number of pods that are remembered after they are gone."""
+_SILENCE = 10.0
+"""Seconds after which the server is asked whether it still answers: a watch is silent while nothing happens."""
 
 
 class Reflector(Generic[Item]):
@@ -223,14 +229,6 @@ def _is_later(new: KubeMeta, known: KubeMeta) -> bool:
     if new.resource_version.isdigit() and known.resource_version.isdigit():
         return int(new.resource_version) >= int(known.resource_version)
     return True
-
-
-FRESH = 0.5
-"""Seconds for which a list is used as it is: most commands look once, and need no watch."""
-_MOST_GONE = 1000
-"""Number of pods that are remembered after they are gone."""
-_SILENCE = 10.0
-"""Seconds after which the server is asked whether it still answers: a watch is silent while nothing happens."""
 
 
 class KubeMirror:

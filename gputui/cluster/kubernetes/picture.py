@@ -41,6 +41,7 @@ _CORDONED = "node.kubernetes.io/unschedulable"
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_GPUS = 1024
 _MIG, _SHARED = "mig-", ".shared"
+KIND = "kubernetes"
 
 
 def gpu_label(node: str, index: int) -> str:
@@ -80,37 +81,19 @@ def _drains(nodes: Iterable[KubeNode]) -> Mapping[str, Drain]:
     }
 
 
-class _Kind(Struct, frozen=True):
-    """GPUs of a node that its device plugin offers as one resource."""
-
-    resource: str
-    total: int
-    used: int
-    broken: int
-    why: str
-    """Sentence about who uses them."""
-    only: Job | None
-    """Job that has all of them."""
-
-
 def _node(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Node:
-    views: list[GpuView] = []
-    for kind in _kinds(node, pods, jobs):
-        views += [_view(node, kind, place, len(views) + place) for place in range(kind.total)]
-    return Node(plain(node.metadata.name), tuple(views), NO_PROBE, down=down_of(node), drain=drain_of(node))
-
-
-def _kinds(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Iterator[_Kind]:
-    allocatable, left = node.status.allocatable or {}, _MOST_GPUS
-    for resource, number in gpus_in(node.status.capacity).items():
-        total = min(left, number)
-        left -= total
+    allocatable, views = node.status.allocatable or {}, list[GpuView]()
+    for resource, number in gpus_in(node.status.capacity).items():  # each that its device plugin offers
+        total = min(_MOST_GPUS - len(views), number)
         users = [(pod, found) for pod in pods if (found := pod.spec.gpus_by_resource[resource])]
         used = min(total, sum(found for _, found in users))
-        broken = total - min(total, max(used, count(allocatable.get(resource, total))))
+        usable = min(total, max(used, count(allocatable.get(resource, total))))
         why = f"{used} of {total}{_words_of(resource)} in use: {', '.join(_users(users, jobs))}"
-        only = jobs.get(users[0][0].job_uid) if len(users) == 1 and used == total else None
-        yield _Kind(resource, total, used, broken, why, only)
+        only = jobs.get(users[0][0].job_uid) if len(users) == 1 and used == total else None  # a job that has all
+        for place in range(total):
+            gpu, use = _gpu(node, resource, len(views)), (only, why) if place < used else None
+            views.append(_view(node, gpu, use, is_broken=place >= usable))
+    return Node(plain(node.metadata.name), tuple(views), NO_PROBE, down=down_of(node), drain=drain_of(node))
 
 
 def _profile(resource: str) -> str:
@@ -125,23 +108,22 @@ def _words_of(resource: str) -> str:
     return f" shares of{what or ' GPUs'}" if is_shared else what
 
 
-def _view(node: KubeNode, kind: _Kind, place: int, index: int) -> GpuView:
-    name, why, only = plain(node.metadata.name), kind.why, kind.only
-    is_used, is_broken = place < kind.used, place >= kind.total - kind.broken
+def _view(node: KubeNode, gpu: Gpu, use: tuple[Job | None, str] | None, *, is_broken: bool) -> GpuView:
+    """Return a GPU with who uses it, if anybody does: the only job, else a sentence."""
     drain, down = drain_of(node), down_of(node)
     state, health, words = GpuState.FREE, Health(), ""
     if down:
         state, health, words = GpuState.UNKNOWN, Health(HealthCode.UNKNOWN, down), down
-    elif is_used:
-        state, words = GpuState.ALLOCATED, "" if only else why
+    elif use is not None:
+        state, words = GpuState.ALLOCATED, "" if use[0] else use[1]
     elif is_broken:
         words = "the device plugin of the node calls a GPU unhealthy, and does not tell which"
         state, health = GpuState.UNKNOWN, Health(HealthCode.UNKNOWN, words)
     elif drain is not None:
-        state, words = GpuState.DRAINED, f"node {name} is drained: {drain.reason}"
-    job = only if is_used and not down else None
+        state, words = GpuState.DRAINED, f"node {plain(node.metadata.name)} is drained: {drain.reason}"
+    job = use[0] if use is not None and not down else None
     return GpuView(
-        _gpu(node, kind.resource, index),
+        gpu,
         state,
         health,
         why=words,
@@ -177,9 +159,6 @@ def _users(users: Iterable[tuple[KubePod, int]], jobs: Mapping[str, Job]) -> Ite
             who = f"pod {plain(pod.metadata.namespace)}/{plain(pod.metadata.name)}"
             who += f" of {plain(owner.kind)} {plain(owner.name)}" if owner is not None else ""
         yield f"{who} has {number}"
-
-
-KIND = "kubernetes"
 
 
 class KubeObjects(Struct, frozen=True):

@@ -32,6 +32,9 @@ _V5 = "v5.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _CONTINUATION, _TEXT, _BINARY, _END = 0x0, 0x1, 0x2, 0x8
 """Kinds of frames."""
+_PS = f"ps -eo {COLUMNS} 2>/dev/null || ps"
+_WITHIN = 10.0
+"""Seconds in which a pod lists its processes."""
 
 
 class _StatusCause(Struct, frozen=True):
@@ -174,11 +177,6 @@ class PodChannel:
 
     def close(self) -> None:
         self._socket.close()
-
-
-_PS = f"ps -eo {COLUMNS} 2>/dev/null || ps"
-_WITHIN = 10.0
-"""Seconds in which a pod lists its processes."""
 
 
 def execute(server: ApiServer, pod: KubePod, request: ExecRequest) -> PodChannel:

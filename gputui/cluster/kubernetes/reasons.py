@@ -27,6 +27,22 @@ _WORDS = {
 }
 """Code and words for a job without quota, by Kueue's reason; for any other reason it waits for quota."""
 _BY_USER = "Deactivated"
+HELD = Reason(_R.JOB_HELD_USER, "held (Suspended)")
+_FAULTS = {
+    "ImagePullBackOff": "its image cannot be pulled",
+    "ErrImagePull": "its image cannot be pulled",
+    "RegistryUnavailable": "its image cannot be pulled",
+    "SignatureValidationFailed": "its image cannot be pulled",
+    "ImageInspectError": "its image cannot be read",
+    "ErrImageNeverPull": "its image is not on the node",
+    "InvalidImageName": "the name of its image is not valid",
+    "CreateContainerConfigError": "its container cannot be set up",
+    "CreateContainerError": "its container cannot be created",
+}
+"""Words for what keeps a container from starting, by the reason for which it waits."""
+_UNDER_WAY = frozenset({"Pending", "ContainerCreating", "PodInitializing"})
+_NO_ROOM = ("Insufficient", "Too many pods", "cannot allocate all claims")
+"""Words of the scheduler about nodes that have not enough free; claims are those of dynamic resource allocation."""
 
 
 def _held_in_queue(workload: KubeWorkload) -> Reason:
@@ -72,24 +88,6 @@ def _of_evicted(workload: KubeWorkload, now: datetime) -> Reason:
     if again is not None and again > now:
         return Reason(_R.BACK_OFF, f"{words}; Kueue tries again at {utc_moment(again, now)}", (again,))
     return Reason(_R.QUOTA_EXCEEDED, words)
-
-
-HELD = Reason(_R.JOB_HELD_USER, "held (Suspended)")
-_FAULTS = {
-    "ImagePullBackOff": "its image cannot be pulled",
-    "ErrImagePull": "its image cannot be pulled",
-    "RegistryUnavailable": "its image cannot be pulled",
-    "SignatureValidationFailed": "its image cannot be pulled",
-    "ImageInspectError": "its image cannot be read",
-    "ErrImageNeverPull": "its image is not on the node",
-    "InvalidImageName": "the name of its image is not valid",
-    "CreateContainerConfigError": "its container cannot be set up",
-    "CreateContainerError": "its container cannot be created",
-}
-"""Words for what keeps a container from starting, by the reason for which it waits."""
-_UNDER_WAY = frozenset({"Pending", "ContainerCreating", "PodInitializing"})
-_NO_ROOM = ("Insufficient", "Too many pods", "cannot allocate all claims")
-"""Words of the scheduler about nodes that have not enough free; claims are those of dynamic resource allocation."""
 
 
 def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Reason:

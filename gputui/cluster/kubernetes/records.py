@@ -22,16 +22,6 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 
-
-class KubeEnded(Struct, frozen=True):
-    """A job that has ended, as it was last seen."""
-
-    uid: str
-    job: Job
-    log: str = ""
-    """Name of the file with its output; empty if none was kept."""
-
-
 _PATIENCE = 5.0
 """Seconds for which the node of a pod may be silent while its output is copied."""
 _PAUSE = 1.0
@@ -44,6 +34,21 @@ _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)( |$)")
 """Beginning of each line of output: nodes answer with their complaints in its place, and call that a success."""
 _NOT_YET, _GONE = 400, 404
 _QUIET = frozenset({_NOT_YET, _GONE})
+MOST_AT_ONCE = 4
+"""Number of jobs whose output is copied at one look; the others follow at the next ones."""
+_SILENCE = 60.0
+"""Seconds for which a node that did not answer is not asked for the output of pods that are being removed."""
+_MOST_TRIES = 3
+"""Number of looks after which a job is recorded without its output, because its node does not answer."""
+
+
+class KubeEnded(Struct, frozen=True):
+    """A job that has ended, as it was last seen."""
+
+    uid: str
+    job: Job
+    log: str = ""
+    """Name of the file with its output; empty if none was kept."""
 
 
 class PodLog:
@@ -185,15 +190,6 @@ def log_query(pod: KubePod) -> dict[str, str]:
     """Return what asks for the output of a pod's container, with times."""
     name = pod.main.name
     return {"timestamps": "true"} | ({"container": name} if name else {})
-
-
-MOST_AT_ONCE = 4
-"""Number of jobs whose output is copied at one look; the others follow at the next ones."""
-
-_SILENCE = 60.0
-"""Seconds for which a node that did not answer is not asked for the output of pods that are being removed."""
-_MOST_TRIES = 3
-"""Number of looks after which a job is recorded without its output, because its node does not answer."""
 
 
 class KubeRecords:

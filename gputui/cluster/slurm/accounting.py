@@ -25,6 +25,9 @@ _FIELDS = (
 )
 _ENDED = ("BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO")
 """States asked for: without any, sacct leaves out jobs that were cancelled while they were held."""
+_RANGES = tuple(map(timedelta, (366, 31, 7, 1)))
+"""Days back for which all jobs are asked, until slurmdbd's MaxQueryTimeRange allows it: some sites have millions."""
+_TOO_WIDE = "date range"
 
 
 class _Number(Struct, frozen=True):
@@ -50,9 +53,6 @@ class _Jobs(Struct, frozen=True):
 
 
 _JOBS = json_decoder(_Jobs)
-_RANGES = tuple(map(timedelta, (366, 31, 7, 1)))
-"""Days back for which all jobs are asked, until slurmdbd's MaxQueryTimeRange allows it: some sites have millions."""
-_TOO_WIDE = "date range"
 
 
 def sacct_arguments(mark: str, since: datetime | None, jobs: tuple[str, ...] = ()) -> list[str]:

@@ -38,6 +38,45 @@ NO_STREAMS = (
 )
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _MIB = 1024**2
+_LONGEST_LINE = 60_000
+"""Bytes of a line of an environment file that docker's client reads."""
+_GPU_CHOICE = frozenset({"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"})
+_NOT_IN_FILE = re.compile(r"[\n\r]|\A[\s#\ufeff]")
+_OF_BASH = (
+    r"BASH.*|SHELLOPTS|POSIXLY_CORRECT|UID|EUID|PPID|IFS|PATH|HOME|ENV|PWD|OLDPWD|TMPDIR|_"
+    r"|LD_.*|DOCKER_.*|GO.*|.*_PROXY|.*_proxy|SSL_.*|XDG_.*|SLURM_.*|GPUTUI_.*|gputui_.*|sweep_.*"
+)
+"""Variables with a meaning to bash or to docker's client."""
+LIST_GPUS = 'read -ra job_gpus <<<"${SLURM_JOB_GPUS//,/ }"\n'
+"""Line that lists the job's GPUs in an array, for `own_variables`; it starts no process."""
+JOB_ID = """
+# Written by gputui.
+job=$SLURM_JOB_ID
+[[ -z $SLURM_ARRAY_JOB_ID ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+"""
+_NOTE = """
+# Slurm forgets which GPUs a job had as soon as it ends.
+echo "${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME $SLURM_JOB_GPUS" 2>/dev/null >{directory}/.$job.gpus
+"""
+_OPTIONS = {"volumes": "--volume", "mounts": "--mount", "ulimits": "--ulimit", "labels": "--label"}
+_OF_HOSTS = frozenset({"env", "workdir", "cpus", "memory", "ulimits", "labels"})
+_OF_OTHERS = frozenset({"env", "workdir", "cpus", "memory", "labels", "volumes", "mounts"})
+_ULIMITS = {
+    "as": "v",
+    "core": "c",
+    "cpu": "t",
+    "data": "d",
+    "fsize": "f",
+    "memlock": "l",
+    "nofile": "n",
+    "nproc": "u",
+    "rtprio": "r",
+    "sigpending": "i",
+    "stack": "s",
+}
+"""Options of bash's `ulimit`."""
+_KIBIBYTES = frozenset({"as", "core", "data", "fsize", "memlock", "stack"})
+"""Limits that bash counts in units of 1,024 bytes."""
 
 
 def directives(submission: Submission, key: str, settings: ClusterSettings, output: str) -> Iterator[str]:
@@ -134,17 +173,6 @@ def _printable(text: str) -> str:
     return _UNPRINTABLE.sub(" ", text).strip()
 
 
-_LONGEST_LINE = 60_000
-"""Bytes of a line of an environment file that docker's client reads."""
-_GPU_CHOICE = frozenset({"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"})
-_NOT_IN_FILE = re.compile(r"[\n\r]|\A[\s#\ufeff]")
-_OF_BASH = (
-    r"BASH.*|SHELLOPTS|POSIXLY_CORRECT|UID|EUID|PPID|IFS|PATH|HOME|ENV|PWD|OLDPWD|TMPDIR|_"
-    r"|LD_.*|DOCKER_.*|GO.*|.*_PROXY|.*_proxy|SSL_.*|XDG_.*|SLURM_.*|GPUTUI_.*|gputui_.*|sweep_.*"
-)
-"""Variables with a meaning to bash or to docker's client."""
-
-
 def text_word(text: str, sweep: Pairs) -> str:
     """Return the text as a word, in which the element's values take the place of the sweep's names."""
     if not sweep:
@@ -224,10 +252,6 @@ def has_gpus(spec: JobSpec) -> bool:
     return bool(spec.gpus.minimum or spec.gpus.everything)
 
 
-LIST_GPUS = 'read -ra job_gpus <<<"${SLURM_JOB_GPUS//,/ }"\n'
-"""Line that lists the job's GPUs in an array, for `own_variables`; it starts no process."""
-
-
 def own_variables(submission: Submission) -> Iterator[tuple[str, str]]:
     """Yield names and quoted values of the variables that gputui sets in each job."""
     yield "GPUTUI_JOB_ID", '"$job"'
@@ -235,17 +259,6 @@ def own_variables(submission: Submission) -> Iterator[tuple[str, str]]:
     yield "GPUTUI_GPUS", '"${#job_gpus[@]}"' if has_gpus(submission.spec) else "0"
     if submission.array:
         yield "GPUTUI_ARRAY_INDEX", '"$SLURM_ARRAY_TASK_ID"'
-
-
-JOB_ID = """
-# Written by gputui.
-job=$SLURM_JOB_ID
-[[ -z $SLURM_ARRAY_JOB_ID ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-"""
-_NOTE = """
-# Slurm forgets which GPUs a job had as soon as it ends.
-echo "${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME $SLURM_JOB_GPUS" 2>/dev/null >{directory}/.$job.gpus
-"""
 
 
 def batch_script(submission: Submission, key: str, settings: Settings, output: str = "") -> str:
@@ -336,27 +349,6 @@ def _warning(spec: JobSpec) -> str:
 def _function(name: str, lines: Iterable[str]) -> str:
     body = "".join(f"  {each}\n" for each in lines) or "  :\n"
     return f"{name}() {{\n{body}}}\n"
-
-
-_OPTIONS = {"volumes": "--volume", "mounts": "--mount", "ulimits": "--ulimit", "labels": "--label"}
-_OF_HOSTS = frozenset({"env", "workdir", "cpus", "memory", "ulimits", "labels"})
-_OF_OTHERS = frozenset({"env", "workdir", "cpus", "memory", "labels", "volumes", "mounts"})
-_ULIMITS = {
-    "as": "v",
-    "core": "c",
-    "cpu": "t",
-    "data": "d",
-    "fsize": "f",
-    "memlock": "l",
-    "nofile": "n",
-    "nproc": "u",
-    "rtprio": "r",
-    "sigpending": "i",
-    "stack": "s",
-}
-"""Options of bash's `ulimit`."""
-_KIBIBYTES = frozenset({"as", "core", "data", "fsize", "memlock", "stack"})
-"""Limits that bash counts in units of 1,024 bytes."""
 
 
 def _host(submission: Submission) -> Iterator[str]:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel
 
 _OWN = ("Access/permission denied", "Invalid user")
+_PAUSE = 0.25
+"""Seconds between two looks at a file, which may grow on another machine."""
+_REMOTE_PAUSE = 2.0
+_CHUNK = 64 * 1024
+_LONGEST_LINE = 1024**2
 
 
 class StepPlace(StrEnum):
@@ -116,13 +121,6 @@ def _srun(row: JobRow, place: StepPlace) -> list[str]:
         *(f"--nodelist={name}" for name in node),
         *(["--gres=none"] if place in {StepPlace.CONTAINER, StepPlace.ATTACH} else []),
     ]
-
-
-_PAUSE = 0.25
-"""Seconds between two looks at a file, which may grow on another machine."""
-_REMOTE_PAUSE = 2.0
-_CHUNK = 64 * 1024
-_LONGEST_LINE = 1024**2
 
 
 class SharedFileLog:

@@ -40,6 +40,11 @@ _PLAIN = {
     "dependency": "%E",
 }
 _FREE = {"name": "%j", "comment": "%k", "command": "%o"}
+_NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+_BEGIN = r"^JobId={} (?:(?:Array|Het)\w+=\S+ )*JobName={} (?:(?:HetJobIdSet|SLUID)=\S+ )*(?=UserId=)"
+_REQUESTS = ("AllocTRES", "TresPerJob", "TresPerNode", "TresPerTask", "ReqTRES", "TRES")
+_RECORD = re.compile(r"^(?=NodeName=)", re.MULTILINE)
+_REASON = re.compile(r"\sReason=(.*?)\s\[([^\s\[\]@]+)@(\d+|Unknown)\]", re.DOTALL)
 
 
 class JobRow(Struct, frozen=True):
@@ -153,11 +158,6 @@ def parse_jobs(output: str, mark: str) -> list[JobRow]:
     return rows
 
 
-_NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
-_BEGIN = r"^JobId={} (?:(?:Array|Het)\w+=\S+ )*JobName={} (?:(?:HetJobIdSet|SLUID)=\S+ )*(?=UserId=)"
-_REQUESTS = ("AllocTRES", "TresPerJob", "TresPerNode", "TresPerTask", "ReqTRES", "TRES")
-
-
 class JobDetail(Struct, frozen=True):
     """Details of a run of a job."""
 
@@ -256,10 +256,6 @@ def _requested(fields: str, head: str, row: JobRow) -> int | None:
             tasks = _value(head, "NumTasks") or ""
             return count * {"TresPerNode": nodes, "TresPerTask": int(tasks) if tasks.isdigit() else 1}.get(name, 1)
     return 0
-
-
-_RECORD = re.compile(r"^(?=NodeName=)", re.MULTILINE)
-_REASON = re.compile(r"\sReason=(.*?)\s\[([^\s\[\]@]+)@(\d+|Unknown)\]", re.DOTALL)
 
 
 class NodeRow(Struct, frozen=True):

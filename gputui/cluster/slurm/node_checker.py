@@ -40,6 +40,10 @@ if found=$(docker ps --all --quiet --filter=label=gputui.job={job} --filter=labe
 fi
 echo "$mark end"
 """
+_LISTED = re.compile(r"\(UUID: ((?:GPU|MIG)-[\w./-]+)\)", re.ASCII)
+_FILE_LATE = 10.0
+"""Seconds after a job's end in which its output may appear on a shared file system."""
+_LOOK_EVERY = 0.3
 
 
 def probe_script(run: str, node: str, gpus: int, image: str, settings: Settings, output: str) -> str:
@@ -64,9 +68,6 @@ def _head(submission: Submission, key: str, node: str, settings: Settings, outpu
     options: Iterable[str] = (*directives(submission, key, once, output), f"--nodelist={node}")
     yield "#!/bin/bash\n"
     yield from (f"{directive_line(option)}\n" for option in options)
-
-
-_LISTED = re.compile(r"\(UUID: ((?:GPU|MIG)-[\w./-]+)\)", re.ASCII)
 
 
 class Look(Struct):
@@ -197,11 +198,6 @@ def _of_look(look: Look, gpus: dict[str, str]) -> Iterator[str]:
         yield f"a container with GPU {numbers} saw {', '.join(extra)}{instead}"
     elif lacks:
         yield f"a container with GPU {numbers} did not see {', '.join(lacks)}"
-
-
-_FILE_LATE = 10.0
-"""Seconds after a job's end in which its output may appear on a shared file system."""
-_LOOK_EVERY = 0.3
 
 
 class NodeProbe(Struct):

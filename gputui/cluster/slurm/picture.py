@@ -25,6 +25,16 @@ from gputui.domain.state import JobState, PendingReason, Reason
 _NO_DETAIL = JobDetail("", "")
 _HIDDEN = dict.fromkeys((*range(32), *range(127, 160)), " ")
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_DOWN = frozenset(
+    {"DOWN", "NOT_RESPONDING", "UNKNOWN", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN"}
+    | {"FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG"}
+)
+_SHUT = frozenset(
+    {"DRAIN", "DRAINING", "DRAINED", "MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"}
+)
+_BLOCKED = frozenset({"BLOCKED", "POWER_DOWN"})
+KIND = "slurm"
+_Made = tuple[JobRow, JobDetail | None, bool, Job]
 
 
 def gpu_name(node: str, index: int) -> str:
@@ -156,16 +166,6 @@ def limit_words(limit: timedelta) -> str:
     return str(max(1, -(-limit // timedelta(minutes=1))))
 
 
-_DOWN = frozenset(
-    {"DOWN", "NOT_RESPONDING", "UNKNOWN", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN"}
-    | {"FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG"}
-)
-_SHUT = frozenset(
-    {"DRAIN", "DRAINING", "DRAINED", "MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"}
-)
-_BLOCKED = frozenset({"BLOCKED", "POWER_DOWN"})
-
-
 def nodes_of(rows: Iterable[NodeRow], jobs: Iterable[Job]) -> tuple[Node, ...]:
     """Return the nodes with their GPUs."""
     holders: dict[str, list[Job]] = {}
@@ -233,10 +233,6 @@ def _view(row: NodeRow, index: int, is_taken: bool, holders: Mapping[str, list[J
 
 def _words(state: str) -> str:
     return "down" if state == "NOT_RESPONDING" else state.lower().replace("_", " ")
-
-
-KIND = "slurm"
-_Made = tuple[JobRow, JobDetail | None, bool, Job]
 
 
 class Pictures:

@@ -26,25 +26,6 @@ from gputui.domain.settings import ClusterSettings, Settings
 if TYPE_CHECKING:
     from gputui.cluster.slurm.listings import JobRow
 
-
-def key_of_comment(comment: str) -> str:
-    """Return the key in a job's comment; empty if gputui did not submit it."""
-    words = comment.split(maxsplit=1)
-    return words[0].removeprefix(COMMENT) if words and words[0].startswith(COMMENT) else ""
-
-
-def streams_of_comment(comment: str) -> Interactive | None:
-    """Return the streams of a job that gputui submitted, by its comment; None if it has neither terminal nor input."""
-    words = comment.split()[1:] if key_of_comment(comment) else []
-    streams = Interactive(stdin=INPUT in words, tty=TERMINAL in words)
-    return streams if streams.stdin or streams.tty else None
-
-
-def is_refused(row: JobRow) -> bool:
-    """Return whether it is what Slurm keeps of a submission that it refused."""
-    return row.state == "FAILED" and row.reason == "BadConstraints"
-
-
 DEFAULT_DIRECTORY = "~/.local/state/gputui/cluster-logs"
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _START = r" to start at (\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
@@ -72,6 +53,24 @@ _CLEAN = """exec env -i PATH="$PATH" ${USER:+"USER=$USER"} ${LOGNAME:+"LOGNAME=$
 With that, and with a list of variables, slurmd starts a login shell before each job, which takes a second or more.
 """
 _ENVIRONMENT = ("--export", "--get-user-env")
+
+
+def key_of_comment(comment: str) -> str:
+    """Return the key in a job's comment; empty if gputui did not submit it."""
+    words = comment.split(maxsplit=1)
+    return words[0].removeprefix(COMMENT) if words and words[0].startswith(COMMENT) else ""
+
+
+def streams_of_comment(comment: str) -> Interactive | None:
+    """Return the streams of a job that gputui submitted, by its comment; None if it has neither terminal nor input."""
+    words = comment.split()[1:] if key_of_comment(comment) else []
+    streams = Interactive(stdin=INPUT in words, tty=TERMINAL in words)
+    return streams if streams.stdin or streams.tty else None
+
+
+def is_refused(row: JobRow) -> bool:
+    """Return whether it is what Slurm keeps of a submission that it refused."""
+    return row.state == "FAILED" and row.reason == "BadConstraints"
 
 
 class BatchSubmitter:
