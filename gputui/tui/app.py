@@ -165,7 +165,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self.theming.redraw()
 
     def action_themes(self) -> None:
-        from gputui.tui.screens.themes import Themes
+        from gputui.tui.screens.choosers import Themes
 
         self.push_screen(Themes(self.theming.kept, self.theming.try_on, self.theming.keep))
 

@@ -17,11 +17,10 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, cell, fitted, lay_out
-from gputui.tui.present.empty_queue import empty_queue_words
 from gputui.tui.present.gpu import gpu_cells, node_line, node_titles
 from gputui.tui.present.gpu_rows import GpuLook, GpuNode, Labels, gpu_picture, node_rows
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.status import no_gpu_words, status_line, summary_line
+from gputui.tui.present.status import empty_queue_words, no_gpu_words, status_line, summary_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
 from gputui.tui.queue.columns import ChosenColumns
 from gputui.tui.queue.folding import EndedRows

@@ -28,9 +28,9 @@ from gputui.domain.units import format_duration, listed, plural
 from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP, Verb
 from gputui.engine.actions.controls import beneficiary
 from gputui.tui.messages import ActionRequested
+from gputui.tui.present.cells import clock
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import job_title
-from gputui.tui.present.times import clock
 from gputui.tui.queue.folding import Marks
 
 _SOON = timedelta(seconds=30)

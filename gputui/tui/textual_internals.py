@@ -6,6 +6,8 @@ Each use: its reason; the test that fails when Textual changes what it leans on;
   tests/tui/test_lasting.py, tests/tui/test_commands_keys.py; an event before a widget is mounted.
 - `HookedApp.before_end` (`_process_messages_loop`, `_exit`, `_driver`): the app must not end while another program has
   the terminal; tests/e2e/test_failing_screen.py; an `App.suspend` that the app waits for.
+- `HookedApp.doer` (`_dispatch_action`): parts of a screen that are no widgets carry out actions, so that the screen
+  need not forward them; tests/tui/test_internals.py; action targets that a screen can add.
 - `HookedApp.fail` (`_handle_exception`, `_exception`, `_return_code`, `_close_messages_no_wait`): Textual draws all
   variables of a screen that failed; tests/e2e/test_failing_screen.py; a public `App.on_exception`.
 - `bindings_of` and its like (`_bindings`): keys of the user's own; tests/tui/test_internals.py; `App.set_keymap`.
@@ -34,8 +36,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import selectors
 import signal
+import threading
 import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Sequence
@@ -66,8 +70,43 @@ from textual.widgets import Input
 
 from gputui.tui.input_queue import KeyAfterEscape, Pastes, read_together
 from gputui.tui.pen import Pen, covers, cut, runs
-from gputui.tui.piped_event import PipedEvent
 from gputui.tui.suspend import hang_up, has_terminal
+
+
+class PipedEvent(threading.Event):
+    """Event that a selector can wait for too; its files are open from then on until they are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._files: tuple[int, ...] = ()
+        self._is_written = False
+
+    def fileno(self) -> int:
+        """Return the file that is readable once the event is set."""
+        if not self._files:
+            self._files = os.pipe()
+        return self._files[0]
+
+    def set(self) -> None:
+        """Set the event."""
+        if not self.is_set():
+            super().set()
+            if self._files:
+                os.write(self._files[1], b".")
+                self._is_written = True
+
+    def clear(self) -> None:
+        """Clear the event."""
+        super().clear()
+        if self._is_written:
+            os.read(self._files[0], 1)
+            self._is_written = False
+
+    def close(self) -> None:
+        for file in self._files:
+            os.close(file)
+        self._files, self._is_written = (), False
+
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -103,7 +142,6 @@ class HookedApp(App[T]):
         return node
 
     async def _dispatch_action(self, namespace: DOMNode, action_name: str, params: Any) -> bool:
-        """Textual runs actions only of widgets, screens and the app: a screen would have to forward to its parts."""
         return await super()._dispatch_action(self.doer(namespace, action_name), action_name, params)
 
     def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:

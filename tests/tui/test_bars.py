@@ -31,9 +31,8 @@ from gputui.tui.present.bars import (
     step_for,
     zoomed,
 )
-from gputui.tui.present.cells import Cell
+from gputui.tui.present.cells import Cell, clock, distance
 from gputui.tui.present.gpu_rows import Labels
-from gputui.tui.present.times import clock, distance
 from gputui.tui.present.what_if import by_impact, direction
 from tests.factories import NOW, uuid, view
 from tests.lane import examples

@@ -18,7 +18,7 @@ from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.state import JobState
 from gputui.tui import screens
 from gputui.tui.proposals import GpuProposal
-from gputui.tui.screens.column_chooser import ColumnChooser
+from gputui.tui.screens.choosers import ColumnChooser, Themes
 from gputui.tui.screens.dialog import Dialog, ScrollingDialog
 from gputui.tui.screens.foreign import ProcessPage
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen
@@ -29,7 +29,6 @@ from gputui.tui.screens.notices import Notices
 from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
 from gputui.tui.screens.reserve import Reserve
 from gputui.tui.screens.submit import Submit
-from gputui.tui.screens.themes import Themes
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.log_view import LogView
 from gputui.tui.widgets.status_bars import StatusBar

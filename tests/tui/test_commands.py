@@ -10,7 +10,7 @@ from gputui.tui.app import Gputui
 from gputui.tui.commands.command import DIALOG, Command
 from gputui.tui.commands.places import keys_document
 from gputui.tui.commands.table import COMMANDS
-from gputui.tui.screens.column_chooser import ColumnChooser
+from gputui.tui.screens.choosers import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetailScreen
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen

@@ -13,9 +13,9 @@ from gputui.domain.keyed import with_keys
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.empty_queue import foreign_use_words
 from gputui.tui.present.gpu import card_lines
 from gputui.tui.present.gpu_rows import GpuRow, program_words
+from gputui.tui.present.status import foreign_use_words
 from tests.factories import GIB, NOW, view
 from tests.factories import sample as sample_of
 from tests.tui import sample

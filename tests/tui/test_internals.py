@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 import gputui.console
 import gputui.tui
-from gputui.tui.piped_event import PipedEvent
+from gputui.tui.textual_internals import PipedEvent
 from tests.tui.console import Console
 
 OURS = [path for package in (gputui.tui, gputui.console) for path in sorted(Path(package.__path__[0]).rglob("*.py"))]

@@ -23,7 +23,7 @@ from gputui.tui.preferences import Preferences
 from gputui.tui.present.job import job_title
 from gputui.tui.queue.columns import COLUMNS, USUAL, ChosenColumns
 from gputui.tui.queue.folding import FOLD
-from gputui.tui.screens.column_chooser import ColumnChooser
+from gputui.tui.screens.choosers import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf

@@ -19,7 +19,7 @@ import gputui.tui
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.tui.messages import ExitChoice
-from gputui.tui.screens.column_chooser import ColumnChooser
+from gputui.tui.screens.choosers import ColumnChooser, Themes
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.foreign import ContainerScreen, ProcessPage
 from gputui.tui.screens.gpu import GpuDetailScreen
@@ -34,7 +34,6 @@ from gputui.tui.screens.processes import ProcessesScreen
 from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
 from gputui.tui.screens.reserve import Reserve
 from gputui.tui.screens.submit import Submit
-from gputui.tui.screens.themes import Themes
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.job_table import JobTable

@@ -12,9 +12,9 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.job import Job
 from gputui.domain.state import PendingReason, Reason
 from gputui.domain.units import minute
+from gputui.tui.present.cells import in_full, second
 from gputui.tui.present.detail import job_lines
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.times import in_full, second
 from tests.factories import NOW, job, uuid
 from tests.tui.sample import secret_job
 

@@ -1,8 +1,9 @@
-"""Cells of tables: styled pieces of text without control characters, and the columns they are laid out in."""
+"""Cells of tables: styled pieces of text without control characters, their columns, and times as local time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -10,7 +11,31 @@ from rich.segment import Segment
 from rich.style import Style
 
 from gputui.domain.text import broken, fit, width
+from gputui.domain.units import format_duration, minute
 from gputui.tui.present.style import PLAIN
+
+
+def clock(at: datetime, now: datetime) -> str:
+    """Return `now` for a past time, else the result of `second`."""
+    return "now" if at <= now else second(at, now)
+
+
+def second(at: datetime, now: datetime) -> str:
+    """Return `14:32:10` today, `Tue 14:32` within six days, else `03-24 14:32`."""
+    here = at.astimezone()
+    return f"{here:%H:%M:%S}" if here.date() == now.astimezone().date() else minute(at, now)
+
+
+def in_full(at: datetime) -> str:
+    """Return `2026-03-02 14:32:10`, in local time."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def distance(before: datetime, after: datetime) -> str:
+    """Return `38m10s earlier` or `4h00m later`."""
+    shift = after - before
+    return f"{format_duration(abs(shift))} {'later' if shift > timedelta(0) else 'earlier'}"
+
 
 Span: TypeAlias = tuple[str, Style]
 Cell: TypeAlias = tuple[Span, ...]

@@ -29,13 +29,12 @@ from gputui.domain.telemetry_words import summary_lines
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, format_size
 from gputui.request.job_options import DOCKER_KEYS, RARER
-from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
+from gputui.tui.present.cells import Cell, Span, cell, clock, fitted, in_full, second, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, slowed_cell, slowed_style
 from gputui.tui.present.graphs import bar, graph, load_style
 from gputui.tui.present.job import JobContext, gpu_list, job_title, state_words, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED, STRONG
-from gputui.tui.present.times import clock, in_full, second
 
 if TYPE_CHECKING:
     from gputui.domain.policy.explain import Explanation, TermWords

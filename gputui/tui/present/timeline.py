@@ -22,11 +22,10 @@ from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.bars import Scale
-from gputui.tui.present.cells import Cell, Span, cell
+from gputui.tui.present.cells import Cell, Span, cell, clock
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import JobContext, job_title, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, STRONG
-from gputui.tui.present.times import clock
 from gputui.tui.present.what_if import OLD
 
 

@@ -16,10 +16,9 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.bars import UNICODE, BarMarks, Drawn, Scale, axis, gpu_row, step_for
-from gputui.tui.present.cells import Cell, Span, cell
+from gputui.tui.present.cells import Cell, Span, cell, clock, distance
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
-from gputui.tui.present.times import clock, distance
 
 EARLIER, LATER, GONE, NEW = "▲", "▼", "✗", "+"
 _LABEL, _LABEL_MOST = 9, 24

@@ -20,8 +20,8 @@ from gputui.domain.snapshot import WindowState, WindowView
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, minute, plural
 from gputui.tui.present.cells import Cell, Column, cell
-from gputui.tui.present.empty_queue import empty_queue_words
 from gputui.tui.present.job import JobContext, group_cells, job_cells
+from gputui.tui.present.status import empty_queue_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN
 from gputui.tui.queue.columns import ENDED, ChosenColumns, fitting, with_server
 from gputui.tui.queue.folding import FOLD, Marks, RowKey

@@ -20,7 +20,7 @@ from gputui.tui.commands.table import APP_COMMANDS, BACK, JOB_COMMANDS, LOG_COMM
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log.follower import MOST_PINNED, LogFollower, LogOf, last_attempts, started_attempt
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.empty_queue import SUBMIT, further_ways
+from gputui.tui.present.status import SUBMIT, further_ways
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services

@@ -20,9 +20,8 @@ from gputui.domain.units import format_duration, minute
 from gputui.tui.commands.command import bound_to
 from gputui.tui.commands.table import NOTICES
 from gputui.tui.notifications import Notification
-from gputui.tui.present.cells import Cell, Span, fitted
+from gputui.tui.present.cells import Cell, Span, fitted, second
 from gputui.tui.present.style import DIM, PLAIN, SEVERITY_MARKS, SEVERITY_STYLES, STRONG
-from gputui.tui.present.times import second
 from gputui.tui.screens.dialog import ScrollingDialog
 from gputui.tui.services import Services
 from gputui.tui.widgets.line_table import CellLines

@@ -33,7 +33,7 @@ from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.empty_queue import foreign_use_words
+from gputui.tui.present.status import foreign_use_words
 from gputui.tui.progress import IsWanted, LatestWorker
 from gputui.tui.queue.columns import ChosenColumns
 from gputui.tui.queue.folding import FOLD, EndedRows, LookedAt, Marks
@@ -284,7 +284,7 @@ class QueueController:
         self._redraw()
 
     def action_columns(self) -> None:
-        from gputui.tui.screens.column_chooser import ColumnChooser
+        from gputui.tui.screens.choosers import ColumnChooser
 
         def chosen(columns: ChosenColumns | None) -> None:
             if columns is not None:

@@ -26,12 +26,11 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
-from gputui.tui.present.cells import Cell, cell
+from gputui.tui.present.cells import Cell, cell, clock
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.reserved import kept_from
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED
-from gputui.tui.present.times import clock
 from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.widgets.line_table import CellLines
 

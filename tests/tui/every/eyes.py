@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from gputui.domain.job_spec import JobId
 from gputui.tui.queue.folding import EndedRows
-from gputui.tui.screens.column_chooser import ColumnChooser
+from gputui.tui.screens.choosers import ColumnChooser
 from gputui.tui.screens.gpu import GpuDetailScreen
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.logs import LogsScreen

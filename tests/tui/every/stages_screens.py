@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.widgets import Input
 
-from gputui.tui.screens.column_chooser import ColumnChooser
+from gputui.tui.screens.choosers import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.foreign import ContainerScreen
 from gputui.tui.screens.gpu import GpuDetailScreen
