@@ -90,7 +90,7 @@ def monitor_opener(options: Options, store_id: str, said: Say = lambda _: None) 
         return open_exporter
     if not settings.metrics.enabled:
         return open_tracer
-    return lambda jobs: Monitors(open_exporter(jobs), open_tracer(jobs))
+    return lambda jobs: Monitors.of(open_exporter(jobs), open_tracer(jobs))
 
 
 class _NoTracer(Monitors):

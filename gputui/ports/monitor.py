@@ -49,8 +49,12 @@ class Monitors:
 
     _monitors: tuple[Monitor, ...] = ()
 
-    def __init__(self, *monitors: Monitor) -> None:
-        self._monitors = monitors
+    @classmethod
+    def of(cls, *monitors: Monitor) -> Monitors:
+        """Return these as one."""
+        made = cls()
+        made._monitors = monitors
+        return made
 
     def published(self, snapshot: Snapshot) -> None:
         for monitor in self._monitors:

@@ -66,12 +66,12 @@ class Recorder:
 )
 def test_each_of_several_monitors_is_told(tell: Callable[[Monitor], None], told: tuple[object, ...]) -> None:
     recorders = (Recorder("one"), Recorder("two"))
-    tell(Monitors(*recorders))
+    tell(Monitors.of(*recorders))
     assert [recorder.told for recorder in recorders] == [[told], [told]]
 
 
 def test_several_monitors_have_the_notices_of_all() -> None:
-    notices = Monitors(Recorder("one"), Recorder("two")).notices()
+    notices = Monitors.of(Recorder("one"), Recorder("two")).notices()
     assert [notice.text for notice in notices] == ["one", "two"]
 
 

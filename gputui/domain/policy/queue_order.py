@@ -6,7 +6,7 @@ Every plan processes all of them, so speed matters.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
@@ -134,19 +134,17 @@ def order_queue(context: PlanningContext, known: OrderCache | None = None) -> Or
 def _scores(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> list[float]:
     """Return the score of each; the highest is the least. `promoted` tells whether any job is promoted."""
     credited = credit_by_tenant(context, line)
-    waits = [_wait(key, item.since, credited) for key, item in line.turns()]
+    waits = [
+        (item.since, key.duration, credited[key.tenant])
+        if (placed := key.placed) is None
+        else (item.since, placed.planned, credited[placed.tenant])
+        for key, item in line.turns()
+    ]
     now, after = context.second, context.cluster.rules.promote_after
     found = scores(waits, now, context.cluster.rules.age_unit)
     if not promoted:
         return found
     return [FIRST if item.since + after <= now else score for item, score in zip(line.items, found, strict=True)]
-
-
-def _wait(key: LaneKey, since: float, credited: Mapping[str, float]) -> tuple[float, float, float]:
-    placed = key.placed
-    if placed is None:
-        return (since, key.duration, credited[key.tenant])
-    return (since, placed.planned, credited[placed.tenant])
 
 
 def _levels(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> list[float]:

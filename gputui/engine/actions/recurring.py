@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, tzinfo
 from pathlib import Path
 
@@ -47,7 +48,12 @@ def local_zone_name(
     Raises InputError if none of them names it, unless the host is at UTC: a guess would run jobs at wrong times.
     """
     check_local_zone("--time-zone", environ)
-    candidates = [_bare(environ["TZ"])] if environ.get("TZ") else [_after_directory(localtime), _first_line(text)]
+    candidates = [_bare(environ["TZ"])] if environ.get("TZ") else []
+    if not candidates:
+        with suppress(OSError):
+            candidates.append(os.readlink(localtime).rpartition(_DIRECTORY)[2])  # noqa: PTH115 - not where it leads
+        with suppress(OSError, UnicodeDecodeError):
+            candidates.append(text.read_text().partition("\n")[0].strip())
     name = next((each for each in candidates if each and _is_known(each)), None)
     if name is None and (time.timezone or time.daylight):
         hint = "give it, as in --time-zone Europe/Berlin"
@@ -67,20 +73,6 @@ def check_local_zone(where: str, environ: Mapping[str, str] = os.environ) -> Non
 def _bare(given: str) -> str:
     """Return the name of the zone in a value of TZ, which may be `:NAME` or the path of its file."""
     return given.removeprefix(":").rpartition(_DIRECTORY)[2]
-
-
-def _after_directory(localtime: Path) -> str:
-    try:
-        return os.readlink(localtime).rpartition(_DIRECTORY)[2]  # noqa: PTH115 - a name, not where it leads
-    except OSError:
-        return ""
-
-
-def _first_line(text: Path) -> str:
-    try:
-        return text.read_text().partition("\n")[0].strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _is_known(name: str) -> bool:
