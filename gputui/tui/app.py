@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -16,6 +17,7 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.reactive import var
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -33,7 +35,7 @@ from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
 from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested, ExitChoice, StoreWaits
 from gputui.tui.notifications import Notifier
-from gputui.tui.pace import Pacer, SnapshotTaken
+from gputui.tui.pace import Pace
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.progress import ProgressDisplay, TaskStarted
 from gputui.tui.screens.main import Main
@@ -61,6 +63,52 @@ _TURN = 0.0005
 A key passes through three threads to the screen, and a plan for 10,000 jobs on a fourth would keep each of them waiting
 for Python's default 5 ms.
 """
+
+
+class SnapshotTaken(Message, bubble=False):
+    """Message that there is a new snapshot. Of several pending ones only the newest is shown."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+
+    def can_replace(self, message: Message) -> bool:
+        """Return whether the other message is a snapshot too, which the newer one replaces."""
+        return isinstance(message, SnapshotTaken)
+
+
+class Pacer:
+    """Passes on snapshots no more often than the pace allows; never drops the last one, or a requested one."""
+
+    def __init__(
+        self, pace: Pace, show: Callable[[Snapshot], None], later: Callable[[float, Callable[[], None]], Timer]
+    ):
+        self.pace = pace
+        self._show = show
+        self._later = later
+        self._shown_at = float("-inf")
+        self._waiting: Snapshot | None = None
+        self._timer: Timer | None = None
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Show a snapshot, now or when it is due."""
+        self._waiting = snapshot
+        wait = self._shown_at + self.pace.pictures - time.monotonic()
+        if wait <= 0:
+            self._let_through()
+        elif self._timer is None:
+            self._timer = self._later(wait, self._let_through)
+
+    def hurry(self) -> None:
+        self._shown_at = float("-inf")
+
+    def _let_through(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        if (snapshot := self._waiting) is not None:
+            self._waiting, self._shown_at = None, time.monotonic()
+            self._show(snapshot)
 
 
 class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
@@ -286,7 +334,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
     def action_graph_span(self) -> None:
         choice = self.services.gpu_look
         choice.take(choice.current.with_next_span())
-        words, shown = choice.current.span_words, self.services.gpu_look_for(self.snapshot)
+        words, shown = choice.current.span_words, self.services.gpus.look_for(self.snapshot)
         if shown.seconds != choice.current.seconds:
             words += f" while a GPU is in use; now {shown.span_words}, as none is"
         self._gpus_look(f"GPU graphs: {words}")

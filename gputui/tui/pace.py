@@ -7,12 +7,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
-from textual.message import Message
-from textual.timer import Timer
 
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.tui.present.gpu_rows import GpuPicture
 
 
 class Pace(Struct, frozen=True):
@@ -25,9 +22,6 @@ class Pace(Struct, frozen=True):
     log: float = 0.1
     has_graphs: bool = True
     clock: str = "%H:%M:%S"
-
-    def drawn(self, picture: GpuPicture) -> GpuPicture:
-        return picture if self.has_graphs else replace(picture, left_out=frozenset({"history"}))
 
     def grid(self, mode: str) -> str:
         """Return the layout of GPUs: rows if graphs are left out, since cards are mainly graphs."""
@@ -43,42 +37,8 @@ def pace_of(settings: ConsoleSettings) -> Pace:
 
 def log_pace(app: object) -> float:
     """Return the minimum seconds between two reads of a log."""
-    pacer = getattr(app, "pacer", None)
-    return pacer.pace.log if isinstance(pacer, Pacer) else USUAL.log
-
-
-class Pacer:
-    """Passes on snapshots no more often than the pace allows; never drops the last one, or a requested one."""
-
-    def __init__(
-        self, pace: Pace, show: Callable[[Snapshot], None], later: Callable[[float, Callable[[], None]], Timer]
-    ):
-        self.pace = pace
-        self._show = show
-        self._later = later
-        self._shown_at = float("-inf")
-        self._waiting: Snapshot | None = None
-        self._timer: Timer | None = None
-
-    def take(self, snapshot: Snapshot) -> None:
-        """Show a snapshot, now or when it is due."""
-        self._waiting = snapshot
-        wait = self._shown_at + self.pace.pictures - time.monotonic()
-        if wait <= 0:
-            self._let_through()
-        elif self._timer is None:
-            self._timer = self._later(wait, self._let_through)
-
-    def hurry(self) -> None:
-        self._shown_at = float("-inf")
-
-    def _let_through(self) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
-        if (snapshot := self._waiting) is not None:
-            self._waiting, self._shown_at = None, time.monotonic()
-            self._show(snapshot)
+    pace = getattr(getattr(app, "pacer", None), "pace", None)
+    return pace.log if isinstance(pace, Pace) else USUAL.log
 
 
 class Repaints:
@@ -127,15 +87,3 @@ def _lasting(snapshot: Snapshot) -> Snapshot:
     """
     nodes = (replace(node, gpus=tuple(replace(view, age=None) for view in node.gpus)) for node in snapshot.nodes)
     return replace(snapshot, taken_at=EMPTY.taken_at, nodes=tuple(nodes), reasons=EMPTY.reasons)
-
-
-class SnapshotTaken(Message, bubble=False):
-    """Message that there is a new snapshot. Of several pending ones only the newest is shown."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__()
-        self.snapshot = snapshot
-
-    def can_replace(self, message: Message) -> bool:
-        """Return whether the other message is a snapshot too, which the newer one replaces."""
-        return isinstance(message, SnapshotTaken)

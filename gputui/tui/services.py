@@ -14,9 +14,7 @@ from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
 from gputui.domain.conditions import ConditionTracker
-from gputui.domain.gpu import GpuState
 from gputui.domain.gpu_history import GpuHistory, TakenStep
-from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
@@ -27,7 +25,7 @@ from gputui.ports.backend import About, Backend
 from gputui.tui.log.follower import Pinned
 from gputui.tui.pace import Pace, pace_of
 from gputui.tui.preferences import Preferences
-from gputui.tui.present.gpu_rows import GpuLook, GpuPicture, LookChoice, gpu_picture
+from gputui.tui.present.gpu_rows import GpuPictures, LookChoice
 
 
 class Pages(Struct, frozen=True):
@@ -109,25 +107,15 @@ class Services(Struct, frozen=True, dict=True):
         settings = replace(self.settings, scheduler=own.scheduler, policy=own.policy, servers=())
         return replace(self, server=name, settings=settings), server.snapshot
 
-    def gpu_picture(self, snapshot: Snapshot, jobs: Mapping[JobId, Job], now: datetime) -> GpuPicture:
-        """Return every GPU of a snapshot with its jobs and its past, in the user's chosen look."""
-        return self.pace.drawn(gpu_picture(snapshot, jobs, self.gpu_history, now, self.gpu_look_for(snapshot)))
-
-    def gpu_look_for(self, snapshot: Snapshot) -> GpuLook:
-        """Return the user's chosen look; while no GPU is in use, live graphs show up to an hour instead."""
-        look = self.gpu_look.current
-        if any(view.job_ids or view.job_id is not None or view.state in _IN_USE for view in snapshot.gpus):
-            return look
-        return look.with_longest_span(self.gpu_history.recorded)
+    @cached_property
+    def gpus(self) -> GpuPictures:
+        """Pictures of the GPUs of snapshots."""
+        return GpuPictures(self.gpu_look, self.gpu_history, self.pace.has_graphs)
 
     @property
     def is_read_only(self) -> bool:
         """Return whether the console is read-only."""
         return self.settings.console.read_only
-
-
-_IN_USE = frozenset({GpuState.ALLOCATED, GpuState.FOREIGN})
-"""States of GPUs of which the last minute matters; where there are none, graphs show up to the last hour."""
 
 
 class ShowsSnapshot(Protocol):

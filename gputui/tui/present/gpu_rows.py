@@ -415,6 +415,30 @@ def gpu_picture(
     return GpuPicture({view.gpu.uuid: row(view) for view in snapshot.gpus}, nodes=nodes)
 
 
+_IN_USE = frozenset({GpuState.ALLOCATED, GpuState.FOREIGN})
+"""States of GPUs of which the last minute matters; where there are none, graphs show up to the last hour."""
+
+
+class GpuPictures:
+    """The GPUs of a console's snapshots, with their past and in the user's chosen look."""
+
+    def __init__(self, choice: LookChoice, history: GpuHistory, has_graphs: bool) -> None:
+        self._choice, self._history = choice, history
+        self._left_out: frozenset[str] = frozenset() if has_graphs else frozenset({"history"})
+
+    def of(self, snapshot: Snapshot, jobs: Mapping[JobId, Job], now: datetime) -> GpuPicture:
+        """Return every GPU of a snapshot with its jobs; without graphs if these are left out."""
+        picture = gpu_picture(snapshot, jobs, self._history, now, self.look_for(snapshot))
+        return replace(picture, left_out=self._left_out)
+
+    def look_for(self, snapshot: Snapshot) -> GpuLook:
+        """Return the user's chosen look; while no GPU is in use, live graphs show up to an hour instead."""
+        look = self._choice.current
+        if any(view.job_ids or view.job_id is not None or view.state in _IN_USE for view in snapshot.gpus):
+            return look
+        return look.with_longest_span(self._history.recorded)
+
+
 def holder(view: GpuView, jobs: Mapping[JobId, Job]) -> Job | None:
     """Return the first job on a GPU."""
     return None if view.job_id is None else jobs.get(view.job_id)

@@ -270,7 +270,7 @@ class Detail(JobScreen):
 
     def _live(self, job: Job, now: datetime, room: int, *, is_compact: bool) -> Live:
         """Return the readings of its GPUs and its expected duration."""
-        picture = self._services.gpu_picture(self._snapshot, {}, now)
+        picture = self._services.gpus.of(self._snapshot, {}, now)
         has_graphs = self.size.width < _BESIDE_FROM
         gpus = job_gpu_lines(job, picture, room - _LABEL - _GAP, is_compact=is_compact, has_graphs=has_graphs)
         if self._snapshot.engine_decides:
@@ -287,7 +287,7 @@ class Detail(JobScreen):
         is_waiting = job.state is JobState.PENDING and gpus_wanted(job.spec.gpus) != "-"
         if not (job.state.is_active or is_waiting) or not self._services.pace.has_graphs:
             return []
-        picture = self._services.gpu_picture(self._snapshot, {}, self._services.clock.now())
+        picture = self._services.gpus.of(self._snapshot, {}, self._services.clock.now())
         choices = [gpu_rows_of(job, picture)]
         if is_waiting:
             told = self._told.explanation

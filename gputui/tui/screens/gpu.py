@@ -79,7 +79,7 @@ class GpuDetailScreen(OverlayScreen):
             return
         now, snapshot = self._services.clock.now(), self._snapshot
         jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
-        picture = self._services.gpu_picture(snapshot, jobs, now)
+        picture = self._services.gpus.of(snapshot, jobs, now)
         if self._uuid in picture.rows:
             self._picture = picture
         row = self._picture.rows.get(self._uuid)

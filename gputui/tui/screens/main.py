@@ -332,7 +332,7 @@ class Main(GpuScreen):
         if "score" in self.queue.live.chosen.keys or self.queue.rows.sorting.column == "score":
             self.scores.load(self._snapshot)
         self.around.show(snapshot, now)
-        picture = self._services.gpu_picture(snapshot, self.queue.rows.jobs, now)
+        picture = self._services.gpus.of(snapshot, self.queue.rows.jobs, now)
         room = self.panes.room_for_gpus(self.size.height - self.around.rows, is_idle=self.is_idle)
         self.grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), room)
         grid_rows = self.grid.arrangement.rows if "gpus" in self.panes.layout.shown else 0

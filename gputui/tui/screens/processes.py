@@ -164,7 +164,7 @@ class ProcessesScreen(JobScreen):
         rows = self.size.height - _OTHERS - shown
         if self._job is None or not self._services.pace.has_graphs:
             return []
-        picture = self._services.gpu_picture(self._snapshot, {}, self._services.clock.now())
+        picture = self._services.gpus.of(self._snapshot, {}, self._services.clock.now())
         return [
             ((" ", DIM), *line)
             for line in several_graph_lines(gpu_rows_of(self._job, picture), self.size.width - 2, rows)

@@ -386,7 +386,7 @@ class TimelineScreen(OverlayScreen):
         """Return the past of all GPUs, or where there is less room that of the selected bar's GPUs."""
         if not self._services.pace.has_graphs:
             return []
-        gpus = self._services.gpu_picture(self._snapshot, {}, self._services.clock.now()).rows
+        gpus = self._services.gpus.of(self._snapshot, {}, self._services.clock.now()).rows
         picked = table.bar.gpus if table.bar else (table.gpu.gpu.uuid,) if table.gpu else ()
         choices = (list(gpus.values()), [gpus[uuid] for uuid in picked if uuid in gpus])
         graphs = next(
