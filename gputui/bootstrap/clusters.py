@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
     from gputui.engine.hooks.announcer import RecordEnds
-    from gputui.engine.hooks.weekly import WeeklyReport
     from gputui.ports import Cluster, JobStore, Monitor
     from gputui.ports.backend import DirectBackend
 
@@ -181,56 +180,48 @@ def hooks_duty(
     options: Options, queue: EngineQueue, monitor: Monitor, waits: Callable[[], object] = lambda: None
 ) -> SharedDuty:
     """Return the duty of telling hooks; deliveries are reported to `monitor`."""
-    return shared_duty(queue, "hooks", "hooks", lambda _: _hooks(options, queue, monitor), waits)
 
+    def begin(_: Snapshot) -> ClusterHooks:
+        from gputui.cluster.records import ToldEnds
+        from gputui.engine.cluster.hooks import ClusterHooks
+        from gputui.engine.hooks.announcer import Announcer
+        from gputui.engine.hooks.delivery import sinks
+        from gputui.engine.hooks.weekly import made_report, weekly_of
+        from gputui.engine.process.host import DELIVERY_WORKERS
+        from gputui.engine.tick.worker_pools import DaemonExecutor
 
-def _hooks(options: Options, queue: EngineQueue, monitor: Monitor) -> ClusterHooks:
-    from gputui.cluster.records import ToldEnds
-    from gputui.engine.cluster.hooks import ClusterHooks
-    from gputui.engine.hooks.announcer import Announcer
-    from gputui.engine.hooks.delivery import sinks
-    from gputui.engine.process.host import DELIVERY_WORKERS
-    from gputui.engine.tick.worker_pools import DaemonExecutor
+        settings, there = options.settings.hooks, queue.directory
+        targets, workers = tuple(sinks(settings, socket.gethostname())), partial(DaemonExecutor, DELIVERY_WORKERS)
+        asked = replace(options, state=there.parents[1])  # a console's own options have another one
+        make = partial(made_report, asked.arguments())
 
-    settings = options.settings.hooks
-    targets = tuple(sinks(settings, socket.gethostname()))
+        def announcer(record: RecordEnds) -> Announcer:
+            weekly = weekly_of(options.settings, there, make, DaemonExecutor(1, "weekly-report"))
+            return Announcer(record, settings, targets, workers, monitor=monitor, weekly=weekly)
 
-    def announcer(record: RecordEnds) -> Announcer:
-        workers = partial(DaemonExecutor, DELIVERY_WORKERS)
-        return Announcer(record, settings, targets, workers, monitor=monitor, weekly=_weekly(options, queue.directory))
+        worker, ends_after = DaemonExecutor(1, "ends-of-jobs"), options.settings.scheduler.idle_gpus_end
+        clock, ledger = bootstrap.clock(), ToldEnds(there)
+        return ClusterHooks(queue.cluster, announcer, ledger, settings, clock, worker, ends_idle_after=ends_after)
 
-    ledger, worker = ToldEnds(queue.directory), DaemonExecutor(1, "ends-of-jobs")
-    ends_after = options.settings.scheduler.idle_gpus_end
-    return ClusterHooks(
-        queue.cluster, announcer, ledger, settings, bootstrap.clock(), worker, ends_idle_after=ends_after
-    )
-
-
-def _weekly(options: Options, directory: Path) -> WeeklyReport | None:
-    from gputui.engine.hooks.weekly import made_report, weekly_of
-    from gputui.engine.tick.worker_pools import DaemonExecutor
-
-    there = replace(options, state=directory.parents[1])  # a console's own options have another one
-    make, worker = partial(made_report, there.arguments()), DaemonExecutor(1, "weekly-report")
-    return weekly_of(options.settings, directory, make, worker)
+    return shared_duty(queue, "hooks", "hooks", begin, waits)
 
 
 def telemetry_duty(options: Options, queue: EngineQueue, waits: Callable[[], object] = lambda: None) -> SharedDuty:
     """Return the duty of measuring what jobs do with their GPUs, where nodes are read."""
-    return shared_duty(queue, "telemetry", "telemetry", lambda _: _telemetry(options, queue), waits)
 
+    def begin(_: Snapshot) -> ClusterTelemetry:
+        from gputui.cluster.records import TelemetryRecords
+        from gputui.engine.cluster.measurements import DIRECTORY, ClusterTelemetry, IdleEnds
+        from gputui.engine.files.log_retention import LogSweeper
+        from gputui.engine.tick.worker_pools import DaemonExecutor
 
-def _telemetry(options: Options, queue: EngineQueue) -> ClusterTelemetry:
-    from gputui.cluster.records import TelemetryRecords
-    from gputui.engine.cluster.measurements import DIRECTORY, ClusterTelemetry, IdleEnds
-    from gputui.engine.files.log_retention import LogSweeper
-    from gputui.engine.tick.worker_pools import DaemonExecutor
+        worker, settings, directory = DaemonExecutor(1, "telemetry"), options.settings, queue.directory
+        records, clock, other = TelemetryRecords(directory), bootstrap.clock(), DaemonExecutor(1, "idle-jobs")
+        sweep = LogSweeper(directory / DIRECTORY, settings.store, queue).step
+        ends = IdleEnds(queue.cluster, records, settings.scheduler.idle_gpus_end, clock, other)
+        return ClusterTelemetry(records, directory, settings.scheduler, clock, worker, sweep, ends)
 
-    worker, settings = DaemonExecutor(1, "telemetry"), options.settings
-    records, directory, clock = TelemetryRecords(queue.directory), queue.directory, bootstrap.clock()
-    sweep = LogSweeper(directory / DIRECTORY, settings.store, queue).step
-    ends = IdleEnds(queue.cluster, records, settings.scheduler.idle_gpus_end, clock, DaemonExecutor(1, "idle-jobs"))
-    return ClusterTelemetry(records, directory, settings.scheduler, clock, worker, sweep, ends)
+    return shared_duty(queue, "telemetry", "telemetry", begin, waits)
 
 
 def check_nodes(

@@ -169,11 +169,9 @@ class NodeReader:
         rules = ReadingRules(late, settings.memory_floor, settings.ignore_processes, self._has_gpu_ids)
         nodes = []
         for node in snapshot.nodes:
-            reading = found.get(node.name)
-            if reading is None:
-                nodes.append(node)
-                continue
-            nodes.append(read_node(node, reading, self._names_of(node, reading), jobs, rules, now))
+            if (reading := found.get(node.name)) is not None:
+                node = read_node(node, reading, self._names_of(node, reading), jobs, rules, now)
+            nodes.append(node)
         return replace(snapshot, nodes=tuple(nodes))
 
     def readings(self) -> Mapping[str, ProbeReading]:
