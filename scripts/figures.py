@@ -33,14 +33,14 @@ COMMANDS = {
 }
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
-    "files": 474,
-    "lines": 105_000,
-    "functions": 8_220,
+    "files": 467,
+    "lines": 103_900,
+    "functions": 8_140,
     "lines per function": 12.7,
-    "modules with one importer": 150,
-    "lines that ask for a cluster outside the backends": 40,
+    "modules with one importer": 86,
+    "lines that ask for a cluster outside the backends": 0,
     "declarations of hold": 1,
-    "classes that refuse": 4,
+    "classes that refuse": 0,
     "functions that priority enters": 188,
     "files that priority enters": 38,
     "functions that submit enters": 195,
