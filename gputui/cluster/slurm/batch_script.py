@@ -269,8 +269,9 @@ def batch_script(submission: Submission, key: str, settings: Settings, output: s
     """
     spec = submission.spec
     head = [f"{directive_line(option)}\n" for option in directives(submission, key, settings.cluster, output)]
+    note = _NOTE.format(directory=word(_directory(output))) if output and has_gpus(spec) else ""
     lines = [*sweep_lines(spec.sweep), *body(submission, key, settings)]
-    return "".join(["#!/bin/bash\n", *head, JOB_ID, *_note(spec, output), *lines])
+    return "".join(["#!/bin/bash\n", *head, JOB_ID, note, *lines])
 
 
 def shell_text(name: str) -> str:
@@ -280,11 +281,6 @@ def shell_text(name: str) -> str:
 def gpu_note(output: str, job: str) -> str:
     """Return the path of the file in which the script of a job notes its restarts, node and GPUs."""
     return f"{_directory(output)}/.{job}.gpus"
-
-
-def _note(spec: JobSpec, output: str) -> Iterator[str]:
-    if output and has_gpus(spec):
-        yield _NOTE.format(directory=word(_directory(output)))
 
 
 def _directory(output: str) -> str:
@@ -319,31 +315,20 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
     yield _function("export_environment", (f"export {name}={value}" for name, value in exported.items()))
     yield f"gpus={int(has_gpus(spec))}\n"
     yield f"attached={int(spec.interactive is not None)}\n"
-    yield f"warning={_warning(spec)}\n"
+    number = spec.warning.number if spec.warning is not None else 0  # the signal that SIGURG stands for
+    yield f"warning={signal.Signals(number).name.removeprefix('SIG') if number in STOP_SIGNALS else repr('')}\n"
     yield array("profiles", map(word, profiles(spec.options)))
     shown = [*(word(f"--env={name}") for name in exported), *environment.shown]
     identity = ['"--label=gputui.job=$SLURM_JOB_ID"', word(f"--label=gputui.key={key}"), '"--label=gputui.gpus=$uuids"']
-    words = [*option_words(spec, settings), *identity, *shown, *_gpu_words(spec, settings)]
+    words = [*option_words(spec, settings), *identity, *shown]
+    if has_gpus(spec) and settings.cluster.cdi:
+        words.append("$(printf -- '--device=nvidia.com/gpu=%s ' ${uuids//,/ })")
+    elif has_gpus(spec):
+        before, after = gpu_value(spec.gpus)
+        words.append(f'{word(f"--gpus={before}")}"$uuids"{word(after)}')
     yield _function("set_options", ("options=(", *(f"  {each}" for each in words), ")"))
     yield shell_text("gpus.sh")
     yield shell_text("container.sh")
-
-
-def _gpu_words(spec: JobSpec, settings: Settings) -> Iterator[str]:
-    if not has_gpus(spec):
-        return
-    if settings.cluster.cdi:
-        yield "$(printf -- '--device=nvidia.com/gpu=%s ' ${uuids//,/ })"
-    else:
-        before, after = gpu_value(spec.gpus)
-        yield f'{word(f"--gpus={before}")}"$uuids"{word(after)}'
-
-
-def _warning(spec: JobSpec) -> str:
-    """Return the signal that SIGURG stands for."""
-    if spec.warning is None or spec.warning.number not in STOP_SIGNALS:
-        return "''"
-    return signal.Signals(spec.warning.number).name.removeprefix("SIG")
 
 
 def _function(name: str, lines: Iterable[str]) -> str:
