@@ -27,37 +27,35 @@ _FAULTS = (RecursionError, UnicodeError, OverflowError)
 _PREPARING = threading.RLock()
 
 
-class MsgpackDecoder(Generic[T]):
+class MsgpackDecoder(msgspec.Struct, Generic[T], frozen=True):
     """Decoder of MessagePack."""
 
-    def __init__(self, decoder: msgspec.msgpack.Decoder[T]) -> None:
-        self._decoder = decoder
+    decoder: msgspec.msgpack.Decoder[T]
 
     def decode(self, data: bytes) -> T:
         """Return the value; raises msgspec.DecodeError, or ValidationError if it is not of that type."""
         try:
-            return self._decoder.decode(data)
+            return self.decoder.decode(data)
         except _FAULTS as error:
             raise _fault(error) from None
 
 
-class JsonDecoder(Generic[T]):
+class JsonDecoder(msgspec.Struct, Generic[T], frozen=True):
     """Decoder of JSON."""
 
-    def __init__(self, decoder: msgspec.json.Decoder[T]) -> None:
-        self._decoder = decoder
+    decoder: msgspec.json.Decoder[T]
 
     def decode(self, data: bytes | str) -> T:
         """Return the value; raises msgspec.DecodeError, or ValidationError if it is not of that type."""
         try:
-            return self._decoder.decode(data)
+            return self.decoder.decode(data)
         except _FAULTS as error:
             raise _fault(error) from None
 
     def decode_lines(self, data: bytes) -> list[T]:
         """Return the values of lines; raises as `decode`."""
         try:
-            return self._decoder.decode_lines(data)
+            return self.decoder.decode_lines(data)
         except _FAULTS as error:
             raise _fault(error) from None
 
@@ -103,15 +101,14 @@ def decode_json(data: bytes | str, kind: Any = Any) -> Any: ...
 def decode_json(data: bytes | str, kind: Any = Any) -> Any:
     """Return the value of a JSON text. Raises msgspec.DecodeError, or ValidationError if it is not of that type."""
     value = json_decoder(kind).decode(data)
-    if _is_deep(data.encode(errors="surrogatepass") if isinstance(data, str) else bytes(data)):  # or a msgspec.Raw
+    raw = data.encode(errors="surrogatepass") if isinstance(data, str) else bytes(data)  # or a msgspec.Raw
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _is_deep(raw):
         raise msgspec.DecodeError("it is nested too deeply")
     return value
 
 
 def _is_deep(data: bytes) -> bool:
     """Return whether a valid JSON text has more than `DEEPEST` levels. Takes a seventh of the time of decoding it."""
-    if data.count(b"[") + data.count(b"{") <= DEEPEST:
-        return False
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = _TEXT.sub(b"", data.translate(None, _OTHERS).replace(b'""', b""))
