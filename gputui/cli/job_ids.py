@@ -137,15 +137,11 @@ def _elements(queue: Queue, named: Named, arrays: _Arrays | None = None) -> Iter
         places = {**past, **places}
     for index in named.indices:
         if index not in places:
-            raise _none(queue, array, index)
+            head = queue.get(array)
+            if head.array is None or head.array.id != array:
+                raise NotFoundError(f"job {array} is not an array", hint=f"write {array}")
+            raise NotFoundError(f"array {array} has no element {index}")
         yield places[index]
-
-
-def _none(queue: Queue, array: JobId, index: int) -> NotFoundError:
-    head = queue.get(array)
-    if head.array is None or head.array.id != array:
-        return NotFoundError(f"job {array} is not an array", hint=f"write {array}")
-    return NotFoundError(f"array {array} has no element {index}")
 
 
 R = TypeVar("R")
@@ -179,15 +175,11 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
                 entries = [job for job in backend.queue.jobs().values() if not job.state.is_terminal]
         except (GputuiError, OSError):  # a shell that completes shows no errors
             return []
-        named = _named_elements(entries) if "_" in incomplete else _named_whole(entries)
+        # `7` for each single job, and `12` once for the elements of an array
+        whole = {str(job.id if job.array is None else job.array.id): job for job in reversed(entries)}
+        named = _named_elements(entries) if "_" in incomplete else reversed(whole.items())
         found = islice(((word, job) for word, job in named if word.startswith(incomplete)), MAX_COMPLETIONS)
         return [CompletionItem(word, help=plain(f"{job.state.short} {job.name}", 40)) for word, job in found]
-
-
-def _named_whole(entries: Iterable[Job]) -> Iterator[tuple[str, Job]]:
-    """Yield `7` for each single job, and `12` once for the elements of an array."""
-    found = {str(job.id if job.array is None else job.array.id): job for job in reversed(list(entries))}
-    yield from reversed(found.items())
 
 
 def _named_elements(entries: Iterable[Job]) -> Iterator[tuple[str, Job]]:

@@ -29,7 +29,7 @@ def agreed(changed: Mapping[Path, str], command: str, *, yes: bool) -> bool:
         before = (_content(path) or "").splitlines()
         for line in difflib.unified_diff(before, text.splitlines(), str(path), str(path), n=1, lineterm=""):
             click.echo(plain(line))
-    if yes or _agrees(command):
+    if yes or agrees(command, "Write this?"):
         return True
     click.echo("nothing was changed", err=True)
     return False
@@ -65,10 +65,11 @@ def _content(path: Path) -> str | None:
         raise GputuiError(f"cannot be read: {error}", where=str(path)) from error
 
 
-def _agrees(command: str) -> bool:
+def agrees(command: str, question: str) -> bool:
+    """Ask; raises InputError where there is no terminal to ask on."""
     if not sys.stdin.isatty():
         raise InputError("there is no terminal to ask on", where=command, hint="look at this, then add --yes")
-    return click.confirm("Write this?", default=False)
+    return click.confirm(question, default=False)
 
 
 @click.command("schema")

@@ -131,16 +131,12 @@ def _argv(server: ServerSettings, words: Sequence[str], *, is_tty: bool) -> list
 def _fault(server: ServerSettings, code: int) -> str:
     """Return why the command did not run there; empty if it did."""
     if server.address and code == _SSH_FAILED:
-        return f"`{_ssh_words(server)}` must work without a question"
+        from gputui.domain.ssh_address import parse_ssh_address
+
+        return f"`{parse_ssh_address(server.address, server.name).command}` must work without a question"
     if server.address and code == _NOT_FOUND:
         return f"there is no `{server.command}`: name its path as the server's command in [[servers]]"
     return ""
-
-
-def _ssh_words(server: ServerSettings) -> str:
-    from gputui.domain.ssh_address import parse_ssh_address
-
-    return parse_ssh_address(server.address, server.name).command
 
 
 class _ServerOutput:

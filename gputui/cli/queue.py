@@ -20,7 +20,7 @@ from gputui.domain.filter import FIELDS, FilterSubject, parse_filter, searched_t
 from gputui.domain.gpu import GpuView, short_names
 from gputui.domain.idle_gpus import idle_gpus, idle_jobs
 from gputui.domain.job import Job
-from gputui.domain.job_spec import GpuRequest, JobId
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import plain
@@ -221,7 +221,9 @@ def why(job: Job, snapshot: Snapshot) -> str:
     if job.state.is_terminal:
         return job.end_info
     if job.state.is_active:
-        doing = snapshot.progress.get(job.id, "") or _beside(snapshot.sharing_with(job))
+        others = snapshot.sharing_with(job)
+        beside = f"beside {'job' if len(others) == 1 else 'jobs'} {listed(others)}" if others else ""
+        doing = snapshot.progress.get(job.id, "") or beside
         doing = "suspended" if job.suspended else doing or _idle(job, snapshot)
         return f"ending: {job.stopping.cause.text}" if job.stopping else _faulty(job, snapshot) or doing
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
@@ -237,10 +239,6 @@ def _local(reason: Reason, now: datetime, zone: tuple[str, str]) -> str:
     """Return the reason with local times. Cached: thousands of jobs may wait for one reason."""
     del zone  # only part of the cache key
     return reason.local(now)
-
-
-def _beside(others: tuple[JobId, ...]) -> str:
-    return f"beside {'job' if len(others) == 1 else 'jobs'} {listed(others)}" if others else ""
 
 
 def _faulty(job: Job, snapshot: Snapshot) -> str:

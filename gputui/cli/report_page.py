@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -126,17 +127,11 @@ def page(found: Report, replayed: Replayed | None = None) -> str:
         *([_what_if(replayed)] if replayed else []),
     ]
     return template.substitute(
-        title=f"GPU report of {escape(_host())}",
+        title=f"GPU report of {escape(plain(platform.node()) or 'this server')}",
         subtitle=f"{escape(report_figures.heading(found).rpartition(',')[0])} &middot; gputui {escape(__version__)}",
         tiles="".join(_tiles(found)),
         sections="\n".join(sections),
     )
-
-
-def _host() -> str:
-    import platform
-
-    return plain(platform.node()) or "this server"
 
 
 def _tiles(found: Report) -> Iterator[str]:

@@ -76,7 +76,8 @@ def command() -> None:
 @pass_session
 def add(session: Session, /, dry_run: bool, quiet: bool, **given: Any) -> None:
     """Reserve GPUs for a time, and print the reservation's name; its times and GPUs on stderr."""
-    window, names = _window(given), _names(given["named"])
+    window = _window(given)
+    names = [name.strip() for some in given["named"] for name in some.split(",") if name.strip()]
     with session.backend() as backend:
         gpus = [view.gpu for view in readings.picture(backend).gpus]
         uuids = [find_gpu([gpu.uuid for gpu in gpus], name) for name in names]
@@ -152,10 +153,6 @@ def _window(given: dict[str, Any]) -> Window:
     name = job_values.one_line(given["name"], "--name", 64) if given["name"] is not None else ""
     count = job_values.whole(1, MAX_GPUS)(given["gpus"], "--gpus") if given["gpus"] else 0
     return Window(name, start, end, count, (), tenant, priority)
-
-
-def _names(named: Sequence[str]) -> list[str]:
-    return [name.strip() for some in named for name in some.split(",") if name.strip()]
 
 
 def _words(window: Window, gpus: Sequence[Gpu]) -> str:

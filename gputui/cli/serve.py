@@ -95,7 +95,13 @@ def web(session: Session, port: int, host: str, read_only: bool) -> int:
     Needs the extra `web`. Each tab is a console of its own, and ends with its tab.
     """
     if not all(find_spec(name) for name in ("aiohttp", "textual_serve")):
-        raise GputuiError("textual-serve is not installed", hint=_advice())
+        from importlib.metadata import requires
+
+        # the requirements of the extra `web`: gputui itself may come from anywhere
+        named = (requirement.partition(";") for requirement in requires("gputui") or ())
+        wanted = [what.strip() for what, _, extra in named if "'web'" in extra.replace('"', "'")]
+        hint = install_line(wanted, sys.prefix, has_pip=find_spec("pip") is not None)
+        raise GputuiError("textual-serve is not installed", hint=hint)
     import asyncio
 
     from gputui.web.server import ConsoleServer, is_loopback
@@ -107,15 +113,6 @@ def web(session: Session, port: int, host: str, read_only: bool) -> int:
     )
     asyncio.run(server.run(_tell))
     return 0
-
-
-def _advice() -> str:
-    """Return the command that installs the requirements of the extra `web`: gputui itself may come from anywhere."""
-    from importlib.metadata import requires
-
-    named = (requirement.partition(";") for requirement in requires("gputui") or ())
-    wanted = [what.strip() for what, _, extra in named if "'web'" in extra.replace('"', "'")]
-    return install_line(wanted, sys.prefix, has_pip=find_spec("pip") is not None)
 
 
 def viewer_command(options: Options, *, read_only: bool) -> list[str]:

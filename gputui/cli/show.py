@@ -24,14 +24,13 @@ from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.cause import signal_name
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job import ArrayRef, Job
-from gputui.domain.job_spec import JobId, JobSpec, LimitWarning
+from gputui.domain.job_spec import JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec, sweep_values
 from gputui.domain.telemetry_words import summary_lines
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
-from gputui.ports import Queue
 from gputui.request.job_options import DOCKER_KEYS
 
 if TYPE_CHECKING:
@@ -47,7 +46,10 @@ LABEL = 22
 def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     """Show everything about a job: its options, each attempt, and all changes with their users."""
     with session.backend() as backend:
-        job = _job(backend.queue, resolve_one(backend.queue, ids[0]))
+        job_id = resolve_one(backend.queue, ids[0])
+        if job_id in backend.queue.recurring():
+            raise NotFoundError(f"{job_id} is a recurring job, which submits jobs", hint="gputui cron list")
+        job = backend.job(job_id)
         snapshot = backend.snapshots().read()
         found = (entry for target in targets_of(job) for entry in backend.queue.audit_log(target))
         audit = tuple(sorted(found, key=lambda entry: entry.at))
@@ -56,12 +58,6 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
         print_json(job_detail_json(job, snapshot, audit, measured))
     else:
         sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, snapshot, audit, measured, unread))
-
-
-def _job(queue: Queue, job_id: JobId) -> Job:
-    if job_id in queue.recurring():
-        raise NotFoundError(f"{job_id} is a recurring job, which submits jobs", hint="gputui cron list")
-    return queue.get(job_id)
 
 
 def story(

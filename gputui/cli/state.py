@@ -10,6 +10,7 @@ import click
 from gputui import bootstrap
 from gputui.bootstrap import upkeep
 from gputui.cli.main import CommandGroup, print_done
+from gputui.cli.offered_files import agrees
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config.options import typed_path
@@ -136,7 +137,7 @@ def repair(session: Session, yes: bool) -> int:
         click.echo("\n".join(map(plain, recovery.lines)))
     for sentence in damaged:
         click.echo(plain(sentence))
-    if not yes and not _agrees():
+    if not yes and not agrees("state repair", "Repair it so?"):
         click.echo("nothing was changed", err=True)
         return 1
     now = bootstrap.clock().now()
@@ -190,9 +191,3 @@ def import_(session: Session, file: str) -> int:
 
 def _path(text: str) -> Path:
     return typed_path(text, "PATH")
-
-
-def _agrees() -> bool:
-    if not sys.stdin.isatty():
-        raise InputError("there is no terminal to ask on", where="state repair", hint="look at this, then add --yes")
-    return click.confirm("Repair it so?", default=False)
