@@ -163,24 +163,20 @@ def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str,
     """Return the cells of a row: a job, or a group of elements of an array."""
     group = group or (job,)
     count = arrays.count(group)
+    node: tuple[str, ...] = ()
+    if len(snapshot.nodes) > 1:
+        node = (job.attempt.node if job.attempt and job.state is not JobState.PENDING else "",)
     return (
         arrays.id_word(group),
         "S" if job.suspended else job.state.short,
         str(job.priority),
         (job.name if len(group) == 1 else job.spec.name) + (f" (cron {job.recurring})" if job.recurring else ""),
         job.spec.tenant,
-        *node_cells(job, snapshot),
+        *node,
         gpus_word(job, snapshot.gpus),
         time_word(job, snapshot.taken_at),
         (f"{count} elements: " if count > 1 else "") + why(job, snapshot),
     )
-
-
-def node_cells(job: Job, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the cell of the node, if there is such a column."""
-    if len(snapshot.nodes) < 2:
-        return ()
-    return (job.attempt.node if job.attempt and job.state is not JobState.PENDING else "",)
 
 
 def gpus_word(job: Job, views: Iterable[GpuView]) -> str:

@@ -94,15 +94,20 @@ def resolve(
         with suppress(OSError):
             path = None if site is not None and path.samefile(site) else path
     else:
-        path = _config_directory() / "config.toml"
+        path = user_directory("XDG_CONFIG_HOME", "~/.config") / "gputui/config.toml"
         path = path if _exists(path) else None
     loaded = load_merged(site, path, environ)
+    directory = _state_path(state or environ.get("GPUTUI_STATE") or None)
+    source = parse_probe(probe or environ.get("GPUTUI_PROBE") or "nvml")
+    chosen = runtime or environ.get("GPUTUI_RUNTIME") or "docker"
+    if chosen not in RUNTIMES:
+        raise InputError(f"{shown(chosen)} is not a runtime", where="--runtime", hint="docker or process")
     return Options(
-        state=_state_path(state or environ.get("GPUTUI_STATE") or None),
+        state=directory,
         config=path,
         site=site,
-        probe=parse_probe(probe or environ.get("GPUTUI_PROBE") or "nvml"),
-        runtime=parse_runtime(runtime or environ.get("GPUTUI_RUNTIME") or "docker"),
+        probe=source,
+        runtime=chosen,
         settings=loaded.settings,
         ignored=loaded.ignored,
         names_queue=bool(state or environ.get("GPUTUI_STATE") or environ.get("GPUTUI_CLUSTER")),
@@ -118,13 +123,6 @@ def parse_probe(text: str) -> ProbeSpec:
         hint = f"write nvml, sim:8 or sim:8:H100, with 1 to {MAX_SIMULATED} GPUs"
         raise InputError(f"{shown(text)} is not a probe", where="--probe", hint=hint)
     return ProbeSpec(int(match[1]), match[2], int(match[3] or 0))
-
-
-def parse_runtime(text: str) -> str:
-    """Return the name of a runtime, checked: `docker` or `process`."""
-    if text not in RUNTIMES:
-        raise InputError(f"{shown(text)} is not a runtime", where="--runtime", hint="docker or process")
-    return text
 
 
 def _state_path(given: str | None) -> Path:
@@ -160,11 +158,7 @@ def _exists(path: Path) -> bool:
 
 
 def templates_path() -> Path:
-    return _config_directory() / "templates"
-
-
-def _config_directory() -> Path:
-    return user_directory("XDG_CONFIG_HOME", "~/.config") / "gputui"
+    return user_directory("XDG_CONFIG_HOME", "~/.config") / "gputui/templates"
 
 
 def user_directory(variable: str, default: str) -> Path:
