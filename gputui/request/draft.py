@@ -97,6 +97,34 @@ def read_further(text: str) -> dict[str, str]:
     }
 
 
+def further_text(whole: Draft) -> str:
+    """Return the rarer options of a draft as one text, as on a command line: a form has a single field for them."""
+    return " ".join(
+        word for name in FURTHER_NAMES if (text := text_of(whole, name)) for word in _further_words(name, text)
+    )
+
+
+def _further_words(name: str, text: str) -> Iterator[str]:
+    key = BY_NAME[name]
+    if key.kind is OptionKind.FLAG:
+        yield key.option
+    elif key.is_several:
+        for word in split_words(text, name):
+            yield f"{key.option} {shlex.quote(word)}"
+    else:
+        yield f"{key.option} {shlex.quote(text)}"
+
+
+def of_form(fields: Draft) -> dict[str, str]:
+    """Return the draft of a form's fields; an unparseable text is kept under the field's name."""
+    kept = {name: text for name, text in fields.items() if name != FURTHER}
+    text = text_of(fields, FURTHER)
+    try:
+        return {**kept, **read_further(text)} if text else kept
+    except InputError:
+        return dict(fields)
+
+
 def value_of(draft: Draft, name: str) -> object:
     """Return the value of one text; None if blank."""
     text = text_of(draft, name)

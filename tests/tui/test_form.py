@@ -15,7 +15,7 @@ from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.settings import SchedulerSettings, Settings, Window
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot, WindowState, WindowView
-from gputui.request import further_options
+from gputui.request import draft as drafts
 from gputui.request.draft import NAMES, Draft
 from gputui.tui.preferences import Preferences
 from gputui.tui.submission.form import (
@@ -44,10 +44,10 @@ def words(cells: tuple[tuple[str, object], ...]) -> str:
 
 
 def test_rarer_options_of_docker_are_one_text_and_come_back() -> None:
-    text = further_options.folded(DOCKER_OPTIONS)
+    text = drafts.further_text(DOCKER_OPTIONS)
     assert "--cap-add IPC_LOCK --cap-add SYS_PTRACE" in text
-    kept = {name: words for name, words in DOCKER_OPTIONS.items() if name in further_options.NAMES}
-    assert further_options.of_form({"image": "busybox", further_options.FIELD: text}) == {"image": "busybox", **kept}
+    kept = {name: words for name, words in DOCKER_OPTIONS.items() if name in drafts.FURTHER_NAMES}
+    assert drafts.of_form({"image": "busybox", drafts.FURTHER: text}) == {"image": "busybox", **kept}
 
 
 @pytest.mark.parametrize(
@@ -63,17 +63,17 @@ def test_rarer_options_of_docker_are_one_text_and_come_back() -> None:
     ],
 )
 def test_errors_are_shown_at_their_field(text: str, words: str) -> None:
-    typed = further_options.of_form({**GOOD, further_options.FIELD: text})
+    typed = drafts.of_form({**GOOD, drafts.FURTHER: text})
     found = faults(typed, HERE, NOW)
-    assert found.keys() == {further_options.FIELD}
-    assert words in found[further_options.FIELD]
+    assert found.keys() == {drafts.FURTHER}
+    assert words in found[drafts.FURTHER]
     with pytest.raises(InputError):
         draft_submission(typed, HERE, NOW)
 
 
 def test_the_form_has_a_field_for_every_option() -> None:
-    assert sorted({*FIELDS, *further_options.NAMES}) == sorted({*NAMES, further_options.FIELD})
-    assert not {*FIELDS} & {*further_options.NAMES}
+    assert sorted({*FIELDS, *drafts.FURTHER_NAMES}) == sorted({*NAMES, drafts.FURTHER})
+    assert not {*FIELDS} & {*drafts.FURTHER_NAMES}
     assert HINTS.keys() == set(FIELDS)
 
 

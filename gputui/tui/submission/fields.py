@@ -20,7 +20,8 @@ from textual.widgets import Input, Static
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain
 from gputui.ports.backend import Backend
-from gputui.request import further_options, pasted_line
+from gputui.request import draft as drafts
+from gputui.request import pasted_line
 from gputui.request.draft import YES, Draft
 from gputui.request.pasted_line import join_lines
 from gputui.tui.commands.command import Command
@@ -343,12 +344,12 @@ class FormBody(VerticalScroll, can_focus=False):
         return replace(command, title="fewer") if command == MORE_FIELDS and self.is_open else command
 
     def draft(self) -> dict[str, str]:
-        return further_options.of_form({name: text_in(field) for name, field in self._fields.items()})
+        return drafts.of_form({name: text_in(field) for name, field in self._fields.items()})
 
     def put(self, draft: Draft) -> None:
         """Set the texts without sending messages."""
         self.unfold(not is_folded(draft))
-        draft = {further_options.FIELD: further_options.folded(draft), **draft}
+        draft = {drafts.FURTHER: drafts.further_text(draft), **draft}
         with self.prevent(Input.Changed, FlagField.Changed):
             for name, field in self._fields.items():
                 put_in(field, draft.get(name, ""))

@@ -20,7 +20,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
 from gputui.engine.actions.permissions import within_time_limits
 from gputui.request import draft as drafts
-from gputui.request import further_options, job_file
+from gputui.request import job_file
 from gputui.request.draft import NAMES, Draft, draft_without_secrets, env_names, filled_texts
 from gputui.request.job_options import BY_NAME, KEYS, OptionKind
 from gputui.request.submitter import Submitter
@@ -58,7 +58,7 @@ MORE = (
     ("label", "idle_timeout"),
     ("sweep", "sweep_limit"),
     ("publish",),
-    (further_options.FIELD,),
+    (drafts.FURTHER,),
 )
 """The less common fields, which are folded."""
 ROWS = (*USUAL, *MORE)
@@ -182,13 +182,13 @@ def placed_faults(found: Mapping[str, InputError]) -> dict[str, str]:
     """Return the errors as text by field; an option without a field is named."""
     told: dict[str, str] = {}
     for name, error in found.items():
-        option = f"{BY_NAME[name].option}: " if name in further_options.NAMES else ""
+        option = f"{BY_NAME[name].option}: " if name in drafts.FURTHER_NAMES else ""
         told.setdefault(field_name(name), option + fault_words(error))
     return told
 
 
 def field_name(name: str) -> str:
-    return further_options.FIELD if name in further_options.NAMES else name
+    return drafts.FURTHER if name in drafts.FURTHER_NAMES else name
 
 
 def fault_words(error: InputError) -> str:
@@ -213,7 +213,7 @@ def label(name: str) -> str:
 def is_folded(draft: Draft) -> bool:
     """Return whether the folded fields are empty."""
     return not any(
-        drafts.text_of(draft, name) for name in (*further_options.NAMES, *(name for row in MORE for name in row))
+        drafts.text_of(draft, name) for name in (*drafts.FURTHER_NAMES, *(name for row in MORE for name in row))
     )
 
 
