@@ -43,17 +43,13 @@ def single_number(uid: str, salt: int = 0) -> JobId:
     return _LEAST + _hash(uid, salt) % (9 * _LEAST)
 
 
-def array_number(namespace: str, key: str) -> int:
-    return _ARRAYS | _hash(f"{namespace}/{key}", 0) % _ARRAYS
-
-
 def place_of(job: KubeJob) -> tuple[int, int] | None:
     """Return number and index of an array's element; None for other jobs."""
     meta = job.metadata
     key, index = meta.label(ARRAY), meta.label(INDEX)
     if not key or not (index.isascii() and index.isdigit()) or len(index) > 8 or int(index) > _MOST_INDEX:
         return None
-    return array_number(meta.namespace, key), int(index)
+    return _ARRAYS | _hash(f"{meta.namespace}/{key}", 0) % _ARRAYS, int(index)
 
 
 def number_of(job: KubeJob) -> JobId:

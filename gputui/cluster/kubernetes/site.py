@@ -59,11 +59,17 @@ _COMMANDS = {
     "unpause": "an administrator starts a queue of Kueue again: stopPolicy of its ClusterQueue",
 }
 _NO_SUSPEND = "Kubernetes suspends jobs from release 1.22 on, and this server is older"
-_NO_HOLD = "this user may not change jobs: the right to patch jobs is missing"
-_NO_CORDON = "only those who may change nodes can drain them: the right to patch nodes is missing"
-_NO_EXEC = "this user may run no commands in pods: the right to create pods/exec is missing"
-_NO_ATTACH = "this user may not attach to pods: the right to create pods/attach is missing"
-_NO_LOGS = "this user may not read the output of pods: the right to get pods/log is missing"
+_NO_RIGHT = {
+    _C.HOLD: (calls.HOLD, "this user may not change jobs: the right to patch jobs is missing"),
+    _C.DRAIN_NODE: (
+        calls.CORDON,
+        "only those who may change nodes can drain them: the right to patch nodes is missing",
+    ),
+    _C.INSIDE: (calls.EXEC, "this user may run no commands in pods: the right to create pods/exec is missing"),
+    _C.STREAMS: (calls.ATTACH, "this user may not attach to pods: the right to create pods/attach is missing"),
+    _C.LIVE_LOG: (calls.LOGS, "this user may not read the output of pods: the right to get pods/log is missing"),
+}
+"""What needs a right, and the sentence for a user without it."""
 _OWN_OF = {
     calls.ALL_JOBS: calls.OWN_JOBS,
     calls.ALL_PODS: calls.OWN_PODS,
@@ -211,20 +217,11 @@ def caps_of(site: KubeSite | None) -> Caps:
     """Return the capabilities; before the server has answered, those of a user with no rights beyond her own jobs."""
     lacking = dict(_NEVER)
     if site is None:
-        lacking[_C.DRAIN_NODE] = _NO_CORDON
+        lacking[_C.DRAIN_NODE] = _NO_RIGHT[_C.DRAIN_NODE][1]
         return Caps(ENGINE, lacking, _COMMANDS)
+    lacking |= {what: sentence for what, (call, sentence) in _NO_RIGHT.items() if not site.may(call)}
     if not site.can_suspend:
         lacking[_C.HOLD] = _NO_SUSPEND
-    elif not site.may(calls.HOLD):
-        lacking[_C.HOLD] = _NO_HOLD
-    if not site.may(calls.CORDON):
-        lacking[_C.DRAIN_NODE] = _NO_CORDON
-    if not site.may(calls.EXEC):
-        lacking[_C.INSIDE] = _NO_EXEC
-    if not site.may(calls.ATTACH):
-        lacking[_C.STREAMS] = _NO_ATTACH
-    if not site.may(calls.LOGS):
-        lacking[_C.LIVE_LOG] = _NO_LOGS
     return Caps(ENGINE, lacking, _COMMANDS)
 
 
