@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
     from gputui.engine.process.host import Adapters, Host
-    from gputui.engine.process.relay import Relay
     from gputui.ports import GpuProbe, JobStore, Monitor
     from gputui.ports.backend import DirectBackend
     from gputui.ports.foreign import ForeignContainers, HostProcesses
@@ -132,6 +131,7 @@ def make_host(
 
     from gputui.engine.hooks.weekly import made_report
     from gputui.engine.process.host import Adapters, Extras, Host
+    from gputui.engine.process.relay import Relay
     from gputui.store.queue_files import SCHEMA  # the store is opened after the console's first frame
 
     def open_adapters() -> Adapters:
@@ -140,6 +140,7 @@ def make_host(
         return Adapters({runtime.name: runtime for runtime in runtimes}, probe)
 
     clock = bootstrap.clock()
+    relay = Relay(options.state, [sys.executable, "-P", "-m", "gputui.console.relay", *options.arguments()])
     me = Leader(
         os.getpid(),
         socket.gethostname(),
@@ -160,15 +161,8 @@ def make_host(
         me=me,
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
-        extras=Extras(hand_over, relay_of(options), open_monitor, partial(made_report, options.arguments())),
+        extras=Extras(hand_over, relay, open_monitor, partial(made_report, options.arguments())),
     )
-
-
-def relay_of(options: Options) -> Relay:
-    """Return the relay into jobs of the state directory, not opened."""
-    from gputui.engine.process.relay import Relay
-
-    return Relay(options.state, [sys.executable, "-P", "-m", "gputui.console.relay", *options.arguments()])
 
 
 class DemoMachine:

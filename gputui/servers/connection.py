@@ -266,20 +266,14 @@ class ServerConnection:
             elif message.update is not None and is_greeted:
                 snapshot = decoder.take(message.update, self._now())
                 if not message.update.is_partial:
-                    self._take_snapshot(snapshot)
-            elif message.answer is not None and is_greeted:
-                self._take_answer(message.answer)
+                    self._snapshot, self._seen_at, self._problem = snapshot, self._now(), ""
+                    self._changed()
+            elif (answer := message.answer) is not None and is_greeted:
+                with self._lock:
+                    waiting = self._waiting.pop(answer.id, None) if answer.id is not None else None
+                if waiting is not None:
+                    waiting.set_result(answer)
         return ""
-
-    def _take_snapshot(self, snapshot: Snapshot) -> None:
-        self._snapshot, self._seen_at, self._problem = snapshot, self._now(), ""
-        self._changed()
-
-    def _take_answer(self, answer: Answer) -> None:
-        with self._lock:
-            waiting = self._waiting.pop(answer.id, None) if answer.id is not None else None
-        if waiting is not None:
-            waiting.set_result(answer)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Ask now and then, so that the server knows that we are there; end a connection that is silent."""

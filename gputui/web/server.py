@@ -75,7 +75,10 @@ class AccessControl:
         """Return whether the request was not caused by another site's page; `site` is the value of Sec-Fetch-Site."""
         if site is not None and site not in _SAME:
             return False
-        return origin is None or _netloc_of(origin) == host.lower()
+        try:
+            return origin is None or urlsplit(origin).netloc.lower() == host.lower()
+        except ValueError:
+            return not host
 
 
 def is_loopback(host: str) -> bool:
@@ -93,14 +96,6 @@ def _name_of(host: str) -> str:
     """Return the name in a Host header without its port, which differs behind a tunnel."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
-
-
-def _netloc_of(origin: str) -> str:
-    """Return host and port of an Origin header; empty if it is malformed."""
-    try:
-        return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
 
@@ -138,14 +133,8 @@ _NOT_MINE = ("TMUX", "STY", "SSH_TTY")
 """Variables that describe the terminal of this server, not the browser."""
 
 
-def _log() -> logging.Logger:
-    """Return a log of our own faults: malformed requests are answered, and concern only those who send them."""
-    log = logging.getLogger("gputui.web")
-    log.addFilter(_is_ours)
-    return log
-
-
 def _is_ours(record: logging.LogRecord) -> bool:
+    """Return whether it is about a fault of ours: malformed requests are answered, and concern only who sends them."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | web.HTTPClientError)
 
@@ -182,24 +171,19 @@ class Viewer(AppService):
         """Start the console, unless the tab has left meanwhile."""
         if self._has_left:
             return
-        process = await self._open_console(width, height)
-        self._output = asyncio.create_task(self._serve(process))
-
-    async def _close(self) -> None:
-        await self._socket.close()
-
-    async def _open_console(self, width: int, height: int) -> Process:
-        """Start the console in its own session: Ctrl-C in our terminal is ours to pass on."""
         self._console = process = await asyncio.create_subprocess_exec(
             *self._words,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
             env=environment(os.environ, width, height),
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C in our terminal is ours to pass on
         )
         self._input = process.stdin
-        return process
+        self._output = asyncio.create_task(self._serve(process))
+
+    async def _close(self) -> None:
+        await self._socket.close()
 
     async def set_terminal_size(self, width: int, height: int) -> None:
         """Send the window's size to the console."""
@@ -291,15 +275,10 @@ def parse(text: str) -> tuple[str, Any]:
     if kind == "stdin" and not isinstance(content, str):
         raise BadFrameError("expected a text")
     if kind == "resize":
-        content = _size(content)
+        content = (content.get("width"), content.get("height")) if isinstance(content, dict) else (None, None)
+        if any(type(each) is not int for each in content):
+            raise BadFrameError("expected a width and a height")
     return kind, content
-
-
-def _size(content: object) -> tuple[int, int]:
-    width, height = (content.get("width"), content.get("height")) if isinstance(content, dict) else (None, None)
-    if type(width) is not int or type(height) is not int:
-        raise BadFrameError("expected a width and a height")
-    return width, height
 
 
 async def obey(kind: str, content: Any, viewer: Viewer) -> None:
@@ -355,7 +334,9 @@ class ConsoleServer(Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._ended.set)
-        runner = web.AppRunner(self._application(), access_log=None, logger=_log(), shutdown_timeout=1)
+        log = logging.getLogger("gputui.web")
+        log.addFilter(_is_ours)
+        runner = web.AppRunner(self._application(), access_log=None, logger=log, shutdown_timeout=1)
         await runner.setup()
         try:
             await self._listen(runner)
@@ -450,6 +431,11 @@ class ConsoleServer(Server):
         socket = web.WebSocketResponse(heartbeat=15)
         viewer = Viewer(self._words, socket, self.download_manager)
         self._viewers[viewer] = socket
+
+        async def end() -> None:
+            await viewer.stop()
+            self._viewers.pop(viewer, None)
+
         try:
             with contextlib.suppress(ConnectionError):  # the tab may leave at any time
                 await socket.prepare(request)
@@ -457,12 +443,8 @@ class ConsoleServer(Server):
                 await viewer.start(width, height)
                 await _take_frames(socket, viewer)
         finally:
-            await asyncio.shield(self._end(viewer))
+            await asyncio.shield(end())
         return socket
-
-    async def _end(self, viewer: Viewer) -> None:
-        await viewer.stop()
-        self._viewers.pop(viewer, None)
 
 
 async def _take_frames(socket: web.WebSocketResponse, viewer: Viewer) -> None:
