@@ -122,9 +122,11 @@ class ActionThread:
         self._thread: threading.Thread | None = None
 
     def add(self, asked: ActionRequested) -> LongTask:
+        """Carry out an action as soon as possible; return its task."""
         return self._request(asked)
 
     def undo(self) -> LongTask:
+        """Undo the last action, once those before it are carried out."""
         return self._request(None)
 
     def _request(self, asked: ActionRequested | None) -> LongTask:

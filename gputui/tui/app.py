@@ -316,6 +316,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self._tell(StoreWaits(sentence))
 
     def on_store_waits(self, message: StoreWaits) -> None:
+        """Show which process a write waits for; keys keep working, and a write that waits too long fails."""
         self.notify(message.sentence, severity="warning")
 
     def on_action_failed(self, message: ActionFailed) -> None:

@@ -50,6 +50,7 @@ class KeyAfterEscape(events.Key):
 
     @property
     def is_apart(self) -> bool:
+        """Return whether Textual tells it from the key alone: Alt and a letter, but not Alt and Enter."""
         return self.key != self.alone.key
 
 

@@ -148,6 +148,7 @@ class LongTask:
             raise TaskCancelledError("Cancelled; nothing was changed")
 
     def give_up(self) -> None:
+        """Cancel the task at its next step; after the last one it completes all the same."""
         self.is_given_up = True
 
     def end(self) -> None:

@@ -106,6 +106,7 @@ class TerminalLoan:
             await self._is_back.wait()
 
     def end(self) -> None:
+        """End the app, even while another program uses the terminal."""
         self._is_back.set()
 
 

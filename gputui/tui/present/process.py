@@ -52,6 +52,7 @@ class ProcessOrder(Struct, frozen=True):
         return (self.column in _LARGEST_FIRST) != self.is_turned
 
     def by(self, column: str) -> ProcessOrder:
+        """Return the order by a column; for the same column its reverse."""
         return ProcessOrder(column, column == self.column and not self.is_turned)
 
     def next(self) -> ProcessOrder:

@@ -592,4 +592,5 @@ def _of(used: float, total: float) -> str:
 
 
 def _filled(style: Style, share: float) -> Style:
+    """Return the style of a bar: its value's if that warns, else quiet if idle and green if busy."""
     return style if style is not PLAIN else load_style(share)

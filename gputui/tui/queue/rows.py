@@ -336,6 +336,7 @@ class QueueRows:
         return section_of(job)
 
     def _let_go(self) -> None:
+        """Keep no row for the cursor: the user asked for other rows."""
         self._held, self._is_stale = {}, self._is_stale or bool(self._kept)
 
     def heir(self, key: RowKey) -> RowKey | None:

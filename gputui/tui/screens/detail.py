@@ -266,6 +266,7 @@ class Detail(JobScreen):
 
     @property
     def _is_tall(self) -> bool:
+        """Return whether the page has spare rows: more than the log below it needs, or the log is beside it."""
         return self.size.height >= (_COMPACT if self.size.width >= _BESIDE_FROM else _TALL)
 
     def _live(self, job: Job, now: datetime, room: int, *, is_compact: bool) -> Live:

@@ -46,6 +46,7 @@ class Leavable(ClosedOnce[T]):
     """Action that closes it."""
 
     def on_mount(self) -> None:
+        """Ensure that there is a key to close it; its own commands have their keys by now."""
         bind_if_free(self, Binding("escape", self.LEAVES, show=False))
 
 

@@ -19,7 +19,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
-from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS, Verb
+from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
 from gputui.tui.clipboard import copy
 from gputui.tui.commands.command import place_of
 from gputui.tui.commands.places import CAPABILITIES, CHANGING
@@ -46,7 +46,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         self._snapshot = snapshot
         self.conditions: dict[str, Predicate] = {
             "verb": lambda name: any(map(BY_NAME[str(name)].may, self.subjects())),
-            "signal": partial(self._may_any, SIGNAL),
+            "signal": lambda _: any(map(SIGNAL.may, self.subjects())),
             "shell": self._is_running,
             "processes": self._is_running,
             "detail": self._has_subject,
@@ -56,6 +56,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         """Conditions of actions, by name; an action without one is always available."""
 
     def on_unmount(self) -> None:
+        """Release the queue: a closed screen lives in reference cycles until the next full garbage collection."""
         self._snapshot = EMPTY
 
     @property
@@ -74,17 +75,12 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         """Hide commands that make no sense now, or never do in a read-only console."""
         if self._services.is_read_only and action in CHANGING:
             return False
-        if self._services.lacking and self._lacks(action, parameters):
+        argument = parameters[0] if parameters else ""
+        lacking = self._services.lacking
+        if lacking and CAPABILITIES.get((action, str(argument))) in lacking:
             return False
         condition = self.conditions.get(action)
-        return condition is None or condition(parameters[0] if parameters else "")
-
-    def _lacks(self, action: str, parameters: tuple[object, ...]) -> bool:
-        argument = str(parameters[0]) if parameters else ""
-        return CAPABILITIES.get((action, argument)) in self._services.lacking
-
-    def _may_any(self, verb: Verb[Job], _: object) -> bool:
-        return any(map(verb.may, self.subjects()))
+        return condition is None or condition(argument)
 
     def _has_subject(self, _: object) -> bool:
         return self.subject() is not None
@@ -192,6 +188,7 @@ class GpuScreen(JobScreen):
         }
 
     def gpu(self) -> GpuView | None:
+        """Return the GPU that commands act on, while one is selected."""
         raise NotImplementedError
 
     def drained_node(self) -> str | None:
@@ -213,51 +210,44 @@ class GpuScreen(JobScreen):
         uuid = view.gpu.uuid
         return next(node.name for node in self._snapshot.nodes if any(each.gpu.uuid == uuid for each in node.gpus))
 
-    def _drain_node(self, node: str) -> None:
-        """Ask for a reason, then drain the node."""
+    def _drained(self) -> tuple[str, str] | None:
+        """Return what a drain concerns: the UUID of the selected GPU, or the name of its node; and its words."""
+        if self.drains_nodes:
+            node = self.drained_node()
+            return None if node is None else (node, f"node {node}")
+        view = self.gpu()
+        return None if view is None else (view.gpu.uuid, f"GPU {index_of(view)}")
+
+    def _proposes(self, verb: str) -> bool:
+        """Open the what-if panel, if it is used, with a verb about the selected GPU; return whether it was."""
+        view = self.gpu()
+        if view is None or self.drains_nodes or not self.shows_what_if:
+            return False
+        from gputui.tui.proposals import GpuProposal
+
+        self.propose(GpuProposal(view.gpu.uuid, index_of(view), verb))
+        return True
+
+    def action_drain(self) -> None:
+        """Ask for a reason, then drain the GPU that was selected when the key was pressed, or its node."""
+        found = self._drained()
+        if found is None or self._proposes("drain"):
+            return
         from gputui.tui.screens.questions import Prompt
+
+        name, words = found
 
         def answered(reason: str | None) -> None:
             if reason is not None:
-                self.request(DrainGpus((node,), reason), f"node {node}")
+                self.request(DrainGpus((name,), reason), words)
 
-        why = self._services.lacking[Capability.DRAIN_GPU]
-        self.app.push_screen(Prompt(f"Drain node {node}", "Reason", f"{why}. Running jobs continue."), answered)
-
-    def action_drain(self) -> None:
-        if self.drains_nodes:
-            if (node := self.drained_node()) is not None:
-                self._drain_node(node)
-        elif view := self.gpu():
-            uuid, index = view.gpu.uuid, index_of(view)
-            if self.shows_what_if:
-                self._propose_gpu(uuid, index, "drain")
-                return
-            from gputui.tui.screens.questions import Prompt
-
-            def answered(reason: str | None) -> None:
-                if reason is not None:
-                    self.request(DrainGpus((uuid,), reason), f"GPU {index}")
-
-            self.app.push_screen(
-                Prompt(f"Drain GPU {index}", "Reason", "Running jobs continue; no new starts."), answered
-            )
+        why = self._services.lacking.get(Capability.DRAIN_GPU)
+        detail = f"{why}. Running jobs continue." if why else "Running jobs continue; no new starts."
+        self.app.push_screen(Prompt(f"Drain {words}", "Reason", detail), answered)
 
     def action_resume(self) -> None:
-        if self.drains_nodes:
-            if (node := self.drained_node()) is not None:
-                self.request(ResumeGpus((node,)), f"node {node}")
-        elif view := self.gpu():
-            uuid, index = view.gpu.uuid, index_of(view)
-            if self.shows_what_if:
-                self._propose_gpu(uuid, index, "resume")
-                return
-            self.request(ResumeGpus((uuid,)), f"GPU {index}")
-
-    def _propose_gpu(self, uuid: str, index: str, verb: str) -> None:
-        from gputui.tui.proposals import GpuProposal
-
-        self.propose(GpuProposal(uuid, index, verb))
+        if (found := self._drained()) is not None and not self._proposes("resume"):
+            self.request(ResumeGpus((found[0],)), found[1])
 
 
 class OverlayScreen(GpuScreen):

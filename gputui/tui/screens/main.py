@@ -50,7 +50,6 @@ from gputui.tui.widgets.filter_line import FilterLine
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable, TabClicked, TitleClicked
 from gputui.tui.widgets.line_table import CursorMoved
-from gputui.tui.widgets.log_view import LogView
 from gputui.tui.widgets.mouse import Divider, DividerMoved, GripMoved, MenuAsked, RowOpened
 from gputui.tui.widgets.status_bars import KeyBar, StatusBar, SummaryBar, line_of
 
@@ -151,40 +150,6 @@ class ServerChoice:
         self._screen.request(Unpause(), server=self.name)
 
 
-class StatusController:
-    """Shows each snapshot in the lines above and between the panes."""
-
-    def __init__(self, services: Services, log: LogView) -> None:
-        self._services = services
-        self._log = log
-        self.bar = StatusBar(id="status")
-        self.summary = SummaryBar(id="summary")
-        self._steady: Steady[tuple[str, str]] = Steady()
-
-    @property
-    def rows(self) -> int:
-        return 3 + self.summary.rows
-
-    def show(self, snapshot: Snapshot, now: datetime) -> None:
-        """Show the snapshot; on a low screen a few words of the summary join the status line."""
-        self._show_status(snapshot, now, f"{now.astimezone():{self._services.pace.clock}}")
-        has_room = self.summary.has_room  # on a low screen the end of the log's title has
-        room = self.summary.room if has_room else self.summary.room // 2
-        line = summary_line(snapshot, now, room, self._steady)
-        self.summary.show(line if has_room else ())
-        self._log.show_aside(() if has_room else line)
-        line_of(self.bar.screen).show(pressing(snapshot, now), self._services.hint.text)
-
-    def _show_status(self, snapshot: Snapshot, now: datetime, time: str) -> None:
-        read_only = self._services.is_read_only
-        found = self._services.conditions.look(snapshot, now)
-        key = keymap_of(self.bar).key("notices")
-        words = status_line(
-            snapshot, self._services.about.host, self.bar.room, found=found, read_only=read_only, key=key
-        )
-        self.bar.show(words, time)
-
-
 _BY_NAME = {
     command.name: command
     for command in (*EDIT_COMMANDS, *PANE_COMMANDS, *LOG_COMMANDS, *LOG_JOB_COMMANDS, *MAIN_COMMANDS)
@@ -244,7 +209,9 @@ class Main(GpuScreen):
         self.queue = JobTable(queue_rows(services), context, id="queue", chosen=chosen_columns(services))
         self.filter_line = FilterLine()
         self.log_pane = LogPane(id="log")
-        self.around = StatusController(services, self.log_pane)
+        self._bar = StatusBar(id="status")
+        self._summary = SummaryBar(id="summary")
+        self._steady: Steady[tuple[str, str]] = Steady()
         self._keys = KeyBar(id="keys")
         self.panes = Panes(self, services, self.refresh_time)
         self.jobs = QueueController(self, services, self.queue, self.filter_line, self.refresh_time)
@@ -268,10 +235,10 @@ class Main(GpuScreen):
         """True once the widgets are mounted; a snapshot may arrive before that."""
 
     def compose(self) -> ComposeResult:
-        yield self.around.bar
+        yield self._bar
         with Vertical():
             yield self.grid
-            yield self.around.summary
+            yield self._summary
             with Vertical(id="work"):
                 with Vertical(id="list"):
                     yield self.queue
@@ -331,15 +298,34 @@ class Main(GpuScreen):
         self.jobs.update_tabs()
         if "score" in self.queue.live.chosen.keys or self.queue.rows.sorting.column == "score":
             self.scores.load(self._snapshot)
-        self.around.show(snapshot, now)
+        self._show_around(snapshot, now)
+        rows_around = 3 + self._summary.rows
         picture = self._services.gpus.of(snapshot, self.queue.rows.jobs, now)
-        room = self.panes.room_for_gpus(self.size.height - self.around.rows, is_idle=self.is_idle)
+        room = self.panes.room_for_gpus(self.size.height - rows_around, is_idle=self.is_idle)
         self.grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), room)
         grid_rows = self.grid.arrangement.rows if "gpus" in self.panes.layout.shown else 0
-        self.panes.settle(self.size.height - self.around.rows - grid_rows, self.jobs.rows_wanted)
+        self.panes.settle(self.size.height - rows_around - grid_rows, self.jobs.rows_wanted)
         names = Labels.of(snapshot).by_uuid
         self.queue.show(JobContext.of(snapshot, now, names, self.queue.rows.scores))
         self._show_keys()
+
+    def _show_around(self, snapshot: Snapshot, now: datetime) -> None:
+        """Show status and summary; on a low screen a few words of the summary join the title of the log."""
+        services = self._services
+        words = status_line(
+            snapshot,
+            services.about.host,
+            self._bar.room,
+            found=services.conditions.look(snapshot, now),
+            read_only=services.is_read_only,
+            key=keymap_of(self).key("notices"),
+        )
+        self._bar.show(words, f"{now.astimezone():{services.pace.clock}}")
+        has_room = self._summary.has_room
+        line = summary_line(snapshot, now, self._summary.room // (1 if has_room else 2), self._steady)
+        self._summary.show(line if has_room else ())
+        self.log_pane.show_aside(() if has_room else line)
+        line_of(self).show(pressing(snapshot, now), services.hint.text)
 
     @property
     def is_idle(self) -> bool:
@@ -373,6 +359,7 @@ class Main(GpuScreen):
         return self.jobs.subjects() if self.jobs.has_focus else super().subjects()
 
     def drained_node(self) -> str | None:
+        """Return the node that a drain concerns where the cluster drains nodes alone."""
         return self.nodes.chosen or super().drained_node()
 
     def gpu(self) -> GpuView | None:

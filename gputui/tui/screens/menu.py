@@ -109,6 +109,7 @@ def _all_words(offer: Offer) -> str:
 
 
 def _letters(name: str, title: str, count: int) -> frozenset[int]:
+    """Return the positions of the first letters of the title, which is the end of the name."""
     first = len(name) - len(title)
     return frozenset(range(first, first + count))
 

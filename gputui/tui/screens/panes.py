@@ -75,9 +75,11 @@ class PaneLayout(Struct, frozen=True):
         return tuple(pane for pane in PANES if pane not in self.hidden)
 
     def without(self, pane: str) -> PaneLayout:
+        """Return the layout with the pane hidden; the last pane stays."""
         return self if self.shown == (pane,) else replace(self, hidden=self.hidden | {pane})
 
     def with_all(self) -> PaneLayout:
+        """Return the layout with every pane in its default size; GPU layout and log place are kept."""
         return PaneLayout(grid=self.grid, log=self.log)
 
     def is_beside(self, width: int) -> bool:
@@ -151,6 +153,7 @@ class Panes:
         return self._screen.query_one(f"#{name}")
 
     def _box(self, name: str) -> Widget:
+        """Return the widget that has the size of the pane: the queue shares its own with the filter line."""
         return self.pane("list" if name == "queue" else name)
 
     @property

@@ -515,6 +515,7 @@ class Submit(Dialog[None]):
         return self._origin.submitter(self._now)
 
     def action_command_palette(self) -> None:
+        """Find one of the form's commands by name: the app's own keys do not work in a dialog."""
         self.app.action_command_palette()
 
     def action_give_up(self) -> None:

@@ -328,6 +328,7 @@ class TimelineScreen(OverlayScreen):
         self.tick()
 
     def on_resize(self) -> None:
+        """Draw for the new size, once all widgets have theirs."""
         self.call_after_refresh(self._draw)
 
     def tick(self) -> None:

@@ -254,6 +254,7 @@ class Fold(Static, can_focus=True):
         self._is_open = False
 
     def on_mount(self) -> None:
+        """Show the command's key, which only the console knows."""
         self.show_open(self._is_open)
 
     def show_open(self, is_open: bool) -> None:

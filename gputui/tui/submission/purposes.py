@@ -177,6 +177,7 @@ class JobEdit(Purpose):
         return {**draft, **{name: self.start.get(name, "") for name in locked}}, "; ".join(told) or said
 
     def beneath(self, draft: Draft) -> Draft:
+        """Return the draft: options that a pasted command line does not contain stay as typed."""
         return draft
 
     def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:

@@ -457,6 +457,7 @@ _LOUD = 3.0
 
 
 def exchange(palette: Palette, *, colourless: bool = False) -> Callable[[Style], Style]:
+    """Return the function that replaces styles; each style is computed once."""
     return lru_cache(4096)(_Bare(palette).style if colourless else _Coloured(palette).style)
 
 

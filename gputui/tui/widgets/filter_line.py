@@ -114,6 +114,7 @@ class FilterLine(Vertical):
         self._field.focus()
 
     def close(self) -> None:
+        """Leave the line; it stays visible while it has text."""
         self.set_class(bool(self._field.value), "-open")
 
     def count(self, shown: int, of: int, *, is_typed: bool) -> None:

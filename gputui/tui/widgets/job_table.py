@@ -219,6 +219,7 @@ class JobTable(SectionedTable[Key], Grip):
                 self.refresh(Region(0, 0, self.size.width, 1))
 
     def _held(self) -> tuple[Job, ...]:
+        """Return the jobs that keep their place when they end: those under the cursor of the queue."""
         return self.jobs if self.sheet is self.live else ()
 
     def move_to(self, row: int) -> None:
@@ -302,6 +303,7 @@ class JobTable(SectionedTable[Key], Grip):
 
     @property
     def job(self) -> Job | None:
+        """Job under the cursor; the first of several that share its row."""
         return next(iter(self.jobs), None)
 
     @property
