@@ -242,12 +242,12 @@ def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> 
     def record(job: Job, verb: str, request: ExecRequest | None) -> None:
         import shlex
 
-        from gputui.domain.audit import AuditEntry, target_of
+        from gputui.domain.audit import AuditEntry
 
         who = bootstrap.actor() if uid is None else Actor(uid=uid, user=bootstrap.user_name(uid))
         words = shlex.join(request.command)[:1000] if request else ""
         with store.transaction() as transaction:
-            transaction.audit(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, target_of(job), "", words))
+            transaction.audit(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, job.target, "", words))
 
     relay = None
     if uid is None and permissions.is_shared and user not in {0, owner := options.state.stat().st_uid}:

@@ -35,11 +35,6 @@ class AuditEntry(Struct, frozen=True):
     after: str
 
 
-def target_of(job: Job) -> str:
-    """Return the target of an action on a job, or about several elements of an array at once."""
-    return f"array {job.array.id}" if job.array and job.runs else f"job {job.id}"
-
-
 def targets_of(job: Job) -> tuple[str, ...]:
     """Return the targets of all actions that may concern a job."""
     return (f"job {job.id}", f"array {job.array.id}") if job.array else (f"job {job.id}",)

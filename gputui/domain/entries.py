@@ -176,7 +176,7 @@ def chosen(entries: Entries, ids: Iterable[JobId]) -> Iterator[Job | JobId]:
     An id without a job is yielded as it is.
     """
     wanted = dict.fromkeys(ids)
-    spans = joined_spans((job_id, job_id + 1) for job_id in wanted)
+    spans: Spans | None = None
     done: set[JobId] = set()
     for job_id in wanted:
         if job_id in done:
@@ -185,6 +185,8 @@ def chosen(entries: Entries, ids: Iterable[JobId]) -> Iterator[Job | JobId]:
         if entry is None or not entry.runs:
             yield job_id if entry is None else entry
             continue
+        if spans is None:
+            spans = joined_spans((each, each + 1) for each in wanted)
         taken, _ = entry.divided(spans)
         assert taken is not None
         done.update(taken.ids)

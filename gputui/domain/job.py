@@ -242,6 +242,11 @@ class Job(Struct, frozen=True, weakref=True):
         return f"{shown_id(self.array.id)}_[{arrays.words(self.runs, MAX_INDICES)}{limit}]"
 
     @property
+    def target(self) -> str:
+        """Target of actions on it in the audit log: `job 7`, or `array 5` for several elements at once."""
+        return f"array {self.array.id}" if self.array and self.runs else f"job {self.id}"
+
+    @property
     def attempt(self) -> Attempt | None:
         """The current attempt, else the last one."""
         return self.attempts[-1] if self.attempts else None

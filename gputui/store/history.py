@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from gputui.domain.audit import Actor, AuditEntry, target_of
+from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.decoding import JsonDecoder, convert, decode_json, json_decoder
 from gputui.domain.errors import StoreFormatError
 from gputui.domain.job import Job
@@ -415,7 +415,7 @@ def submission_entries(jobs: Iterable[Job], actor: Actor) -> Iterator[AuditEntry
         job, count = group[0], sum(job.count for job in group)
         after = f"{job.state}: priority {job.priority}" + (", held" if job.held else "")
         after += f", {plural(count, 'element')}" if job.array else ""
-        target = f"array {job.array.id}" if job.array else target_of(job)
+        target = f"array {job.array.id}" if job.array else job.target
         yield AuditEntry(job.submitted_at, actor.uid, actor.user, "submit", target, "", after)
 
 

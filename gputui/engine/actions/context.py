@@ -12,7 +12,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.audit import Actor, AuditEntry, target_of
+from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import Job
@@ -122,7 +122,7 @@ class JobChange(Struct, frozen=True):
 
     @property
     def target(self) -> str:
-        return target_of(self.before)
+        return self.before.target
 
     def subject(self, indices: Mapping[str, str]) -> str:
         del indices

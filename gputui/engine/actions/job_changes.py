@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from gputui.domain import runs
 from gputui.domain.action import EditJobs, JobAction, PlaceJobs, Requeue, SetPriority, put, refuse_cancelled
-from gputui.domain.audit import target_of
 from gputui.domain.cause import signal_name
 from gputui.domain.edit import Edit, check_suits_state, differs
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
@@ -57,7 +56,7 @@ def change_jobs(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
                 was, then = edit.words(before.spec, before.held), edit.words(after.spec, after.held)
                 then = f"elements {runs.words(before.runs)}: {then}" if before.runs else then
             transaction.put(after)
-            context.audit(transaction, action.verb, target_of(before), was, then)
+            context.audit(transaction, action.verb, before.target, was, then)
             if not action.is_final and (after.state is JobState.PENDING or isinstance(action, SetPriority)):
                 changes.append(JobChange(action.verb, before, after))
             done += before.ids

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gputui.domain import arrays
 from gputui.domain.action import Cancel
-from gputui.domain.audit import Actor, AuditEntry, target_of, targets_of
+from gputui.domain.audit import Actor, AuditEntry, targets_of
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.cluster import Capability, array_of, index_of
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError, InputError
@@ -390,7 +390,7 @@ class Migration(Struct, frozen=True):
     def _put(self, transaction: Transaction, before: Job, after: Job, words: str) -> None:
         transaction.put(after)
         was = f"{before.state}: {before.hold_reason or 'held'}" if before.held else str(before.state)
-        entry = AuditEntry(self.clock.now(), self.actor.uid, self.actor.user, VERB, target_of(before), was, words)
+        entry = AuditEntry(self.clock.now(), self.actor.uid, self.actor.user, VERB, before.target, was, words)
         transaction.audit(entry)
 
 
