@@ -25,7 +25,7 @@ from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.job_spec import JobId
 from gputui.domain.pending_input import PendingInput
-from gputui.ports import Channel, JobStore
+from gputui.ports import Channel
 from gputui.ports.backend import Attach
 from gputui.ports.channel import wait_for
 
@@ -87,7 +87,12 @@ def serve(options: Options, connection: socket.socket) -> None:
     user = _Connection(connection)
     store = bootstrap.open_store(options)
     try:
-        channel = _entered(options, store, user, peer(connection))
+        asked = user.request()
+        job = store.get(asked.job)
+        request = {"attach": Attach(asked.detach_keys), "exec": asked.request}.get(asked.verb)
+        if request is None:
+            raise GputuiError(f"the relay knows no {asked.verb!a}")
+        channel = open_entrance(options, store, peer(connection)).enter(job, request)
     except GputuiError as error:
         may_pass = isinstance(error, RuntimeFault) and error.may_pass
         user.send(frames.UNREACHABLE if may_pass else frames.REFUSED, str(error).encode())
@@ -100,16 +105,6 @@ def serve(options: Options, connection: socket.socket) -> None:
             connection.sendall(frames.exit_frame(code))
     finally:
         channel.close()
-
-
-def _entered(options: Options, store: JobStore, user: _Connection, uid: int) -> Channel:
-    """Return the stream that the user asked for. Raises GputuiError."""
-    asked = user.request()
-    job = store.get(asked.job)
-    request = {"attach": Attach(asked.detach_keys), "exec": asked.request}.get(asked.verb)
-    if request is None:
-        raise GputuiError(f"the relay knows no {asked.verb!a}")
-    return open_entrance(options, store, uid).enter(job, request)
 
 
 class _Stream:
@@ -125,7 +120,8 @@ class _Stream:
         for message in self._user.early:
             self._obey(message)
         while True:
-            ready = self._wait()
+            others = {self._user.fileno(): 0 if self._pending_input.is_full else select.POLLIN}
+            ready = wait_for(self._channel, self._pending_input, others)
             if self._user.fileno() in ready:
                 found = self._user.receive()
                 if found is None:
@@ -140,11 +136,6 @@ class _Stream:
                     return True
                 for is_error, piece in parts:
                     self._user.send(frames.ERRORS if is_error else frames.OUTPUT, piece)
-
-    def _wait(self) -> dict[int, int]:
-        """Wait until a descriptor is ready for reading or sending; return the ready ones."""
-        others = {self._user.fileno(): 0 if self._pending_input.is_full else select.POLLIN}
-        return wait_for(self._channel, self._pending_input, others)
 
     def _send(self, ready: Mapping[int, int]) -> None:
         out = self._channel.input_fileno()

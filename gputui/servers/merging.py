@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from gputui.domain.action import Action, PlaceJobs, Unreserve
 from gputui.domain.edit import Edit
-from gputui.domain.gpu import GpuState, GpuView, Holder, ProbeCode, ProbeStatus
+from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeStatus
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.server_ids import own_id, shared_id
-from gputui.domain.snapshot import Controls, Node, Notice, ServerView, Snapshot, WindowView
+from gputui.domain.snapshot import Controls, Node, Notice, ServerView, Snapshot
 
 V = TypeVar("V")
 _Map = Callable[[JobId], JobId]
@@ -68,10 +68,6 @@ def _own_submission(submission: Submission) -> Submission:
     return replace(submission, spec=_spec(submission.spec, own_id))
 
 
-def _own_placing(placing: Placing) -> Placing:
-    return Placing(tuple(map(own_id, placing.ids)), _placed(placing.placed, own_id))
-
-
 class IdMapper:
     """Gives the jobs of one server ids that are unique in a console. Unchanged objects stay the same objects."""
 
@@ -102,7 +98,10 @@ class IdMapper:
             expected_starts=self._once("starts", snapshot.expected_starts, self._by_id),
             progress=self._by_id(snapshot.progress),
             recurring=tuple(map(self._recurring, snapshot.recurring)),
-            windows=tuple(map(self._window, snapshot.windows)),
+            windows=tuple(
+                replace(view, window=replace(view.window, name=f"{self.name}:{view.window.name}"))
+                for view in snapshot.windows
+            ),
             leads_here=False,
             server_name=self.name,
         )
@@ -140,18 +139,14 @@ class IdMapper:
             sharers=tuple(replace(each, job_id=self.shared(each.job_id)) for each in view.sharers),
             process_jobs={pid: self.shared(job_id) for pid, job_id in view.process_jobs.items()},
             trespassers=tuple(map(self.shared, view.trespassers)),
-            holders=tuple(map(self._holder, view.holders)),
+            holders=tuple(
+                each if each.job_id is None else replace(each, job_id=self.shared(each.job_id)) for each in view.holders
+            ),
         )
-
-    def _holder(self, holder: Holder) -> Holder:
-        return holder if holder.job_id is None else replace(holder, job_id=self.shared(holder.job_id))
 
     def _recurring(self, entry: RecurringJob) -> RecurringJob:
         last = None if entry.last_job_id is None else self.shared(entry.last_job_id)
         return replace(entry, id=self.shared(entry.id), last_job_id=last)
-
-    def _window(self, view: WindowView) -> WindowView:
-        return replace(view, window=replace(view.window, name=f"{self.name}:{view.window.name}"))
 
 
 def own_name(name: str) -> str:
@@ -163,7 +158,9 @@ _OWN: Mapping[str, Callable[[Any], Any]] = {
     "ids": lambda ids: tuple(map(own_id, ids)),
     "submission": _own_submission,
     "submissions": lambda submissions: tuple(map(_own_submission, submissions)),
-    "places": lambda places: tuple(map(_own_placing, places)),
+    "places": lambda places: tuple(
+        Placing(tuple(map(own_id, each.ids)), _placed(each.placed, own_id)) for each in places
+    ),
     "edit": _own_edit,
     "seen": lambda job: _job(job, own_id) if job is not None else None,
     "window": lambda window: replace(window, name=own_name(window.name)),
