@@ -47,8 +47,8 @@ LIMITS: Mapping[str, float] = {
     "files that submit enters": 35,
     "functions that queue enters": 254,
     "files that queue enters": 45,
-    "functions that gpus enters": 279,  # on a slow machine; 270 where the simulated GPUs are looked at once
-    "files that gpus enters": 50,
+    "functions that gpus enters": 184,  # on a slow machine; 175 where the simulated GPUs are looked at once
+    "files that gpus enters": 33,
     "files of the path: A job from submit to its first log line": 37,
     "files of the path: A reading from NVML to a card": 15,
     "files of the path: A log line from Docker to the pane": 9,

@@ -196,11 +196,12 @@ def actions(store: JobStore, options: Options | None = None) -> ports.Performer:
     return Actions(store, clock(), actor(), settings.scheduler, settings.policy, permissions)
 
 
-def current_snapshot(options: Options, store: JobStore) -> Snapshot:
+def current_snapshot(options: Options, store: JobStore, *, planned: bool = True) -> Snapshot:
     """Return a snapshot from the store and the leader's last published readings. Starts nothing."""
     from gputui.engine.tick import snapshot_builder
 
-    return snapshot_builder.follower_snapshot(store, options.state, options.settings, clock().now())
+    now = clock().now()
+    return snapshot_builder.follower_snapshot(store, options.state, options.settings, now, planned=planned)
 
 
 def is_scheduled(options: Options) -> bool:

@@ -159,6 +159,12 @@ class LocalBackend:
     def known_gpus(self) -> tuple[Gpu, ...]:
         return bootstrap.known_gpus(self._options)
 
+    def gpus(self, tell: Callable[[str], object]) -> Snapshot:
+        snapshot = bootstrap.current_snapshot(self._options, self.queue, planned=False)
+        if snapshot.gpus:  # else this process's reading takes its place, and a plan would be made for nothing
+            snapshot = self.read()
+        return self.with_gpus(snapshot, tell)
+
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
         if not snapshot.gpus:
             adapters.silence_probe_log()

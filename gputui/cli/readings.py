@@ -17,7 +17,7 @@ def picture(backend: DirectBackend) -> Snapshot:
 
     Says on stderr of which nodes of a cluster there are no readings, and why.
     """
-    snapshot = backend.with_gpus(backend.snapshots().read(), lambda words: sys.stderr.write(f"{plain(words)}\n"))
+    snapshot = backend.gpus(lambda words: sys.stderr.write(f"{plain(words)}\n"))
     if not snapshot.gpus:
         status = snapshot.nodes[0].probe if snapshot.nodes else None
         raise GputuiError(status.text if status else "no GPUs are known", hint="gputui doctor shows more")

@@ -164,6 +164,10 @@ class DirectBackend(Backend, Protocol):
         """Return the GPUs that the scheduler lists now, without reading any; none where an engine refuses itself."""
         ...
 
+    def gpus(self, tell: Callable[[str], object]) -> Snapshot:
+        """Return a snapshot with its GPUs, read by this process where no scheduler reads them; `tell` as below."""
+        ...
+
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
         """Return the snapshot with readings by this process of the GPUs that no scheduler reads.
 

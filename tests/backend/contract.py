@@ -649,6 +649,7 @@ class DirectContract:
         told: list[str] = []
         assert {gpu.uuid for gpu in backend.known_gpus()} in (set(), set(harness.drainable))
         assert backend.with_gpus(backend.snapshots().read(), told.append).nodes
+        assert backend.gpus(told.append).nodes
         assert told == []
 
     def test_a_job_that_never_started_was_never_unread(self, backend: DirectBackend, jobs: Callable[..., Ids]) -> None:

@@ -63,7 +63,7 @@ def store(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> KeptStore:
 def picture(base: Snapshot = _NOTHING_KNOWN) -> Callable[[Options, JobStore], Snapshot]:
     """Make `current_snapshot` return the store's jobs in `base`."""
 
-    def current_snapshot(options: Options, store: JobStore) -> Snapshot:
+    def current_snapshot(options: Options, store: JobStore, *, planned: bool = True) -> Snapshot:
         jobs = tuple(store.jobs().values())
         order = base.order or tuple(job.id for job in jobs)
         return replace(base, jobs=jobs, controls=store.controls(), order=order)

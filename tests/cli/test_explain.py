@@ -48,7 +48,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JobStore:
         started = transaction.get(1).to(JobState.CONFIGURING, attempts=(attempt,)).to(JobState.RUNNING, started_at=now)
         transaction.put(started)
 
-    def picture(options: object, store: JobStore) -> Snapshot:
+    def picture(options: object, store: JobStore, *, planned: bool = True) -> Snapshot:
         rows = tuple(view(i, GpuState.ALLOCATED, job_id=1) for i in range(2))
         node = Node("here", rows, runtimes=(RuntimeStatus("docker", up=True, text="up"),))
         snapshot = Snapshot(taken_at=now, nodes=(node,), jobs=tuple(store.jobs().values()))

@@ -185,6 +185,9 @@ class EngineBackend:
     def known_gpus(self) -> tuple[Gpu, ...]:
         return ()
 
+    def gpus(self, tell: Callable[[str], object]) -> Snapshot:
+        return self.with_gpus(self.snapshots().read(), tell)
+
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
         from gputui.domain.gpu import ProbeCode
 
