@@ -76,7 +76,17 @@ def command() -> None:
 @pass_session
 def add(session: Session, /, dry_run: bool, quiet: bool, **given: Any) -> None:
     """Reserve GPUs for a time, and print the reservation's name; its times and GPUs on stderr."""
-    window = _window(given)
+    now = bootstrap.clock().now()
+    if bool(given["gpus"]) == bool(given["named"]):
+        raise InputError("either how many or which ones", where="--gpus", hint="--gpus 4, or --gpu 0 --gpu 1")
+    if empty := next((name for name in ("start", "end", "lasting") if given[name] == ""), None):
+        hint = DURATION_HINT if empty == "lasting" else HINT
+        raise InputError("needs a value", where="--for" if empty == "lasting" else f"--{empty}", hint=hint)
+    start, end = asked.times(given | {"for": given["lasting"]}, now, ("start", "for", "end"), "--")
+    tenant, priority = asked.whom(given, bootstrap.actor().user, "--")
+    name = job_values.one_line(given["name"], "--name", 64) if given["name"] is not None else ""
+    count = job_values.whole(1, MAX_GPUS)(given["gpus"], "--gpus") if given["gpus"] else 0
+    window = Window(name, start, end, count, (), tenant, priority)
     names = [name.strip() for some in given["named"] for name in some.split(",") if name.strip()]
     with session.backend() as backend:
         gpus = [view.gpu for view in readings.picture(backend).gpus]
@@ -138,21 +148,6 @@ def standing(session: Session, rule: str, quiet: bool) -> None:
     with session.backend() as backend:
         backend.act(SetStanding(value))
     confirm(_STANDING.get(rule, f"the next free GPUs go to jobs of priority {rule} and above"), quiet=quiet)
-
-
-def _window(given: dict[str, Any]) -> Window:
-    """Return the requested window, its GPUs not yet looked up."""
-    now = bootstrap.clock().now()
-    if bool(given["gpus"]) == bool(given["named"]):
-        raise InputError("either how many or which ones", where="--gpus", hint="--gpus 4, or --gpu 0 --gpu 1")
-    if empty := next((name for name in ("start", "end", "lasting") if given[name] == ""), None):
-        hint = DURATION_HINT if empty == "lasting" else HINT
-        raise InputError("needs a value", where="--for" if empty == "lasting" else f"--{empty}", hint=hint)
-    start, end = asked.times(given | {"for": given["lasting"]}, now, ("start", "for", "end"), "--")
-    tenant, priority = asked.whom(given, bootstrap.actor().user, "--")
-    name = job_values.one_line(given["name"], "--name", 64) if given["name"] is not None else ""
-    count = job_values.whole(1, MAX_GPUS)(given["gpus"], "--gpus") if given["gpus"] else 0
-    return Window(name, start, end, count, (), tenant, priority)
 
 
 def _words(window: Window, gpus: Sequence[Gpu]) -> str:
