@@ -52,7 +52,6 @@ class Keymap(Struct, frozen=True):
         return keymap
 
     def told(self, command: Command) -> Command:
-        """Return the command with its effective keys."""
         keys = self.keys.get(command.name)
         if keys is None or keys == command.keys:
             return replace(command, footer_key="") if _PAIRS.get(command.name) in self.keys else command

@@ -236,7 +236,6 @@ class Notifier:
         """Notifications so far, the latest last."""
 
     def take(self, snapshot: Snapshot) -> None:
-        """Notify of news in a snapshot."""
         news = self._watcher.look(snapshot, self._clock.now())
         self.log.extend(news)
         told = [happening for happening in news if happening.is_told]

@@ -216,7 +216,6 @@ class ProgressDisplay:
         self._show(next((work for work in self._works if work.took >= LONG), None))
 
     def give_up(self) -> None:
-        """Cancel the task that is shown."""
         if self.shown is not None:
             self.shown.give_up()
             self._show(self.shown)

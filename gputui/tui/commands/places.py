@@ -267,7 +267,6 @@ def _chain(screen: Screen[Any]) -> list[DOMNode]:
 
 
 def keys_document() -> str:
-    """Return the text of docs/keys.md."""
     lines = [
         "# Keys",
         "",

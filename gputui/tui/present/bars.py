@@ -165,7 +165,6 @@ def gpu_row(drawn: Drawn, bars: Iterable[Bar], view: GpuView | None = None) -> C
 
 
 def shape_of(bar: Bar, marks: BarMarks) -> Shape:
-    """Return the characters of the bar's kind."""
     if bar.is_overrun:
         return marks.overrun
     known = bar.source is DurationSource.LIMIT
@@ -177,7 +176,6 @@ def shape_of(bar: Bar, marks: BarMarks) -> Shape:
 
 
 def style_of(bar: Bar) -> Style:
-    """Return the colours of the bar's kind."""
     if bar.is_overrun:
         return _OVERRUN
     return {BarKind.RUNNING: _RUNS, BarKind.PLANNED: _PLANNED, BarKind.HEAD: _HEAD}[bar.kind]
@@ -195,7 +193,6 @@ def axis(scale: Scale, now: int | None = None, marks: BarMarks = UNICODE) -> Cel
 
 
 def legend(marks: BarMarks = UNICODE, room: int = 10_000) -> Cell:
-    """Return the legend, as far as there is room."""
     parts: list[tuple[str, Style, str]] = [
         (marks.limit.fill * 2 + marks.limit.end, _RUNS, "runs to limit"),
         (marks.guess.fill * 3, _RUNS, "guessed end"),
@@ -290,7 +287,6 @@ class _Canvas:
             x += cells
 
     def spans(self) -> Cell:
-        """Runs of one style."""
         found: list[tuple[list[str], Style]] = []
         for character, style in self._cells:
             if found and found[-1][1] == style:

@@ -118,7 +118,6 @@ def row_lines(row: GpuProcessRow | None, room: int) -> list[Cell]:
 
 
 def process_lines(row: GpuProcessRow, room: int) -> list[Cell]:
-    """Return the identity of a process, and its whole command."""
     known = {
         "user": row.user,
         "job": row.job,

@@ -310,7 +310,6 @@ def rows(
 
 
 def dependents_of(jobs: Iterable[Job]) -> dict[JobId, list[JobId]]:
-    """Return the dependents of each job, by its id."""
     found: dict[JobId, list[JobId]] = {}
     for job in jobs:
         if job.state is JobState.PENDING:

@@ -107,7 +107,6 @@ class Verdicts:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all jobs were matched."""
         may_rest = len(self._shown) > AT_ONCE and not self._pace.may_begin
         return not self._new and not self._old and (may_rest or not self._is_outdated)
 
@@ -329,7 +328,6 @@ class QueueRows:
         self._held = held
 
     def _section(self, job_id: JobId) -> Section:
-        """Return the section that has the job's row."""
         job = self.jobs.by_id.get(job_id)
         if job is None or job.state.is_terminal:
             return self._kept.get(job_id, Section.ENDED)

@@ -153,7 +153,6 @@ class QueueTab:
         return signs.get(key, "").ljust(self._lead)
 
     def lead(self, key: Key) -> str:
-        """Return the mark before the row."""
         if not self.marks or not isinstance(key, int):
             return " "
         return MARK if any(map(self.marks.has_any, self.rows.jobs_of(key))) else " "
@@ -355,7 +354,6 @@ class RecurringTab(_StandingTab):
         return recurring_cell(self.entries[key], column, context.now)
 
     def empty(self) -> tuple[Cell, ...]:
-        """Return how to create one."""
         return (
             cell(
                 f"No recurring jobs. Select a job in the queue and press {keyed('recur')}, or from any shell:",
@@ -384,7 +382,6 @@ class ReservationsTab(_StandingTab):
         return window_cell(self.views[key], column, dict(context.gpu_names), context.now)
 
     def empty(self) -> tuple[Cell, ...]:
-        """Return how to create one."""
         return (
             cell("No GPUs are reserved. Press B to reserve some, or from any shell:", DIM),
             cell("  gputui reserve add --gpus 4 --start 14:00 --end 18:00 --tenant alice", BLUE),

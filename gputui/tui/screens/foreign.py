@@ -132,7 +132,6 @@ class ContainerLog:
     def log(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> LogStream:
-        """Open the output of the container."""
         del job_id, attempt
         return self._use.logs(self._container_id, tail=tail, follow=follow, stamped=stamped)
 

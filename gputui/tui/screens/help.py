@@ -98,7 +98,6 @@ class Help(ScrollingDialog):
         self.show_lines()
 
     def lines(self, room: int) -> list[Cell]:
-        """Return the matching keys, or all."""
         wanted, told = self.query_one(Input).value, keymap_of(self).told
         groups = [
             (heading, [told(command) for command in commands]) for heading, commands in arranged(self._asked_from)

@@ -172,7 +172,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        """Run the clicked command, like its key."""
         if place := place_of(event.command, self):
             await self.app.run_action(event.command.action, default_namespace=place)
 

@@ -432,7 +432,6 @@ class Main(GpuScreen):
 
     @property
     def has_detail(self) -> bool:
-        """Return whether there is something to open."""
         is_row = bool(self.nodes.chosen) or self.jobs.is_on_fold
         return is_row or self.gpu() is not None or self.subject() is not None
 

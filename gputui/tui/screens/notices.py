@@ -64,7 +64,6 @@ class Notices(ScrollingDialog):
         return notice_lines(*self._look(), room)
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Show what holds now."""
         del snapshot
         self.show_lines()
 
@@ -85,7 +84,6 @@ def notice_lines(
 
 
 def _since_words(condition: Condition, now: datetime) -> str:
-    """Return its start, and what helps."""
     todo = f" · {plain(condition.todo, 300)}" if condition.todo else ""
     if condition.since is None:
         return f"since before this console was opened{todo}"

@@ -138,7 +138,6 @@ class QueueController:
         return bool(self.table.live.marks)
 
     def update_tabs(self) -> None:
-        """Update each tab from the snapshot."""
         table, snapshot = self.table, self._screen.snapshot
         table.recurring.update(snapshot.recurring)
         table.windows.update(snapshot.windows)

@@ -298,7 +298,6 @@ class Submit(Dialog[None]):
 
     @on(FormBody.Unfolded)
     def show_keys(self) -> None:
-        """Show the form's commands."""
         commands = (self.body.told(command) for command in self.purpose.commands() if command.in_footer)
         self.query_one(KeyBar).show(tuple(commands))
 

@@ -55,7 +55,6 @@ class TimelineView(Struct, frozen=True):
 
     @classmethod
     def of(cls, snapshot: Snapshot, timeline: Timeline | None) -> TimelineView:
-        """Return the view of a snapshot and its plan."""
         by_gpu = timeline.by_gpu if timeline else {}
         lines = {uuid: lanes(bars) for uuid, bars in by_gpu.items()}
         names = Names(snapshot.jobs)
@@ -180,7 +179,6 @@ class TimelineTable(LineTable[BarRowKey]):
         self._redraw_all()
 
     def present(self) -> None:
-        """Return to the present, with the whole plan visible."""
         self._start = self._step = None
         self._redraw_all()
 
@@ -228,7 +226,6 @@ class TimelineTable(LineTable[BarRowKey]):
         self.redraw()
 
     def _titles(self) -> Strip:
-        """Render the time axis."""
         scale = self.scale
         label = fitted((("GPU", BLUE if self.has_focus else DIM),), self.placed[0].width if self.placed else 3)
         strip = self._strip(
@@ -372,7 +369,6 @@ class TimelineScreen(OverlayScreen):
         self._tell()
 
     def _show_agenda(self, table: TimelineTable) -> None:
-        """Show the agenda in the room below the GPUs."""
         view = self.view
         room = self.size.height - _OTHERS - max(1, len(table.keys)) - table.head
         now = self._services.clock.now()
@@ -401,7 +397,6 @@ class TimelineScreen(OverlayScreen):
         self._tell()
 
     def _tell(self) -> None:
-        """Show heading, selection and keys."""
         table, now, view = self.query_one(TimelineTable), self._services.clock.now(), self.view
         head = heading(view.timeline, self._snapshot, view.labels, table.scale, now)
         if self._failure:

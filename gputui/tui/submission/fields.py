@@ -274,7 +274,6 @@ def text_in(field: Field) -> str:
 
 
 def put_in(field: Field, text: str) -> None:
-    """Have it hold this."""
     if isinstance(field, FlagField):
         field.value = text == YES
     else:
@@ -373,7 +372,6 @@ class FormBody(VerticalScroll, can_focus=False):
                 row.set_wrong(name, found.get(name, ""))
 
     def set_changed(self, names: Iterable[str]) -> None:
-        """Mark exactly these fields as changed."""
         changed = frozenset(map(field_name, names))
         for row in self._rows.values():
             row.set_changed(changed)

@@ -120,10 +120,6 @@ def theme_names() -> tuple[str, ...]:
     return (*OWN, *sorted(BUILTIN_THEMES))
 
 
-def own_themes() -> tuple[Theme, ...]:
-    return themes()
-
-
 class Theming:
     """The theme of one app. Everything that is drawn passes its filter."""
 
@@ -131,7 +127,7 @@ class Theming:
         self._app = app
         self._appearance = appearance
         self._preferences = preferences
-        for theme in own_themes():
+        for theme in themes():
             app.register_theme(theme)
 
     def begin(self) -> None:
@@ -180,7 +176,6 @@ class Theming:
         return ThemeFilter(self.palette(), colourless=self._app.no_color, ascii_only=self._appearance.ascii_only)
 
     def palette(self) -> Palette:
-        """Return the colours of the roles in the applied theme."""
         theme = self._app.get_theme(DEFAULT) if self._app.no_color else self._app.current_theme
         assert theme is not None
         palette = palette_of(theme)

@@ -29,7 +29,6 @@ class FilterHistory(Struct, frozen=True):
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> FilterHistory:
-        """Return the history from the preferences."""
         found = values.get("texts")
         texts = [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
         return cls(tuple(texts[-MOST:]))
@@ -118,7 +117,6 @@ class FilterLine(Vertical):
         self.set_class(bool(self._field.value), "-open")
 
     def count(self, shown: int, of: int, *, is_typed: bool) -> None:
-        """Show the number of matches, and the keys."""
         matches = f"{shown} of {plural(of, self._noun)}" if self._field.value else ""
         said = "Enter keep  Esc show all" if is_typed else "Esc shows all"
         if (matches, said) != self._said:

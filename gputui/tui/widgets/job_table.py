@@ -335,7 +335,6 @@ class JobTable(SectionedTable[Key], Grip):
         return column.title[: placed.width - 1] + (DOWN if sorting.is_down else UP)
 
     def heading(self, y: int) -> Strip:
-        """Render the line of tabs."""
         del y
         return title_line(self._bar_spans(), self.size.width, has_focus=self.has_focus, right=self._aside())
 

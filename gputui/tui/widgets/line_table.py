@@ -94,7 +94,6 @@ class Page(Widget, can_focus=True):
         self._shown: list[list[Span]] = []
 
     def show(self, lines: Sequence[Cell]) -> None:
-        """Set the lines, and keep the position."""
         self._cells = lines
         self._go_to(self.top)
 
@@ -212,7 +211,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         raise NotImplementedError
 
     def lead_of(self, key: K) -> str:
-        """Return the character before the row."""
         del key
         return _GAP
 
@@ -236,7 +234,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return None
 
     def heading(self, y: int) -> Strip:
-        """Render a line above the titles."""
         del y
         return Strip.blank(self.size.width, _RAISED)
 
@@ -387,7 +384,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.lay_out()
 
     def lay_out(self) -> None:
-        """Choose the columns that fit."""
         self.placed = lay_out(self.columns(), self.size.width)
         self._lines = []
         if self._is_followed:
