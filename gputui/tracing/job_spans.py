@@ -57,7 +57,23 @@ def spans_of(store_id: str, job: Job, jobs: Mapping[JobId, Job], first: int = 1)
     end = max(begin, job.ended_at or begin)
     after = [jobs[each] for each in (*job.spec.after, *job.spec.after_any) if each in jobs]
     error = None if job.state in {JobState.COMPLETED, JobState.CANCELLED} else _cause(job)
-    yield JobSpan("job", trace, root, None, begin, end, _of_job(job), _links(store_id, after), error)
+    about: dict[str, Value] = {
+        "gputui.job.id": job.id,
+        "gputui.job.name": job.name,
+        "gputui.job.state": str(job.state),
+        "gputui.job.priority": job.priority,
+        "gputui.job.gpus": job.spec.gpus.minimum,
+        "gputui.tenant": job.spec.tenant,
+        "user.name": job.submitted_by,
+    }
+    if job.spec.image:
+        about["container.image.name"] = job.spec.image
+    if job.array is not None:
+        about["gputui.array.id"] = job.array.id
+        about["gputui.array.count"] = job.count
+    if job.state is not JobState.COMPLETED:
+        about["error.type"] = str(job.state)
+    yield JobSpan("job", trace, root, None, begin, end, about, _links(store_id, after), error)
     waits_since = begin
     for attempt in attempts:
         claimed = attempt.claimed_at or begin
@@ -93,26 +109,6 @@ def _of_attempt(
 
 def _links(store_id: str, jobs: list[Job]) -> tuple[tuple[int, int], ...]:
     return tuple((trace_id(store_id, job), root_id(store_id, job)) for job in jobs)
-
-
-def _of_job(job: Job) -> dict[str, Value]:
-    about: dict[str, Value] = {
-        "gputui.job.id": job.id,
-        "gputui.job.name": job.name,
-        "gputui.job.state": str(job.state),
-        "gputui.job.priority": job.priority,
-        "gputui.job.gpus": job.spec.gpus.minimum,
-        "gputui.tenant": job.spec.tenant,
-        "user.name": job.submitted_by,
-    }
-    if job.spec.image:
-        about["container.image.name"] = job.spec.image
-    if job.array is not None:
-        about["gputui.array.id"] = job.array.id
-        about["gputui.array.count"] = job.count
-    if job.state is not JobState.COMPLETED:
-        about["error.type"] = str(job.state)
-    return about
 
 
 def _about_attempt(job: Job, attempt: Attempt) -> dict[str, Value]:

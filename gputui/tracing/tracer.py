@@ -34,7 +34,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.settings import TracesSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports.monitor import Monitors
-from gputui.tracing.job_spans import JobSpan, spans_of
+from gputui.tracing.job_spans import spans_of
 
 log = logging.getLogger(__name__)
 
@@ -97,22 +97,19 @@ class JobTracer(Monitors):
 
     def _send(self, job: Job, jobs: Mapping[JobId, Job]) -> None:
         for span in spans_of(self._store_id, job, jobs, self._firsts.get(job.id, 1)):
-            self._emit(span)
-
-    def _emit(self, span: JobSpan) -> None:
-        self._ids.trace_id, self._ids.span_id = span.trace_id, span.span_id
-        parent = None if span.parent_id is None else NonRecordingSpan(_context(span.trace_id, span.parent_id))
-        made = self._tracer.start_span(
-            span.name,
-            context=set_span_in_context(parent) if parent is not None else None,
-            kind=SpanKind.INTERNAL,
-            attributes=span.attributes,
-            links=[Link(_context(*ids)) for ids in span.links],
-            start_time=_nanoseconds(span.begin),
-        )
-        if span.error is not None:
-            made.set_status(Status(StatusCode.ERROR, span.error))
-        made.end(_nanoseconds(span.end))
+            self._ids.trace_id, self._ids.span_id = span.trace_id, span.span_id
+            parent = None if span.parent_id is None else NonRecordingSpan(_context(span.trace_id, span.parent_id))
+            made = self._tracer.start_span(
+                span.name,
+                context=set_span_in_context(parent) if parent is not None else None,
+                kind=SpanKind.INTERNAL,
+                attributes=span.attributes,
+                links=[Link(_context(*ids)) for ids in span.links],
+                start_time=_nanoseconds(span.begin),
+            )
+            if span.error is not None:
+                made.set_status(Status(StatusCode.ERROR, span.error))
+            made.end(_nanoseconds(span.end))
 
     def close(self) -> None:
         """Send the remaining spans, for at most CLOSE_WITHIN seconds."""

@@ -336,7 +336,15 @@ class ConsoleServer(Server):
             loop.add_signal_handler(number, self._ended.set)
         log = logging.getLogger("gputui.web")
         log.addFilter(_is_ours)
-        runner = web.AppRunner(self._application(), access_log=None, logger=log, shutdown_timeout=1)
+        app = web.Application(middlewares=[self._guard()])
+        app.on_response_prepare.append(_add_headers)
+        path = self._door.path
+        app.router.add_get("/", self._enter)
+        app.router.add_get(path, self.handle_index)
+        app.router.add_get(f"{path}page.js", self._handle_script)
+        app.router.add_get(f"{path}ws", self.handle_websocket)
+        app.router.add_static(f"{path}static", self.statics_path)
+        runner = web.AppRunner(app, access_log=None, logger=log, shutdown_timeout=1)
         await runner.setup()
         try:
             await self._listen(runner)
@@ -363,17 +371,6 @@ class ConsoleServer(Server):
     @property
     def _cookie(self) -> str:
         return f"gputui-{self.port}"
-
-    def _application(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard()])
-        app.on_response_prepare.append(_add_headers)
-        path = self._door.path
-        app.router.add_get("/", self._enter)
-        app.router.add_get(path, self.handle_index)
-        app.router.add_get(f"{path}page.js", self._handle_script)
-        app.router.add_get(f"{path}ws", self.handle_websocket)
-        app.router.add_static(f"{path}static", self.statics_path)
-        return app
 
     def _guard(self) -> Middleware:
         @web.middleware

@@ -330,20 +330,6 @@ class Host:
             announcer=announcer,
         )
 
-    def _make_loop(self, scheduler: Scheduler, waker: Waker, monitor: Monitor) -> Loop:
-        return Loop(
-            scheduler,
-            self._store,
-            self._settings.scheduler,
-            self._clock,
-            waker,
-            self._leadership.holds,
-            self._faults,
-            self._tell_fault,
-            monitor,
-            LogSweeper(self._directory, self._settings.store, self._store).step,
-        )
-
     async def _lead(self) -> None:
         log.info("scheduling in %s", self._directory)
         adapters = await self._in_thread(self.open_adapters)
@@ -358,7 +344,18 @@ class Host:
             self._extras.relay.open()
         standing_in = asyncio.create_task(self._stand_in(scheduler)) if self._me.stands_in else None
         try:
-            await self._make_loop(scheduler, waker, monitor).run(self._stop.event)
+            await Loop(
+                scheduler,
+                self._store,
+                self._settings.scheduler,
+                self._clock,
+                waker,
+                self._leadership.holds,
+                self._faults,
+                self._tell_fault,
+                monitor,
+                LogSweeper(self._directory, self._settings.store, self._store).step,
+            ).run(self._stop.event)
         finally:
             if standing_in is not None:
                 standing_in.cancel()

@@ -79,7 +79,12 @@ def host_fields(options: ContainerOptions) -> dict[str, Any]:
     fields |= {name: True for name, field in _FLAGS.items() if getattr(options, field)}
     fields |= {name: _pairs(getattr(options, field)) for name, field in _PAIRS.items() if getattr(options, field)}
     fields |= {name: _rates(options, *rate) for name, rate in _RATES.items()}
-    fields["CapAdd"], fields["CapDrop"] = _capabilities(options)
+    asked = (map(str.upper, names) for names in (options.cap_add, options.cap_drop))
+    added, dropped = (
+        {name if name == "ALL" or name.startswith("CAP_") else f"CAP_{name}" for name in names} for names in asked
+    )
+    kept = {"ALL"} if "ALL" in dropped else dropped - added
+    fields["CapAdd"], fields["CapDrop"] = sorted({"ALL"} if "ALL" in added else added), sorted(kept)
     fields["BlkioWeightDevice"] = [{"Path": path, "Weight": weight} for path, weight in _split(options, int)]
     fields["Tmpfs"] = {path: rest for path, _, rest in (text.partition(":") for text in options.tmpfs)} or None
     fields["Devices"] = [_device(spec) for spec in _devices(options) if not spec.cdi]
@@ -87,16 +92,6 @@ def host_fields(options: ContainerOptions) -> dict[str, Any]:
     fields["NetworkMode"] = _parse("--network", docker_args.network, options.network).name if options.network else None
     fields["SecurityOpt"] = [text for text in options.security_opt if text != _UNMASKED]
     return fields
-
-
-def _capabilities(options: ContainerOptions) -> tuple[list[str], list[str]]:
-    """Return the capabilities added and dropped, with the names and in the order of docker's client."""
-    asked = (map(str.upper, names) for names in (options.cap_add, options.cap_drop))
-    added, dropped = (
-        {name if name == "ALL" or name.startswith("CAP_") else f"CAP_{name}" for name in names} for names in asked
-    )
-    kept = {"ALL"} if "ALL" in dropped else dropped - added
-    return sorted({"ALL"} if "ALL" in added else added), sorted(kept)
 
 
 def other_devices(options: ContainerOptions) -> list[dict[str, Any]]:
@@ -380,12 +375,15 @@ _NEEDED_API: tuple[tuple[str, tuple[int, int], str], ...] = (
 
 def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:
     options = launch.spec.options
+    # the site's rotation, unless the job sets its own
+    rotation = {"max-size": str(settings.log_max_size), "max-file": str(settings.log_max_files)}
+    own = {name: value for name, _, value in (text.partition("=") for text in options.log_opt)}
     return host_fields(options) | {
         # as PID 1 a process ignores SIGTERM unless it handles it; below an init it ends
         "Init": None if options.no_init else True,
         # the exit code would be lost with the container if the event were missed
         "AutoRemove": False,
-        "LogConfig": _log_config(options, settings),
+        "LogConfig": {"Type": options.log_driver or "json-file", "Config": rotation | own},
         "PidsLimit": _pids_limit(options, settings),
         "Ulimits": [ulimit(text) for text in options.ulimits],
         "Binds": [bind(text) for text in options.volumes if not is_anonymous(text)],
@@ -395,13 +393,6 @@ def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict
         ],
         "DeviceRequests": [*_device_requests(launch, facts), *other_devices(options)],
     }
-
-
-def _log_config(options: ContainerOptions, settings: RuntimeSettings) -> dict[str, Any]:
-    """Return the log configuration: the site's rotation, unless the job sets its own."""
-    rotation = {"max-size": str(settings.log_max_size), "max-file": str(settings.log_max_files)}
-    own = {name: value for name, _, value in (text.partition("=") for text in options.log_opt)}
-    return {"Type": options.log_driver or "json-file", "Config": rotation | own}
 
 
 def _pids_limit(options: ContainerOptions, settings: RuntimeSettings) -> int | None:
@@ -446,20 +437,16 @@ def _powerless(user: ContainerUser, host: dict[str, Any]) -> dict[str, Any]:
     return security | ({"CapDrop": ["ALL"]} if user.account.uid else {})
 
 
-def _home(launch: Launch, account: Account) -> str:
-    """Return the account's home directory if the job has it mounted: images have none for this user, and no `/`."""
-    options = launch.spec.options
-    targets = [text.partition(":")[2].partition(":")[0] for text in options.volumes]
-    targets += [docker_args.mount(text).target for text in options.mounts]
-    targets += [held.target for held in launch.held]
-    is_mounted = any(target and Path(account.home).is_relative_to(target) for target in targets)
-    return account.home if is_mounted else "/tmp"
-
-
 def _env(launch: Launch, facts: EngineFacts, account: Account | None) -> tuple[list[str], tuple[str, ...]]:
     """Return the job's environment, with gputui's variables and without its own choice of GPUs, and notes."""
     if account is not None and account.uid:
-        given = {"USER": account.name, "LOGNAME": account.name, "HOME": _home(launch, account)}
+        options = launch.spec.options
+        targets = [text.partition(":")[2].partition(":")[0] for text in options.volumes]
+        targets += [docker_args.mount(text).target for text in options.mounts]
+        targets += [held.target for held in launch.held]
+        # home is the account's if the job has it mounted: images have none for this user
+        is_mounted = any(target and Path(account.home).is_relative_to(target) for target in targets)
+        given = {"USER": account.name, "LOGNAME": account.name, "HOME": (account.home if is_mounted else "/tmp")}
     else:
         given = {}
     given |= DEFAULT_ENVIRONMENT

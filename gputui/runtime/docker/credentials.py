@@ -126,10 +126,6 @@ def _ask(helper: str, server: str) -> Mapping[str, str]:
         if said.lower().startswith(_NONE_STORED):
             return {}
         raise _UnusableError(f"{name} failed with code {process.returncode}{said and f': {said}'}")
-    return _answered(name, server, out)
-
-
-def _answered(name: str, server: str, out: bytes) -> Mapping[str, str]:
     try:
         found = json.loads(out)
         user, secret = str(found["Username"]), str(found["Secret"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.runtime.docker.connection import FIRST_PAUSE, Connection
@@ -83,7 +83,17 @@ class EventWatcher:
             back()
             wake()
             for event in stream:
-                self._handle_event(event, wake)
+                if nanoseconds := event.get("timeNano"):
+                    # whole seconds: repeated events only wake once more
+                    self._since = int(nanoseconds) // 10**9
+                    self._on_event(int(nanoseconds))
+                actor = event.get("Actor") or {}
+                is_ours = (actor.get("Attributes") or {}).get(STORE) == self._store_id
+                if event.get("Action") == "die":
+                    self._on_end(str(actor.get("ID", "")))
+                    wake()
+                elif not is_ours:
+                    wake()
         except RuntimeFault:
             raise
         # whatever the stream or `wake` raised, the thread must live on to reconnect
@@ -93,16 +103,3 @@ class EventWatcher:
             self._client = None
             client.close()
             self._connection.forget()
-
-    def _handle_event(self, event: Mapping[str, Any], wake: Callable[[], None]) -> None:
-        if nanoseconds := event.get("timeNano"):
-            # whole seconds: repeated events only wake once more
-            self._since = int(nanoseconds) // 10**9
-            self._on_event(int(nanoseconds))
-        actor = event.get("Actor") or {}
-        is_ours = (actor.get("Attributes") or {}).get(STORE) == self._store_id
-        if event.get("Action") == "die":
-            self._on_end(str(actor.get("ID", "")))
-            wake()
-        elif not is_ours:
-            wake()

@@ -111,7 +111,7 @@ def cause_of(text: str, *, status: int | None = None, exit_code: int | None = No
     for code, fragments in _FRAGMENTS:
         if any(re.search(fragment, lower) for fragment in fragments):
             return Cause(code, words)
-    if option := _option(lower):
+    if option := next((option for pattern, option in _OPTIONS if re.search(pattern, lower)), None):
         return Cause(CauseCode.BAD_SPEC, f"{option}: {words}")
     by_exit = {126: CauseCode.COMMAND_NOT_EXECUTABLE, 127: CauseCode.COMMAND_NOT_FOUND}
     if status == 400 and exit_code in by_exit:
@@ -167,10 +167,6 @@ def unavailable(where: str, error: BaseException) -> RuntimeUnavailableError:
     if "timed out" in lower or "timeout" in lower:
         return SilentError(f"Docker at {where} did not answer in time", hint=service.status)
     return RuntimeUnavailableError(f"Docker at {where} does not answer: {_tidy(text)}", hint=service.status)
-
-
-def _option(lower: str) -> str | None:
-    return next((option for pattern, option in _OPTIONS if re.search(pattern, lower)), None)
 
 
 def _tidy(text: str) -> str:

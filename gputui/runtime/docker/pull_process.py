@@ -190,7 +190,15 @@ class PullProcess:
                 *lines, rest = (rest + data).split(b"\n")
                 if any(self._handle_reply(line) for line in lines):
                     return
-            self._report_progress(tell)
+            idle = time.monotonic() - self._moved_at
+            if idle > self._settings.pull_stall.total_seconds():
+                raise self._failed(f"no progress for {format_duration(self._settings.pull_stall)}")
+            words = self._words
+            if idle >= _TELL_STALL_AFTER:
+                words = f"{words}, no progress for {format_duration(timedelta(seconds=idle // 10 * 10))}"
+            if words != self._told:
+                self._told = words
+                tell(words)
 
     def _handle_reply(self, line: bytes) -> bool:
         """Handle one reply; return whether the image is present. Raises the RuntimeFault that it reports."""
@@ -202,18 +210,6 @@ class PullProcess:
         if said.cause is not None:
             raise RuntimeFault(said.cause, hint=said.hint)
         return said.is_done
-
-    def _report_progress(self, tell: Callable[[str], None]) -> None:
-        """Report progress if it changed; raises RuntimeFault if there was none for too long."""
-        idle = time.monotonic() - self._moved_at
-        if idle > self._settings.pull_stall.total_seconds():
-            raise self._failed(f"no progress for {format_duration(self._settings.pull_stall)}")
-        words = self._words
-        if idle >= _TELL_STALL_AFTER:
-            words = f"{words}, no progress for {format_duration(timedelta(seconds=idle // 10 * 10))}"
-        if words != self._told:
-            self._told = words
-            tell(words)
 
     def _failed(self, why: str) -> RuntimeFault:
         cause = Cause(CauseCode.PULL_FAILED, f"cannot pull {self._image}: {why}")

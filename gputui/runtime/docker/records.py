@@ -161,7 +161,11 @@ def _devices(inspected: EngineJson, default_runtime: str) -> Iterator[str]:
     runtime = host.get("Runtime") or default_runtime
     # with a request the engine overrides the variable
     if not requested and runtime.startswith("nvidia"):
-        yield from _by_runtime(inspected)
+        # mounts of device names, else the variable
+        mounted = [str(mount.get("Destination", "")) for mount in inspected.get("Mounts") or ()]
+        names = [path.removeprefix(_MOUNTED) for path in mounted if path.startswith(_MOUNTED)]
+        env = dict(text.partition("=")[::2] for text in inspected["Config"].get("Env") or ())
+        yield from _tokens(names or env.get("NVIDIA_VISIBLE_DEVICES", "").split(","))
 
 
 def _requested(request: EngineJson) -> Iterator[str]:
@@ -179,14 +183,6 @@ def _requested(request: EngineJson) -> Iterator[str]:
             yield "all"
         else:
             yield from map(str, range(count))
-
-
-def _by_runtime(inspected: EngineJson) -> Iterator[str]:
-    """Yield the devices that NVIDIA's runtime grants: mounts of device names, else NVIDIA_VISIBLE_DEVICES."""
-    mounted = [str(mount.get("Destination", "")) for mount in inspected.get("Mounts") or ()]
-    names = [path.removeprefix(_MOUNTED) for path in mounted if path.startswith(_MOUNTED)]
-    env = dict(text.partition("=")[::2] for text in inspected["Config"].get("Env") or ())
-    yield from _tokens(names or env.get("NVIDIA_VISIBLE_DEVICES", "").split(","))
 
 
 def _tokens(names: list[str]) -> Iterator[str]:

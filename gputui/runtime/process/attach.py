@@ -227,7 +227,9 @@ class PipesChannel:
             if kept := self._log.read(self._until):
                 return kept
             if self._wrapper is not None:
-                return self._skip()
+                # this output was released from the disk, or could not be written to it
+                self._log.position = self._until or self._log.position
+                return []
             self._exit_code = recorded_exit_code(self._folder)
             return None
         assert self._wrapper is not None
@@ -238,11 +240,6 @@ class PipesChannel:
             return parts
         self._exit_code = self._wrapper.exit_code()
         return self._again() if self._exit_code is None else None
-
-    def _skip(self) -> list[tuple[bool, bytes]]:
-        """Skip output that was released from the disk, or could not be written to it."""
-        self._log.position = self._until or self._log.position
-        return []
 
     def _again(self) -> list[tuple[bool, bytes]]:
         if self._wrapper is not None:

@@ -72,7 +72,10 @@ class FileLogStream:
     def _blocks(self) -> Iterator[bytes]:
         pause, was_over, told = _QUICK, not self._follow, 0
         while not self._closed.is_set():
-            if self._leap():
+            here = self._file.tell()  # output before `there` was already released from the disk
+            there = first_byte(self._file.fileno(), here)
+            self._file.seek(there)
+            if there > here:
                 yield b"\n"  # end of the partial line
             if block := self._file.read(_BLOCK):
                 pause = _QUICK
@@ -87,13 +90,6 @@ class FileLogStream:
                         self._tell(self._rest)
                     self._closed.wait(pause)
                     pause = min(_SLOW, pause * 1.5)
-
-    def _leap(self) -> bool:
-        """Skip output that was already released from the disk; return whether there was any."""
-        here = self._file.tell()
-        there = first_byte(self._file.fileno(), here)
-        self._file.seek(there)
-        return there > here
 
 
 def save(log: Path | int, path: Path) -> int:

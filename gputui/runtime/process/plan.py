@@ -10,7 +10,6 @@ from msgspec.structs import asdict
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import DEFAULT_ENVIRONMENT, Launch
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
 from gputui.runtime.accounts import Account, account_of
 
@@ -81,7 +80,10 @@ def environment(launch: Launch, account: Account) -> dict[str, str]:
     """
     env = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
     env["PATH"] = _PATH if account.uid else _ROOT_PATH
-    env |= DEFAULT_ENVIRONMENT | _own(launch.spec.options)
+    for name, _ in launch.spec.options.env:
+        if not name or "=" in name:
+            raise refused(f"{name!a} cannot be the name of an environment variable")
+    env |= DEFAULT_ENVIRONMENT | dict(launch.spec.options.env)
     visible = ",".join(launch.gpus)
     env |= {"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible or "void"}
     env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPUTUI_ATTEMPT": launch.tag}
@@ -91,13 +93,6 @@ def environment(launch: Launch, account: Account) -> dict[str, str]:
     if launch.array_index is not None:
         env["GPUTUI_ARRAY_INDEX"] = str(launch.array_index)
     return env
-
-
-def _own(options: ContainerOptions) -> dict[str, str]:
-    for name, _ in options.env:
-        if not name or "=" in name:
-            raise refused(f"{name!a} cannot be the name of an environment variable")
-    return dict(options.env)
 
 
 def _rlimit(text: str) -> str:

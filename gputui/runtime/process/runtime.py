@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import FileIO
 from pathlib import Path
 from threading import Event
 
@@ -331,17 +330,13 @@ class ProcessRuntime:
         finally:
             os.close(answer)
         with open(answers, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
-            return self._heard(file, container_id, deadline)
-
-    def _heard(self, file: FileIO, container_id: str, deadline: float) -> bytes:
-        """Read the answer until all wrappers have closed the pipe."""
-        heard, poll = b"", select.poll()
-        poll.register(file, select.POLLIN)
-        while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            if not (part := file.read(4096)):
-                return heard
-            heard += part
-        raise _unknown(container_id)
+            heard, poll = b"", select.poll()
+            poll.register(file, select.POLLIN)
+            while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                if not (part := file.read(4096)):
+                    return heard
+                heard += part
+            raise _unknown(container_id)
 
     def _send(self, container_id: str, number: int) -> None:
         """Signal all its processes; for SIGKILL also those created meanwhile."""
