@@ -43,7 +43,6 @@ from gputui.ports.backend import Attach, DirectBackend
 if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
 
-
 _SHOWN_EVERY = 5.0
 """Seconds between two forecasts of the start while nothing changes."""
 _PASSING = frozenset({"waits", "is starting"})

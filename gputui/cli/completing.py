@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gputui.domain.gpu import Gpu
     from gputui.ports.backend import DirectBackend
 
-
 PATIENCE = 1.5
 """Seconds that a reading of the GPUs may take while the user waits for a completion."""
 

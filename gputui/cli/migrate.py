@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.engine.cluster.migration import JobMove
 
-
 _MOST_INDICES = 24
 """Maximum number of characters of an array's indices in the table."""
 

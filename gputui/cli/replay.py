@@ -185,7 +185,6 @@ def progress(count: int) -> Iterator[Callable[[str], None]]:
 
 def of_trace(trace: str | None, synthetic: int | None, seed: int) -> ReplaySource:
     """Return the trace of that file, or generated jobs."""
-
     from gputui.replay import trace as traces
 
     if trace is not None:

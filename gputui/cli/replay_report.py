@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gputui.replay.simulation import Figures
     from gputui.replay.trace import TraceJob
 
-
 MOST = 64
 """Maximum number of variants in one comparison."""
 NOT_REPLAYED = frozenset(

@@ -33,7 +33,6 @@ from gputui.request import times
 if TYPE_CHECKING:
     from gputui.replay.simulation import Figures
 
-
 USUAL = timedelta(days=30)
 """Period without `--since`."""
 HOUR = 3600.0

@@ -23,7 +23,6 @@ from gputui.domain.text import plain
 if TYPE_CHECKING:
     from gputui.cli.report_figures import Replayed
 
-
 Bars: TypeAlias = Sequence[tuple[str, Mapping[str, float]]]
 """Day of each bar, with its GPU-hours by outcome."""
 _NARROWEST, _WIDEST, _HEIGHT = 640, 1190, 300

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gputui.ports import JobStore, Queue
     from gputui.ports.backend import DirectBackend
 
-
 COMPLETION_PATIENCE = timedelta(seconds=3)
 """Time that an answer of a cluster may take while the user waits for a completion."""
 _COMPLETING = "_GPUTUI_COMPLETE"

@@ -139,7 +139,6 @@ _OF_GPUS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-
 _LIMIT = "time_limit"
 _RUNS = "the job runs: only its time limit and its comment can be changed"
 _WHILE_RUNNING = frozenset({"time_limit", "comment"})
