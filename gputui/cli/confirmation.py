@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +14,9 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.ports import Queue
+
+if TYPE_CHECKING:
+    from gputui.domain.verbs import Verb
 
 
 class FiniteRange(click.FloatRange):
@@ -78,28 +81,12 @@ def named(jobs: Sequence[Job]) -> str:
     return f"{plural(count, 'job')}: {' '.join(words)}"
 
 
-def changed(verb: str, jobs: Sequence[Job]) -> str:
+def changed(verb: Verb[Job], jobs: Sequence[Job]) -> str:
     """Return the sentence about jobs that a verb has changed; `jobs` are in their state after the change."""
     if not jobs:
         return "nothing was changed"
     waiting = [job for job in jobs if not job.state.is_active]
     running = [job for job in jobs if job.state.is_active]
-    told = [_WAITING[verb].format(named(waiting))] if waiting else []
-    told += [(_RUNNING.get(verb) or _WAITING[verb]).format(named(running))] if running else []
+    told = [verb.shell_done.format(named(waiting))] if waiting else []
+    told += [(verb.shell_done_running or verb.shell_done).format(named(running))] if running else []
     return "; ".join(told)
-
-
-_WAITING = {
-    "hold": "held {}; the time waited so far still counts",
-    "release": "released {}",
-    "cancel": "cancelled {}",
-    "requeue": "requeued {}",
-    "top": "put at the head of the queue: {}",
-}
-_RUNNING = {
-    "cancel": "stopping {}",
-    "requeue": "stopping, to be run again: {}",
-    "suspend": "suspending {}; the time limit continues",
-    "unsuspend": "continuing {}",
-}
-"""Sentences about running jobs, which a scheduler ends."""

@@ -64,7 +64,7 @@ def command_of(name: str) -> click.Command:
                 return
             done = backend.act(verb.on(asked))
             if not quiet:
-                confirm(changed(verb.name, jobs_of(backend.queue, done.ids)))
+                confirm(changed(verb, jobs_of(backend.queue, done.ids)))
 
     return dry_run_option(command) if verb.wish.has_forecast else command
 
@@ -99,7 +99,7 @@ def cancel(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool, 
         asked = flat(backend.queue, ids)
         done = backend.act(Cancel(asked)).ids
         if done and not quiet:
-            confirm(changed("cancel", jobs_of(backend.queue, done)))
+            confirm(changed(JOB_VERB["cancel"], jobs_of(backend.queue, done)))
         for line in left_alone(backend.queue, asked, done):
             click.echo(line, err=True)
 
@@ -149,7 +149,7 @@ def requeue(session: Session, ids: tuple[tuple[Named, ...], ...], failed: bool, 
             start_times.print_shifts(session, backend, change, first)
         else:
             again = jobs_of(queue, backend.act(Requeue(asked)).ids)
-            confirm(changed("requeue", again), quiet=quiet)
+            confirm(changed(JOB_VERB["requeue"], again), quiet=quiet)
             if stay := cancelled_with(again, queue.jobs().values()):
                 ids_of = " ".join(job.shown_id for job in stay)
                 confirm(f"cancelled when it failed, and still so: {named(stay)} (gputui requeue {ids_of})", quiet=quiet)
@@ -200,7 +200,7 @@ def priority(session: Session, names: tuple[Named, ...], value: str, dry_run: bo
         done = backend.act(action).ids
         if not quiet:
             jobs = jobs_of(backend.queue, done)
-            confirm(changed("top", jobs) if change.top else _prioritised(change, jobs))
+            confirm(changed(JOB_VERB["top"], jobs) if change.top else _prioritised(change, jobs))
 
 
 def _prioritised(change: job_values.PriorityChange, jobs: list[Job]) -> str:

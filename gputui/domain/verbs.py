@@ -114,6 +114,10 @@ class Verb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
     """True if the verb ends running jobs; the what-if panel then shows the lost work."""
     shell_help: str
     """Help text of that command."""
+    shell_done: str = "changed {}"
+    """Sentence of the command about the jobs that it has changed."""
+    shell_done_running: str = ""
+    """Sentence about the running ones among them, which a scheduler ends; empty: the same."""
 
     def on(self, ids: Ids) -> Action:
         """Return the action on these jobs, for a verb about jobs that needs nothing else."""
@@ -160,6 +164,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         capability=Capability.HOLD,
         shell="hold ID...",
         shell_help="Keep waiting jobs from starting until they are released.",
+        shell_done="held {}; the time waited so far still counts",
     ),
     Verb(
         name="release",
@@ -177,6 +182,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         capability=Capability.HOLD,
         shell="release ID...",
         shell_help="Release held jobs.",
+        shell_done="released {}",
     ),
     Verb(
         name="cancel",
@@ -197,6 +203,8 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         shell="cancel ID...",
         shell_help="Cancel jobs. Running ones get their stop signal and are killed after a grace period; waiting ones "
         "never start.",
+        shell_done="cancelled {}",
+        shell_done_running="stopping {}",
     ),
     Verb(
         name="requeue",
@@ -216,6 +224,8 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         shell="requeue ID...",
         shell_help="Run jobs again. Running ones are stopped first; jobs keep their waiting time, except after a run "
         "that reached its time limit. Of an array named as a whole, completed elements are left alone.",
+        shell_done="requeued {}",
+        shell_done_running="stopping, to be run again: {}",
     ),
     Verb(
         name="raise",
@@ -273,6 +283,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         capability=Capability.TOP,
         shell="priority ID top",
         shell_help=PRIORITY_HELP,
+        shell_done="put at the head of the queue: {}",
     ),
 )
 """Verbs about jobs, on every screen with a job."""
@@ -336,6 +347,7 @@ SUSPEND = Verb[Job](
     shell="suspend ID...",
     shell_help="Stop the processes of running jobs until they are unsuspended. They keep their GPUs and memory, and "
     "their time limits continue. For their submitters and operators.",
+    shell_done="suspending {}; the time limit continues",
 )
 UNSUSPEND = Verb[Job](
     name="unsuspend",
@@ -353,6 +365,7 @@ UNSUSPEND = Verb[Job](
     capability=Capability.SUSPEND,
     shell="unsuspend ID...",
     shell_help="Continue suspended jobs.",
+    shell_done="continuing {}",
 )
 RUNNING_VERBS: tuple[Verb[Job], ...] = (SIGNAL, SUSPEND, UNSUSPEND)
 """Verbs about running jobs."""

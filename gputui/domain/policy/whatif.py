@@ -15,13 +15,10 @@ from gputui.domain.action import (
     Cancel,
     DrainGpus,
     EditJobs,
-    Hold,
+    JobAction,
     PlaceJobs,
-    Release,
     Requeue,
     ResumeGpus,
-    SetPriority,
-    Top,
     put,
 )
 from gputui.domain.errors import GputuiError
@@ -140,10 +137,9 @@ def change_of(action: Action, at: datetime) -> SnapshotChange:
                 return edit.on(job, at) if may else job
 
             return _changed_jobs(action.ids, edited, at)
-        case Hold() | Release() | SetPriority() | Top():
-            return _changed_jobs(action.ids, lambda job: action.apply(job, at, ""), at)
-        case _:
-            return lambda snapshot: snapshot
+    if isinstance(action, JobAction) and action.has_forecast:
+        return _changed_jobs(action.ids, lambda job: action.apply(job, at, ""), at)
+    return lambda snapshot: snapshot
 
 
 def _requeued(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:

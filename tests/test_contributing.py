@@ -1,0 +1,183 @@
+"""CONTRIBUTING's lists are complete: each is followed in a copy of the package, and what it adds works there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gputui
+
+ROOT = Path(gputui.__path__[0]).parent
+
+
+def files_of(title: str) -> list[str]:
+    """Return the files of the package in CONTRIBUTING's list of that title."""
+    _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(f"**{title}**")
+    return re.findall(r"`(gputui/\S+\.py)`: ", rest.partition("\n\n")[0])
+
+
+class Copy:
+    """A copy of the package, in which nothing but the files of one list may be changed."""
+
+    def __init__(self, directory: Path, title: str) -> None:
+        self.directory = directory
+        self.untouched = files_of(title)
+        shutil.copytree(ROOT / "gputui", directory / "gputui", ignore=shutil.ignore_patterns("__pycache__"))
+        self.environ = {"HOME": str(directory), "LANG": "C.UTF-8", "PYTHONPATH": f"{directory}:{ROOT}"}
+        self.environ |= {"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def edit(self, place: str, *changes: tuple[str, str]) -> None:
+        """Replace texts of the next file of the list; each has to occur in it."""
+        assert place == self.untouched.pop(0)
+        source = self.directory / place
+        text = source.read_text()
+        for old, new in changes:
+            assert old in text, f"{place}: {old}"
+            text = text.replace(old, new, 1)
+        source.write_text(text)
+
+    def run(self, *words: str) -> list[str]:
+        """Run Python with these arguments once all files of the list are edited; return its pages."""
+        assert not self.untouched
+        command = [sys.executable, *words]
+        done = subprocess.run(
+            command, cwd=self.directory, env=self.environ, capture_output=True, check=False, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return (done.stdout + done.stderr).split("\f")
+
+
+COLUMN = 'QueueColumn("double", "DOUBLE", 6, "twice its priority", lambda job, _: 2 * job.priority, right=True)'
+LOOK_AT_COLUMN = """
+import asyncio
+from gputui.config.settings_file import check_range
+from gputui.tui.queue.columns import ChosenColumns
+from gputui.tui.widgets.job_table import JobTable
+from tests.tui.console import Console
+
+async def look():
+    console = Console()
+    async with console.app.run_test(size=(120, 40)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "vertical_line")
+        print(console.screen_text, end="\\f")
+        await console.press(pilot, "escape")
+        table = console.app.screen.query_one(JobTable)
+        table.live.chosen = ChosenColumns.of({}, ["id", "double"])
+        table.lay_again()
+        await console.press(pilot, "S", "S")
+        print(console.screen_text)
+
+check_range("columns", ["id", "double"], "console.columns")
+asyncio.run(look())
+"""
+
+
+def test_a_column_is_one_row(tmp_path: Path) -> None:
+    copy = Copy(tmp_path, "A column of the queue")
+    copy.edit("gputui/domain/queue_columns.py", ("\n_ALL = (\n", f"\n_ALL = (\n    {COLUMN},\n"))
+    chooser, table = copy.run("-c", LOOK_AT_COLUMN)
+    assert re.search(r"DOUBLE +twice its priority", chooser)
+    assert re.search(r"ID +DOUBL", table), table
+    assert re.search(r" 101 +100 ", table)
+
+
+ACTION = '''class Sink(_JobAction, frozen=True, tag="sink"):
+    """Put waiting jobs at the end of the queue."""
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        return _ranked(job, job.prioritised(0), by)
+
+
+class EditJobs('''
+ROW = """JOB_VERBS: tuple[Verb[Job], ...] = (
+    Verb(
+        name="sink",
+        keys=("N",),
+        label="sink",
+        help="Put the waiting job at the end of the queue.",
+        group=JOBS,
+        needs="a waiting job",
+        may=_is_waiting,
+        wish=Sink,
+        done="{subject} is at the end of the queue",
+        done_many="{subject} are at the end of the queue",
+        proposal="{title}: to the end of the queue",
+        proposal_many="to the end of the queue",
+        shell="sink ID...",
+        shell_help="Put waiting jobs at the end of the queue.",
+        shell_done="sunk {}",
+    ),
+"""
+LOOK_AT_VERB = """
+import asyncio
+from gputui.cli.main import run
+from tests.tui.foresight import opened, select, watched
+
+async def look():
+    console = watched()
+    async with console.app.run_test(size=(120, 60)) as pilot:
+        def page():
+            print(console.screen_text, end="\\f", flush=True)
+        await console.begin(pilot)
+        await console.press(pilot, "question_mark")
+        await console.press(pilot, *"abyss")
+        page()
+        await console.press(pilot, "escape", "escape", "colon")
+        await console.press(pilot, *"abyss")
+        page()
+        await console.press(pilot, "escape", "escape")
+        await select(console, 107)
+        await opened(console, pilot, "N")
+        page()
+        await console.press(pilot, "enter")
+        assert console.store.get(107).priority == 0
+        print(*console.told, end="\\f", flush=True)
+        await console.press(pilot, "u")
+        assert console.store.get(107).priority > 0
+        print(*console.told, end="\\f", flush=True)
+
+def shell(*words):
+    assert run(["--state", "state", "--probe", "sim:1", *words]) == 0, words
+    print(end="\\f", flush=True)
+
+asyncio.run(look())
+shell("--help")
+shell("submit", "--host", "sleep", "9")
+shell("sink", "1", "--dry-run")
+assert run(["--state", "state", "sink", "1"]) == 0
+shell("queue", "--json")
+"""
+
+
+def test_a_verb_is_its_action_and_one_row(tmp_path: Path) -> None:
+    copy = Copy(tmp_path, "A verb")
+    copy.edit(
+        "gputui/domain/action.py", ("class EditJobs(", ACTION), ("| Top | EditJobs\n", "| Top | EditJobs | Sink\n")
+    )
+    copy.edit(
+        "gputui/domain/verbs.py",
+        ("    Signal,\n", "    Signal,\n    Sink,\n"),
+        ("JOB_VERBS: tuple[Verb[Job], ...] = (\n", ROW),
+    )
+    copy.edit("gputui/domain/synonyms.py", ("MEANINGS = (\n", 'MEANINGS = (\n    Meaning("abyss", "sink", "sink"),\n'))
+    copy.edit(
+        "gputui/cli/main.py",
+        ('    "Jobs": {\n', '    "Jobs": {\n        "sink": "put jobs at the end",\n'),
+        ('"hold release', '"sink hold release'),
+    )
+    keys, palette, panel, done, undone, commands, submitted, foreseen, queue = copy.run("-c", LOOK_AT_VERB)
+    assert re.search(r" N +sink +Put the waiting job at the end", keys)
+    assert re.search(r"abyss.*\n.*\n.* Jobs: sink +N ", palette)
+    assert "whisper-finetune: to the end of the queue" in panel
+    assert re.search(r"107 whisper-finetune .* later", panel)
+    assert "job 107 is at the end of the queue" in done
+    assert "undone: job 107 is as before the sink" in undone
+    assert "sink         put jobs at the end" in commands
+    assert submitted.strip() == "1"
+    assert "would sink: job 1" in foreseen
+    assert '"priority": 0,' in queue
+    assert "sunk job 1" in queue
