@@ -34,8 +34,8 @@ COMMANDS = {
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
     "files": 464,
-    "lines": 103_750,
-    "functions": 8_100,
+    "lines": 103_560,
+    "functions": 8_095,
     "lines per function": 12.8,
     "modules with one importer": 82,
     "lines that ask for a cluster outside the backends": 0,

@@ -12,131 +12,106 @@ from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
 from gputui.domain.keyed import with_keys
+from gputui.tui.commands import table
 from gputui.tui.commands.command import Command, place_of
-from gputui.tui.commands.table import (
-    ANYWHERE_COMMANDS,
-    APP_COMMANDS,
-    BACK,
-    BY_NAME,
-    CLOSE,
-    COLUMN_COMMANDS,
-    COMMANDS,
-    COPY,
-    COPY_COMMANDS,
-    EDIT_COMMANDS,
-    FURTHER,
-    GIVE_UP,
-    GPU,
-    GPU_COMMANDS,
-    GPU_PAGE_COMMANDS,
-    GRID_COMMANDS,
-    HELP,
-    JOB_COMMANDS,
-    LEAVE_COMMANDS,
-    LOG_COMMANDS,
-    LOG_JOB_COMMANDS,
-    MAIN_COMMANDS,
-    MOVE_COMMANDS,
-    NO,
-    NOTICES,
-    PALETTE,
-    PANE_COMMANDS,
-    PROCESS_COMMANDS,
-    PROCESS_VIEW,
-    PROCESSES,
-    QUEUE_COMMANDS,
-    SAVE_TEMPLATE,
-    SEARCH_HELP,
-    SEND,
-    SHELL,
-    STANDING_COMMANDS,
-    STOP_CONTAINER,
-    SUBMIT_COMMANDS,
-    TAKE_LINE,
-    TIMELINE_COMMANDS,
-    TIMELINE_SCREEN,
-    WHAT_IF_COMMANDS,
-    YES,
-)
 from gputui.tui.keys import key_name, order_words
 from gputui.tui.textual_internals import bindings_to
 
 _IN_A_TAB = frozenset({"pause_recurring", "resume_recurring", "remove"})
 _PLACES = {
     "main screen": (
-        *(command for command in MAIN_COMMANDS if command.name not in _IN_A_TAB),
-        *EDIT_COMMANDS,
-        *QUEUE_COMMANDS,
-        *PANE_COMMANDS,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
-        *GRID_COMMANDS,
-        *LOG_COMMANDS,
-        *LOG_JOB_COMMANDS,
+        *(command for command in table.MAIN_COMMANDS if command.name not in _IN_A_TAB),
+        *table.EDIT_COMMANDS,
+        *table.QUEUE_COMMANDS,
+        *table.PANE_COMMANDS,
+        *table.APP_COMMANDS,
+        *table.MOVE_COMMANDS,
+        *table.GRID_COMMANDS,
+        *table.LOG_COMMANDS,
+        *table.LOG_JOB_COMMANDS,
     ),
-    "tab of recurring jobs": (*STANDING_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS, *MOVE_COMMANDS),
-    "columns": (*COLUMN_COMMANDS, BACK, *MOVE_COMMANDS),
+    "tab of recurring jobs": (
+        *table.STANDING_COMMANDS,
+        *table.QUEUE_COMMANDS,
+        *table.PANE_COMMANDS,
+        *table.APP_COMMANDS,
+        *table.MOVE_COMMANDS,
+    ),
+    "columns": (*table.COLUMN_COMMANDS, table.BACK, *table.MOVE_COMMANDS),
     "logs": (
-        *JOB_COMMANDS,
-        *LOG_COMMANDS,
-        *(command for command in LOG_JOB_COMMANDS if command.name != "attempts"),
-        *(command for command in PANE_COMMANDS if command.action_name in {"zoom", "pane"}),
-        BACK,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
+        *table.JOB_COMMANDS,
+        *table.LOG_COMMANDS,
+        *(command for command in table.LOG_JOB_COMMANDS if command.name != "attempts"),
+        *(command for command in table.PANE_COMMANDS if command.action_name in {"zoom", "pane"}),
+        table.BACK,
+        *table.APP_COMMANDS,
+        *table.MOVE_COMMANDS,
     ),
-    "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
-    "screen of a GPU": (*JOB_COMMANDS, *GPU_PAGE_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
-    "screen of processes": (PROCESSES, SHELL, COPY, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
+    "screen of a job": (*table.JOB_COMMANDS, table.BACK, *table.APP_COMMANDS),
+    "screen of a GPU": (
+        *table.JOB_COMMANDS,
+        *table.GPU_PAGE_COMMANDS,
+        table.BACK,
+        *table.APP_COMMANDS,
+        *table.MOVE_COMMANDS,
+    ),
+    "screen of processes": (
+        table.PROCESSES,
+        table.SHELL,
+        table.COPY,
+        table.BACK,
+        *table.APP_COMMANDS,
+        *table.MOVE_COMMANDS,
+    ),
     "process view": (
-        PROCESS_VIEW,
-        *PROCESS_COMMANDS,
-        *(command for command in QUEUE_COMMANDS if command.action in {"filter", "clear_filter"}),
-        *(command for command in JOB_COMMANDS if command.name == "cancel"),
-        BACK,
-        *(command for command in APP_COMMANDS if command is not PROCESS_VIEW),
-        *MOVE_COMMANDS,
+        table.PROCESS_VIEW,
+        *table.PROCESS_COMMANDS,
+        *(command for command in table.QUEUE_COMMANDS if command.action in {"filter", "clear_filter"}),
+        *(command for command in table.JOB_COMMANDS if command.name == "cancel"),
+        table.BACK,
+        *(command for command in table.APP_COMMANDS if command is not table.PROCESS_VIEW),
+        *table.MOVE_COMMANDS,
     ),
     "page of a container": (
-        STOP_CONTAINER,
-        *LOG_COMMANDS,
-        *(command for command in LOG_JOB_COMMANDS if command.name == "error"),
-        BACK,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
+        table.STOP_CONTAINER,
+        *table.LOG_COMMANDS,
+        *(command for command in table.LOG_JOB_COMMANDS if command.name == "error"),
+        table.BACK,
+        *table.APP_COMMANDS,
+        *table.MOVE_COMMANDS,
     ),
-    "submit form": (*SUBMIT_COMMANDS, PALETTE),
+    "submit form": (*table.SUBMIT_COMMANDS, table.PALETTE),
     "timeline": (
-        TIMELINE_SCREEN,
-        *JOB_COMMANDS,
-        *GPU_COMMANDS,
-        *TIMELINE_COMMANDS,
-        BACK,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
+        table.TIMELINE_SCREEN,
+        *table.JOB_COMMANDS,
+        *table.GPU_COMMANDS,
+        *table.TIMELINE_COMMANDS,
+        table.BACK,
+        *table.APP_COMMANDS,
+        *table.MOVE_COMMANDS,
     ),
-    "what-if panel": (*WHAT_IF_COMMANDS, *FURTHER, YES, NO),
-    "questions": (YES, NO),
-    "question at the end": LEAVE_COMMANDS,
-    "lists to choose from": (TAKE_LINE, SAVE_TEMPLATE, BACK, *MOVE_COMMANDS),
-    "list of themes": (TAKE_LINE, BACK, *MOVE_COMMANDS[:2]),
-    "dialog that copies": (*COPY_COMMANDS, BACK),
-    "help": (SEARCH_HELP, HELP, CLOSE, BACK, *MOVE_COMMANDS),
-    "notices": (NOTICES, CLOSE, BACK, *MOVE_COMMANDS),
-    "lines to type": (GIVE_UP,),
-    "form of a reservation": (GIVE_UP, SEND),
+    "what-if panel": (*table.WHAT_IF_COMMANDS, *table.FURTHER, table.YES, table.NO),
+    "questions": (table.YES, table.NO),
+    "question at the end": table.LEAVE_COMMANDS,
+    "lists to choose from": (table.TAKE_LINE, table.SAVE_TEMPLATE, table.BACK, *table.MOVE_COMMANDS),
+    "list of themes": (table.TAKE_LINE, table.BACK, *table.MOVE_COMMANDS[:2]),
+    "dialog that copies": (*table.COPY_COMMANDS, table.BACK),
+    "help": (table.SEARCH_HELP, table.HELP, table.CLOSE, table.BACK, *table.MOVE_COMMANDS),
+    "notices": (table.NOTICES, table.CLOSE, table.BACK, *table.MOVE_COMMANDS),
+    "lines to type": (table.GIVE_UP,),
+    "form of a reservation": (table.GIVE_UP, table.SEND),
 }
 
 
 CAPABILITIES = {
-    (command.action_name, command.argument): command.capability for command in COMMANDS if command.capability
+    (command.action_name, command.argument): command.capability for command in table.COMMANDS if command.capability
 }
 """Capability that a cluster needs for an action, by its name and argument."""
-CHANGING = frozenset(command.action_name for command in COMMANDS if command.changes)
+CHANGING = frozenset(command.action_name for command in table.COMMANDS if command.changes)
 """Actions that change more than the screen."""
 
 
-def by_group(commands: tuple[Command, ...] = COMMANDS) -> dict[str, list[Command]]:
+def by_group(commands: tuple[Command, ...] = table.COMMANDS) -> dict[str, list[Command]]:
     groups: dict[str, list[Command]] = {}
     for command in commands:
         groups.setdefault(command.group, []).append(command)
@@ -145,17 +120,17 @@ def by_group(commands: tuple[Command, ...] = COMMANDS) -> dict[str, list[Command
 
 def places() -> dict[str, tuple[Command, ...]]:
     """Return the commands by the place of their keys; those not named above belong to their group's place."""
-    found = {place: (*commands, *ANYWHERE_COMMANDS) for place, commands in _PLACES.items()}
+    found = {place: (*commands, *table.ANYWHERE_COMMANDS) for place, commands in _PLACES.items()}
     placed = {command.name for commands in found.values() for command in commands}
-    for command in COMMANDS:
+    for command in table.COMMANDS:
         if command.name not in placed:
-            found[command.group] = (*found.get(command.group, APP_COMMANDS), command)
+            found[command.group] = (*found.get(command.group, table.APP_COMMANDS), command)
     return found
 
 
 _OF_ROWS = frozenset({"mark", "filter", "clear_filter", "fold", "sort", "columns"})
 _OF_PANES = tuple(
-    command for command in PANE_COMMANDS if command.action_name in {"zoom", "hide", "all_panes", "log_place"}
+    command for command in table.PANE_COMMANDS if command.action_name in {"zoom", "hide", "all_panes", "log_place"}
 )
 _OF_GPUS = frozenset({"reserve", "gpu_view", "gpu_processes", "graph_span"})
 _OF_LOGS = frozenset(
@@ -164,28 +139,31 @@ _OF_LOGS = frozenset(
         *("pin_log", "log_wrap", "log_times", "copy_lines", "save_log"),
     }
 )
-_EVERY = (*JOB_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS)
+_EVERY = (*table.JOB_COMMANDS, *table.EDIT_COMMANDS, *table.QUEUE_COMMANDS, *table.PANE_COMMANDS, *table.APP_COMMANDS)
 
 MENUS = {
     "queue": (
-        *STANDING_COMMANDS,
-        *JOB_COMMANDS,
-        GPU,
-        *(command for command in EDIT_COMMANDS if command.name not in _OF_GPUS),
-        *(command for command in QUEUE_COMMANDS if command.name in _OF_ROWS),
+        *table.STANDING_COMMANDS,
+        *table.JOB_COMMANDS,
+        table.GPU,
+        *(command for command in table.EDIT_COMMANDS if command.name not in _OF_GPUS),
+        *(command for command in table.QUEUE_COMMANDS if command.name in _OF_ROWS),
         *_OF_PANES,
     ),
     "gpus": (
-        GPU,
-        *GPU_COMMANDS,
+        table.GPU,
+        *table.GPU_COMMANDS,
         *(command for command in _EVERY if command.name in _OF_GPUS),
-        *JOB_COMMANDS,
+        *table.JOB_COMMANDS,
         *_OF_PANES,
     ),
-    "log": (*(command for command in (*LOG_COMMANDS, *LOG_JOB_COMMANDS) if command.name in _OF_LOGS), *_OF_PANES),
+    "log": (
+        *(command for command in (*table.LOG_COMMANDS, *table.LOG_JOB_COMMANDS) if command.name in _OF_LOGS),
+        *_OF_PANES,
+    ),
     "processes": (
-        *PROCESS_COMMANDS,
-        *(command for command in JOB_COMMANDS if command.name == "cancel"),
+        *table.PROCESS_COMMANDS,
+        *(command for command in table.JOB_COMMANDS if command.name == "cancel"),
     ),
 }
 """Commands of the menu of each pane and table, in order; only available ones are listed."""
@@ -229,7 +207,7 @@ def _not_now(command: Command) -> str:
 
 
 def _where(command: Command) -> str:
-    if command in LOG_COMMANDS:
+    if command in table.LOG_COMMANDS:
         return "in a log that has the focus"
     return next(f"on the {place}" for place, commands in _places().items() if command in commands)
 
@@ -251,7 +229,7 @@ def why_key_does_nothing(
         return ""
     bound = {binding.id for node in _chain(screen) for binding in bindings_to(node, key)}
     told = ""
-    for command in (command for name, command in BY_NAME.items() if name in bound):
+    for command in (command for name, command in table.BY_NAME.items() if name in bound):
         place = place_of(command, screen)
         if place is None or command.works_at(place):  # without a place, the key is bound to another action here
             return ""
