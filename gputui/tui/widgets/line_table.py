@@ -130,11 +130,6 @@ class Page(Widget, can_focus=True):
 
     def _go_to(self, top: int) -> None:
         before, self.top = self.top, max(0, min(top, len(self._cells) - self.size.height))
-        self._redraw()
-        if self.top != before:
-            self.post_message(self.Scrolled())
-
-    def _redraw(self) -> None:
         width, height = self.size
         lines = [fitted(cell, max(0, width - 1)) for cell in self._cells[self.top : self.top + height]]
         lines += [fitted((), max(0, width - 1))] * (height - len(lines))
@@ -146,6 +141,8 @@ class Page(Widget, can_focus=True):
                 for start, end in changed_runs(shown, line):
                     self.refresh(Region(1 + start, y, end - start, 1))
         self._shown = lines
+        if self.top != before:
+            self.post_message(self.Scrolled())
 
     def render_line(self, y: int) -> Strip:
         line = self._shown[y] if y < len(self._shown) else []
@@ -476,7 +473,12 @@ class LineTable(Widget, Generic[K], can_focus=True):
         row = y - self.head
         line = self._lines[row] if row < len(self._lines) else _BLANK
         if not line.cells:
-            return self._empty_line(row)
+            if self.keys or not self.size.width:
+                return Strip.blank(self.size.width, _GROUND)
+            spans: list[Span] = [(_GAP, DIM)]
+            if row < len(self._empty):
+                spans += fitted(self._empty[row], self.size.width - 1)
+            return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
         ground = (_PICKED if self.has_focus else _PICKED_FAINT) if line.picked else _GROUND
         picked = line.picked and self.has_focus and line.lead == _GAP
         mark: Span = ("▌" if picked else line.lead, BLUE)
@@ -489,14 +491,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
                 spans.append((_GAP, TRACK))
             spans += cell
         return Strip(segments(spans, ground)).adjust_cell_length(self.size.width, ground)
-
-    def _empty_line(self, y: int) -> Strip:
-        if self.keys or not self.size.width:
-            return Strip.blank(self.size.width, _GROUND)
-        spans: list[Span] = [(_GAP, DIM)]
-        if y < len(self._empty):
-            spans += fitted(self._empty[y], self.size.width - 1)
-        return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 
     def _titles(self) -> Strip:
         style = STRONG + BLUE if self.has_focus else DIM
