@@ -44,6 +44,7 @@ MAY_BE_EMPTY = {
     "id",
     "footer_key",
     "done_many",
+    "shell_done_running",
     "proposal",
     "proposal_many",
     "question",
