@@ -180,7 +180,7 @@ class Snapshot(Struct, frozen=True, weakref=True):
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
     """Reason of every waiting job."""
     expected_starts: Mapping[JobId, datetime] = field(default_factory=dict)
-    progress: Mapping[JobId, str] = field(default_factory=lambda: EMPTY_MAP)
+    progress: Mapping[JobId, str] = EMPTY_MAP
     """Progress of CONFIGURING jobs: pulling its image, 45 %; or what their start waits for."""
     notices: tuple[Notice, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()

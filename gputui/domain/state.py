@@ -117,7 +117,7 @@ class Reason(Struct, frozen=True):
         """Return the text with its times in that zone; None: in local time."""
         text, told, today = self.text, "", now.astimezone(zone).date()
         for at in self.times:
-            words = next((words for words in (_day_words(at), _clock_words(at)) if words in text), None)
+            words = next((words for words in (f"{at:{_DAY}}", f"{at:{_CLOCK}}") if words in text), None)
             if words is not None:
                 here = at.astimezone(zone)
                 before, _, text = text.partition(words)
@@ -126,16 +126,9 @@ class Reason(Struct, frozen=True):
 
 
 _MINUTE = timedelta(minutes=1)
+_CLOCK, _DAY = "%H:%M UTC", "%Y-%m-%d %H:%M UTC"
 
 
 def utc_moment(at: datetime, now: datetime) -> str:
     """Return `14:32 UTC`, with the date unless it is today: the format of times in reasons."""
-    return _clock_words(at) if at.date() == now.date() else _day_words(at)
-
-
-def _clock_words(at: datetime) -> str:
-    return f"{at:%H:%M} UTC"
-
-
-def _day_words(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M} UTC"
+    return f"{at:{_CLOCK if at.date() == now.date() else _DAY}}"

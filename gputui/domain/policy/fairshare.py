@@ -9,62 +9,61 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct, field
+
 _FAR = 500.0
 """Number of half-lives after which the origin is moved, long before a float would overflow."""
 
 
-class UsageLedger:
+class UsageLedger(Struct, eq=False):
     """GPU-seconds by tenant, decayed exactly, including running jobs up to the time of the query.
 
     A GPU held from a to b is worth, as seen from the origin, K (2^(b/H) - 2^(a/H)) with K = H / ln 2: the integral of
     2^(t/H). So a start subtracts, an end adds, and sums are never recomputed.
     """
 
-    def __init__(self, half_life: float, origin: float) -> None:
-        self._half_life = half_life
-        self._origin = origin
-        self._worth: dict[str, float] = {}
-        self._held: dict[str, float] = {}
+    half_life: float
+    origin: float
+    worth: dict[str, float] = field(default_factory=dict)
+    held: dict[str, float] = field(default_factory=dict)
 
     def copy(self) -> UsageLedger:
         """Return an independent copy."""
-        other = UsageLedger(self._half_life, self._origin)
-        other._worth, other._held = dict(self._worth), dict(self._held)
-        return other
+        return UsageLedger(self.half_life, self.origin, dict(self.worth), dict(self.held))
 
     def credit(self, tenant: str, gpu_seconds: float, at: float) -> None:
         """Add earlier use, already decayed to `at`."""
         grown = self._grown(at)  # first, since it may move the origin
-        self._worth[tenant] = self._worth.get(tenant, 0.0) + gpu_seconds * grown
+        self.worth[tenant] = self.worth.get(tenant, 0.0) + gpu_seconds * grown
 
     def begin(self, tenant: str, gpus: float, at: float) -> None:
         """Record that a job of the tenant takes GPUs."""
         self._add(tenant, -gpus, at)
-        self._held[tenant] = self._held.get(tenant, 0) + gpus
+        self.held[tenant] = self.held.get(tenant, 0) + gpus
 
     def end(self, tenant: str, gpus: float, at: float) -> None:
         """Record that a job of the tenant releases GPUs."""
         self._add(tenant, gpus, at)
-        self._held[tenant] -= gpus
+        self.held[tenant] -= gpus
 
     def used(self, now: float) -> dict[str, float]:
         """GPU-seconds of each tenant, decayed to `now`."""
         grown = self._grown(now)
-        whole = self._half_life / math.log(2)
+        whole = self.half_life / math.log(2)
         return {
-            tenant: max(0.0, worth / grown + self._held.get(tenant, 0) * whole) for tenant, worth in self._worth.items()
+            tenant: max(0.0, worth / grown + self.held.get(tenant, 0) * whole) for tenant, worth in self.worth.items()
         }
 
     def _add(self, tenant: str, gpus: float, at: float) -> None:
-        self.credit(tenant, gpus * self._half_life / math.log(2), at)
+        self.credit(tenant, gpus * self.half_life / math.log(2), at)
 
     def _grown(self, at: float) -> float:
         """Return the weight of a second at `at` relative to one at the origin."""
-        lives = (at - self._origin) / self._half_life
+        lives = (at - self.origin) / self.half_life
         if lives > _FAR:
             shrink = 2.0**-lives
-            self._worth = {tenant: worth * shrink for tenant, worth in self._worth.items()}
-            self._origin, lives = at, 0.0
+            self.worth = {tenant: worth * shrink for tenant, worth in self.worth.items()}
+            self.origin, lives = at, 0.0
         return float(2.0**lives)
 
 

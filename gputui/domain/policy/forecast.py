@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import NamedTuple
 
@@ -128,17 +127,13 @@ WORK, WORK_A_START = 100_000, 1_000
 """Maximum number of steps of a forecast; a lane examined or a job refused is one step of some microseconds."""
 
 
-def expected_starts(
-    context: PlanningContext, gated: Iterable[QueuedJob], most: int, reach: Reach | None = None
-) -> dict[JobId, datetime]:
-    """Return the planned starts of the first `most` jobs that start after those that start now."""
-    return {run.id: context.when(run.started) for run in expected_runs(context, gated, most, reach)}
-
-
 def expected_runs(
     context: PlanningContext, gated: Iterable[QueuedJob], most: int, reach: Reach | None = None
 ) -> Iterator[RunningJob]:
-    """Yield those starts with their planned GPUs; `reach` records how far the forecast got."""
+    """Yield the first `most` starts after those of now, with their planned GPUs.
+
+    `reach` records how far the forecast got.
+    """
     reach = reach or Reach()
     reach.work = WORK + WORK_A_START * most
     for number, run in enumerate(_runs(context, gated, reach) if most > 0 else (), 1):

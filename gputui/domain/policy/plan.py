@@ -5,6 +5,7 @@ Gates keep a job from starting even on free GPUs: holds, times, dependencies, pa
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -17,8 +18,9 @@ from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, Placement
 from gputui.domain.job_spec import JobId, runtime_name
 from gputui.domain.policy.decide import Outcome, decide
-from gputui.domain.policy.forecast import Reach, expected_starts
+from gputui.domain.policy.forecast import Reach, expected_runs
 from gputui.domain.policy.gpus.engine import EngineSupport, engine_support
+from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.queue_order import OrderCache, OrderedQueue, order_queue
 from gputui.domain.policy.reasons import Gated, Reasons
@@ -35,24 +37,35 @@ class GateContext(Struct, dict=True):
 
     now: datetime
     settings: SchedulerSettings
-    dependencies: Dependencies
     guard: FastFailureGuard
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
-    support: EngineSupport
-    """Ability of the container engine to give GPUs to containers."""
-    gates: tuple[Gate, ...]
-    gates_all: bool
-    """True if one of them may refuse any job, whatever its request."""
     member: Leader | None = None
     """Scheduler of a member of a group that shares the queue, which cannot run jobs as other users; else None."""
     as_submitter: bool = False
     """True if containers also run as their submitter."""
 
     @cached_property
-    def jobs(self) -> Mapping[JobId, Job]:
-        """Jobs of the snapshot, by id."""
-        return {job.id: job for job in self.snapshot.jobs}
+    def dependencies(self) -> Dependencies:
+        """Jobs that waiting ones depend on."""
+        return Dependencies.of(self.snapshot.jobs, self.snapshot.unreadable)
+
+    @cached_property
+    def support(self) -> EngineSupport:
+        """Ability of the container engine to give GPUs to containers."""
+        docker = self.runtimes.get("docker")
+        present = [view.gpu for view in self.snapshot.gpus if view.health.code is not HealthCode.LOST]
+        return engine_support(docker.gpus if docker else None, present)
+
+    @cached_property
+    def gates(self) -> tuple[Gate, ...]:
+        """Gates that can refuse any job now."""
+        all_up = all(name in self.runtimes and self.runtimes[name].up for name in ("docker", "process"))
+        runs_all = all_up and self.member is None and self.support.is_full
+        idle = {
+            gate for gate, is_idle in ((_paused, not self.snapshot.controls.paused), (_runtime, runs_all)) if is_idle
+        }
+        return tuple(gate for gate in _GATES if gate not in idle)
 
     @cached_property
     def paused(self) -> Reason | None:
@@ -77,30 +90,12 @@ class GateContext(Struct, dict=True):
         cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime, *, as_submitter: bool = False
     ) -> GateContext:
         """Return the facts that a snapshot shows."""
-        leader, member = (
-            snapshot.leader,
-            None,
-        )  # the scheduler, if it is not root and some jobs have to run as another user
+        leader, member = snapshot.leader, None
         if leader is not None and leader.uid not in {None, 0} and any(job.spec.warrant for job in snapshot.jobs):
             member = leader  # it is not root, and some jobs have to run as another user
         runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
-        docker = runtimes.get("docker")
-        present = [view.gpu for view in snapshot.gpus if view.health.code is not HealthCode.LOST]  # as for the engine
-        gives = engine_support(docker.gpus if docker else None, present)
-        gates, guard = _gates(snapshot, runtimes, gives, member), FastFailureGuard.of(snapshot.jobs, settings)
-        return cls(
-            now=now,
-            settings=settings,
-            dependencies=Dependencies.of(snapshot.jobs, snapshot.unreadable),
-            guard=guard,
-            snapshot=snapshot,
-            runtimes=runtimes,
-            support=gives,
-            gates=gates,
-            gates_all=bool(guard) or _paused in gates or _runtime in gates,
-            member=member,
-            as_submitter=as_submitter,
-        )
+        guard = FastFailureGuard.of(snapshot.jobs, settings)
+        return cls(now, settings, guard, snapshot, runtimes, member, as_submitter)
 
 
 Gate: TypeAlias = Callable[[Job, GateContext], Reason | None]
@@ -108,7 +103,7 @@ Gate: TypeAlias = Callable[[Job, GateContext], Reason | None]
 
 def may_be_gated(jobs: Sequence[Job], situation: GateContext) -> Sequence[Job]:
     """Return the jobs that a gate may keep from starting; usually few, so that only these are checked."""
-    if situation.gates_all:
+    if _paused in situation.gates or _runtime in situation.gates or situation.guard:
         return jobs
     return [
         job for job in jobs if job.held or job.not_before or (spec := job.spec).after or spec.after_any or spec.begin_at
@@ -214,16 +209,6 @@ def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
 _GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _paused, _runtime)
 
 
-def _gates(
-    snapshot: Snapshot, runtimes: Mapping[str, RuntimeStatus], gives: EngineSupport, member: Leader | None
-) -> tuple[Gate, ...]:
-    """Return the gates that can refuse any job now."""
-    all_up = gives.is_full and all(name in runtimes and runtimes[name].up for name in ("docker", "process"))
-    runs_all = all_up and member is None
-    idle = {gate for gate, is_idle in ((_paused, not snapshot.controls.paused), (_runtime, runs_all)) if is_idle}
-    return tuple(gate for gate in _GATES if gate not in idle)
-
-
 class Preemption(Struct, frozen=True):
     """Decision to preempt a running job for a waiting one, not carried out yet."""
 
@@ -276,10 +261,17 @@ def decide_starts(
     waiting = order_queue(context, known)
     gated, able = _parted(context, waiting, situation)
     context.cluster.tenants = frozenset(job.spec.tenant for job in context.waiting)
-    for key, items in able.by_lane():
+    lanes: defaultdict[LaneKey, list[Waiting]] = defaultdict(list)
+    for key, item in zip(able.keys, able.items, strict=True):
+        lanes[key].append(item)
+    for key, items in lanes.items():
         context.cluster.fill(key, items, context.second)
-    outcome = decide(context.cluster, context.second, able.turns(), context.victims)
-    context.make_way(outcome.hold)
+    turns = zip(able.keys, able.items, strict=True)
+    outcome = decide(context.cluster, context.second, turns, context.victims) if lanes else Outcome()
+    if (hold := outcome.hold) is not None:
+        for job_id in hold.preempts:  # they count as gone at the end of their grace period
+            context.cluster.runs[job_id].leaving = hold.at
+            context.making_way[job_id] = hold.id
     return StartDecision(context, waiting, gated, outcome)
 
 
@@ -303,14 +295,15 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCach
     """
     context, waiting, gated, outcome = decide_starts(snapshot, settings, now, known)
     reach, hold = Reach(), outcome.hold
-    forecast = expected_starts(context, gated.line, settings.policy.forecast_jobs, reach)
+    may_start = context.cluster.lanes or context.making_way or not all(job.held for job in gated.line.jobs)
+    runs = expected_runs(context, gated.line, settings.policy.forecast_jobs, reach) if may_start else ()
     return Plan(
         starts=tuple(Placement(run.id, context.gpus.uuids(run.grant), run.gpu_share) for run in outcome.starts),
         order=waiting.ids(),
         reasons=Reasons(context, outcome, waiting, gated),
         reservations=(Placement(hold.id, context.gpus.uuids(hold.grant)),) if hold else (),
         preemptions=tuple(Preemption(victim, hold.id) for victim in hold.preempts) if hold else (),
-        forecast=forecast,
+        forecast={run.id: context.when(run.started) for run in runs},
         forecast_until=context.when(reach.at) if reach.is_short else None,
         promised_at=context.when(hold.at) if hold else None,
         fragmentation=fragmentation(context),

@@ -23,7 +23,6 @@ from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, ReservedWindow, RunningJob
-from gputui.domain.policy.decide import BackfillReservation
 from gputui.domain.policy.fairshare import UsageLedger
 from gputui.domain.policy.gpus.placement import GpuIndex, Grant, SharedGpus, gpu_bits, lowest, recently_freed
 from gputui.domain.policy.lanes import LaneKey, LanePlace, topped_at_number
@@ -320,18 +319,17 @@ def _poor(node: Iterable[GpuView], gpus: GpuIndex) -> int:
     )
 
 
-class JobLookup:
+class JobLookup(Struct):
     """Jobs by id, indexed at the first lookup."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self._jobs = jobs
-        self._entries: Entries | None = None
+    jobs: Iterable[Job]
+    entries: Entries | None = None
 
     def job(self, job_id: JobId) -> Job | None:
         """Return the job with that id, or the array entry that contains it; None if it is gone."""
-        if self._entries is None:
-            self._entries = Entries({job.id: job for job in self._jobs})
-        return self._entries.entry(job_id)
+        if self.entries is None:
+            self.entries = Entries({job.id: job for job in self.jobs})
+        return self.entries.entry(job_id)
 
 
 def predict_runtime(found: JobLookup, durations: Durations, job_id: JobId) -> float | None:
@@ -387,7 +385,7 @@ class PlanningContext(Struct, dict=True):
         for job in [job for job in snapshot.jobs if job.attempts]:
             context._count(job)
         cluster.freed = recently_freed(snapshot.jobs, gpus, now)
-        context.victims = find_victims(snapshot, settings.policy, gpus, now)
+        context.victims = find_victims(snapshot, settings.policy, gpus, now) if settings.policy.preemption else None
         if windows:
             scene = Scene(snapshot.jobs, gpus, cluster, now)
             context.windows, cluster.keeps = judge_reservations(windows, scene)
@@ -448,14 +446,6 @@ class PlanningContext(Struct, dict=True):
         """Return the expected runtime of a job once it has started."""
         job = self.job(job_id)
         return Planned(self.durations.longest, DurationSource.DEFAULT) if job is None else self.durations.expected(job)
-
-    def make_way(self, hold: BackfillReservation | None) -> None:
-        """Treat the victims of the head as gone at the end of their grace period."""
-        if hold is None:
-            return
-        for job_id in hold.preempts:
-            self.cluster.runs[job_id].leaving = hold.at
-            self.making_way[job_id] = hold.id
 
     def when(self, second: float) -> datetime:
         """Return the time for a second of the cluster state."""

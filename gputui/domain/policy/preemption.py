@@ -184,10 +184,8 @@ def _would_start(
 HOUR = timedelta(hours=1)
 
 
-def find_victims(snapshot: Snapshot, settings: PolicySettings, gpus: GpuIndex, now: datetime) -> Victims | None:
-    """Return the jobs that may be preempted now; None if the site has preemption off."""
-    if not settings.preemption:
-        return None
+def find_victims(snapshot: Snapshot, settings: PolicySettings, gpus: GpuIndex, now: datetime) -> Victims:
+    """Return the jobs that may be preempted now, at a site that has preemption on."""
     up = {status.name for node in snapshot.nodes for status in node.runtimes if status.up}
     candidates: list[Candidate] = []
     lately = 0

@@ -5,7 +5,7 @@ Every plan processes all of them, so speed matters.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
@@ -51,17 +51,6 @@ class OrderedQueue(Struct, eq=False):
     def ids(self) -> tuple[JobId, ...]:
         """Return the ids of the jobs and entries, each once."""
         return tuple(dict.fromkeys([job.id for job in self.jobs]))
-
-    def turns(self) -> Iterable[tuple[LaneKey, Waiting]]:
-        """Return each with its lane."""
-        return zip(self.keys, self.items, strict=True)
-
-    def by_lane(self) -> Iterable[tuple[LaneKey, list[Waiting]]]:
-        """Return all that wait in each lane."""
-        lanes: defaultdict[LaneKey, list[Waiting]] = defaultdict(list)
-        for key, item in self.turns():
-            lanes[key].append(item)
-        return lanes.items()
 
     def at(self, places: Iterable[int]) -> OrderedQueue:
         """Return the entries at these positions."""
@@ -114,12 +103,15 @@ _FEW = 1000
 
 def order_queue(context: PlanningContext, known: OrderCache | None = None) -> OrderedQueue:
     """Return all waiting jobs by rank, first to start first."""
-    line = queue_lanes(context, context.waiting, (known or OrderCache()).at(context))
+    line = queue_lanes(context, context.waiting, known.at(context) if known else None)
     items = line.items
     # one sort per key, the least important first, is several times faster than one sort by all keys
     places = sorted(range(len(items)), key=[item.id for item in items].__getitem__)
     if any(key.placed for key in line.keys):
-        ties = [(placed.beside, placed.tie) if (placed := key.placed) else (item.id, 0.0) for key, item in line.turns()]
+        ties = [
+            (placed.beside, placed.tie) if (placed := key.placed) else (item.id, 0.0)
+            for key, item in zip(line.keys, line.items, strict=True)
+        ]
         places.sort(key=ties.__getitem__)
     since = [item.since for item in items]
     places.sort(key=since.__getitem__)
@@ -138,7 +130,7 @@ def _scores(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> 
         (item.since, key.duration, credited[key.tenant])
         if (placed := key.placed) is None
         else (item.since, placed.planned, credited[placed.tenant])
-        for key, item in line.turns()
+        for key, item in zip(line.keys, line.items, strict=True)
     ]
     now, after = context.second, context.cluster.rules.promote_after
     found = scores(waits, now, context.cluster.rules.age_unit)
@@ -152,7 +144,10 @@ def _levels(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> 
     now, after = context.second, context.cluster.rules.promote_after
     if not promoted:
         return [-level(key[2], key[4]) if key[4] else -key[2] for key in line.keys]
-    return [-level(key.priority, key.nice, promoted=item.since + after <= now) for key, item in line.turns()]
+    return [
+        -level(key.priority, key.nice, promoted=item.since + after <= now)
+        for key, item in zip(line.keys, line.items, strict=True)
+    ]
 
 
 def queue_lanes(context: PlanningContext, jobs: Iterable[Job], seen: dict[JobId, _Seen] | None = None) -> OrderedQueue:

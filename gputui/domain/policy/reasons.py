@@ -61,7 +61,7 @@ class Reasons(Mapping[JobId, Reason]):
         self._context, self._outcome, self._gated, self._line = context, outcome, gated, waiting
         self._started = {run.id for run in outcome.starts}
         self._made: dict[JobId, Reason] = {}
-        self._supply = Supply(context)
+        self._supplies: dict[Ask, str] = {}
         rows = [row for node in context.gpus.rows for row in node]
         unread = [row.why for row in rows if row.state is GpuState.UNKNOWN]
         self._blind = (unread or [""])[0] or "no GPU is known" if len(unread) == len(rows) else ""
@@ -139,7 +139,7 @@ class Reasons(Mapping[JobId, Reason]):
         latest: dict[LaneKey, Refused] = {}
         found: dict[JobId, _Turn] = {}
         ahead = 0
-        for place, (key, item) in enumerate(able.turns()):
+        for place, (key, item) in enumerate(zip(able.keys, able.items, strict=True)):
             first, left = item.id, 1
             if item.count > 1:
                 first = self._first(item) or item.id
@@ -187,7 +187,9 @@ class Reasons(Mapping[JobId, Reason]):
         self._times = []
         ask = entry.key.ask
         sign = ":" if ask.minimum == ask.maximum else ";"
-        text = f"{self._needs(entry, refused)}{sign} {self._supply.describe(ask)}"
+        if ask not in self._supplies:
+            self._supplies[ask] = describe_supply(self._context, ask)
+        text = f"{self._needs(entry, refused)}{sign} {self._supplies[ask]}"
         code, text = self._turn(entry, refused, text)
         times = tuple(self._times)
         if code is PendingReason.PRIORITY and refused.need == entry.key.ask.minimum:
@@ -377,36 +379,21 @@ _IN_WORDS = {
 _ORDER = (*_IN_WORDS.values(), "sick", "lost")
 
 
-class Supply:
-    """State of the GPUs that suit a request, counting the starts of this plan."""
-
-    def __init__(self, context: PlanningContext) -> None:
-        self._context = context
-        self._words: dict[Ask, str] = {}
-
-    def describe(self, ask: Ask) -> str:
-        """Return `3 free, 4 held by jobs, 1 drained`, counting suitable GPUs only."""
-        words = self._words.get(ask)
-        if words is None:
-            words = self._words[ask] = self._count(ask)
-        return words
-
-    def _count(self, ask: Ask) -> str:
-        rows = self._context.gpus.rows
-        suiting = [row for node, mask in zip(rows, ask.eligible, strict=True) for row in _chosen(node, mask)]
-        total = sum(map(len, rows))
-        if not suiting:
-            return f"none of {total} here is suitable"
-        free = [(mask & able).bit_count() for mask, able in zip(self._context.cluster.free, ask.eligible, strict=True)]
-        words = _in_words(suiting, sum(free))
-        if max(free) < sum(free):
-            words = words.replace(" free", f" free (at most {max(free)} on one node)", 1)
-        words = words if len(suiting) == total else f"of {plural(len(suiting), 'suitable GPU')} {words}"
-        return words + (describe_shared_gpus(self._context.cluster, self._context.gpus, ask) if ask.share else "")
-
-
-def _chosen(node: tuple[GpuView, ...], mask: int) -> list[GpuView]:
-    return [row for bit, row in enumerate(node) if mask >> bit & 1]
+def describe_supply(context: PlanningContext, ask: Ask) -> str:
+    """Return `3 free, 4 held by jobs, 1 drained`, counting suitable GPUs only, after the starts of this plan."""
+    rows, free = context.gpus.rows, context.cluster.free
+    suiting = [
+        row for node, mask in zip(rows, ask.eligible, strict=True) for bit, row in enumerate(node) if mask >> bit & 1
+    ]
+    total = sum(map(len, rows))
+    if not suiting:
+        return f"none of {total} here is suitable"
+    able = [(mask & eligible).bit_count() for mask, eligible in zip(free, ask.eligible, strict=True)]
+    words = _in_words(suiting, sum(able))
+    if max(able) < sum(able):
+        words = words.replace(" free", f" free (at most {max(able)} on one node)", 1)
+    words = words if len(suiting) == total else f"of {plural(len(suiting), 'suitable GPU')} {words}"
+    return words + (describe_shared_gpus(context.cluster, context.gpus, ask) if ask.share else "")
 
 
 def _in_words(rows: list[GpuView], free: int) -> str:

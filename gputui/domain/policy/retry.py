@@ -77,11 +77,10 @@ class FastFailureGuard(Struct, frozen=True):
             if job.attempts and (outcome := _outcome(job, settings)):
                 images[job.spec.image or ""].append(outcome)
                 tenants[job.spec.tenant].append(outcome)
+        if not tenants:
+            return cls()
         images.pop("", None)  # host jobs have none
-        return cls(
-            _paused("image", images, released, settings),
-            _paused("tenant", tenants, released, settings),
-        )
+        return cls(_paused("image", images, released, settings), _paused("tenant", tenants, released, settings))
 
     def __bool__(self) -> bool:
         return bool(self.images or self.tenants)

@@ -164,6 +164,8 @@ _SWITCH = frozenset({NVLINK, "PIX", "PXB"})
 def node_layout(gpus: Sequence[Gpu]) -> NodeLayout:
     """Return the layout of the node's GPUs, with the groupings that distinguish some of them."""
     everything, by_numa = (1 << len(gpus)) - 1, dict[int | None, int]()
+    if len(gpus) < 3:
+        return NodeLayout(everything)
     for number, gpu in enumerate(gpus):
         by_numa[gpu.numa_node] = by_numa.get(gpu.numa_node, 0) | 1 << number
     levels = (
@@ -209,18 +211,15 @@ class SharedSlots(NamedTuple):
     """Reason why no further job may join now, even if there is room; empty when one may."""
 
 
-class SharedGpus:
+class SharedGpus(Struct, eq=False):
     """The GPUs that jobs share now, and their remaining room."""
 
-    def __init__(self, bays: Sequence[Sequence[SharedSlots]] = ()) -> None:
-        self.bays = bays
-        self.uses: dict[GpuBit, Uses] = {}
+    bays: Sequence[Sequence[SharedSlots]] = ()
+    uses: dict[GpuBit, Uses] = field(default_factory=dict)
 
     def copy(self) -> SharedGpus:
         """Return an independent copy."""
-        other = SharedGpus(self.bays)
-        other.uses = self.uses.copy()
-        return other
+        return SharedGpus(self.bays, self.uses.copy())
 
     def bay(self, place: GpuBit) -> SharedSlots:
         """Return the capacity of that GPU."""
@@ -363,14 +362,19 @@ class GpuIndex(Struct):
     @classmethod
     def of(cls, nodes: Iterable[Node], settings: PolicySettings) -> GpuIndex:
         """Return the index of the nodes' GPUs, except those divided into MIG instances."""
-        rows = tuple(_preferred(node.gpus, settings.prefer) for node in nodes)
+        prefer = settings.prefer
+
+        def place(row: GpuView) -> int:
+            return next((number for number, name in enumerate(prefer) if is_named(row.gpu, (name,))), len(prefer))
+
+        rows = tuple(tuple(sorted((row for row in node.gpus if not row.gpu.mig_enabled), key=place)) for node in nodes)
         bits = {row.gpu.uuid: (number, 1 << bit) for number, node in enumerate(rows) for bit, row in enumerate(node)}
         layouts = tuple(node_layout([row.gpu for row in node]) for node in rows)
         return cls(rows, layouts, bits, settings.left_free)
 
     def free(self) -> list[int]:
         """Return by node the GPUs that are free."""
-        return [self._mask(node, [row.state is GpuState.FREE for row in node]) for node in self.rows]
+        return list(gpu_masks(self, lambda row: row.state is GpuState.FREE))
 
     def row(self, place: GpuBit) -> GpuView:
         """Return the view of the GPU with that bit."""
@@ -413,24 +417,20 @@ class GpuIndex(Struct):
         request = job.spec.gpus
         key: object = (request.minimum, request.maximum) if is_plain(job) else (request, job.avoid_gpus)
         found = self.asks.get(key)
-        if found is None:
-            found = self.asks[key] = self._ask(job)
+        if found is not None:
+            return found
+        eligible, share = self._eligible(job), request.promised
+        # waiting for more GPUs than will ever fit is pointless
+        fitting = max((mask.bit_count() for mask in eligible), default=0)
+        least, most = request.minimum, max(request.minimum, min(request.maximum, fitting))
+        if request.everything:
+            least = most = max(map(len, self.rows), default=0) or 1
+        found = self.asks[key] = Ask(least, most, eligible, share=share)
         return found
 
     def named(self, names: Sequence[str]) -> tuple[int, ...]:
         """Return by node the GPUs with these UUIDs or indices."""
-        return tuple(self._mask(node, [is_named(row.gpu, names) for row in node]) for node in self.rows)
-
-    def _ask(self, job: Job) -> Ask:
-        request = job.spec.gpus
-        eligible = self._eligible(job)
-        share = request.promised
-        if request.everything:
-            whole = max((len(node) for node in self.rows), default=0) or 1
-            return Ask(whole, whole, eligible, share=share)
-        # waiting for more GPUs than will ever fit is pointless
-        most = max((mask.bit_count() for mask in eligible), default=0)
-        return Ask(request.minimum, max(request.minimum, min(request.maximum, most)), eligible, share=share)
+        return gpu_masks(self, lambda row: is_named(row.gpu, names))
 
     def _eligible(self, job: Job) -> tuple[int, ...]:
         """Return the GPUs of each node that the job could ever use.
@@ -439,8 +439,8 @@ class GpuIndex(Struct):
         start.
         """
         request = job.spec.gpus
-        suiting = tuple(
-            self._mask(node, [suits(job, row) and self._given(row.gpu, request) for row in node]) for node in self.rows
+        suiting = gpu_masks(
+            self, lambda row: suits(job, row) and (bool(request.devices) or not self.is_left_free(row.gpu))
         )
         if not job.avoid_gpus:
             return suiting
@@ -451,12 +451,6 @@ class GpuIndex(Struct):
     def is_left_free(self, gpu: Gpu) -> bool:
         """Return whether only jobs that name it get it."""
         return is_named(gpu, self.left_free)
-
-    def _given(self, gpu: Gpu, request: GpuRequest) -> bool:
-        return bool(request.devices) or not self.is_left_free(gpu)
-
-    def _mask(self, rows: Sequence[GpuView], chosen: Sequence[bool]) -> int:
-        return sum(1 << bit for bit in range(len(rows)) if chosen[bit])
 
 
 def is_plain(job: Job) -> bool:
@@ -470,13 +464,6 @@ def is_plain(job: Job) -> bool:
         or request.model
         or request.free_memory
     )
-
-
-def _preferred(rows: Iterable[GpuView], prefer: Sequence[str]) -> tuple[GpuView, ...]:
-    def place(row: GpuView) -> int:
-        return next((number for number, name in enumerate(prefer) if is_named(row.gpu, (name,))), len(prefer))
-
-    return tuple(sorted((row for row in rows if not row.gpu.mig_enabled), key=place))
 
 
 def shareable(gpu: Gpu, settings: PolicySettings) -> bool:
