@@ -90,8 +90,8 @@ def command(
     A job that fits into a gap is expected to start before its turn (backfill).
     """
     wanted = parse_states(states)
-    chosen = parse_filter(words or "", where="--filter")
-    everything = everything or bool(chosen.fields & {"state", "is", "id", "exit"})
+    chosen = parse_filter(words, where="--filter") if words else None
+    everything = everything or bool(chosen and chosen.fields & {"state", "is", "id", "exit"})
     with session.backend() as backend:
         snapshot = backend.snapshots().read()
     listed = (

@@ -96,24 +96,26 @@ def id_words(job_id: JobId, array: ArrayRef | None, index: int | None = None) ->
     return f"#{shown_id(job_id)} #{shown_id(array.id)}_{array.index if index is None else index}"
 
 
-def _texts(get: Callable[[Job], Iterable[str]], known: Iterable[str] = ()) -> Callable[[str, str, str | None], Test]:
-    """Return a field of texts: `:` and `=` match a whole text, with * and ?; `~` searches for a pattern."""
-    vocabulary = frozenset(word.casefold() for word in known)
+class _TextField(Struct, frozen=True):
+    """A field of texts: `:` and `=` match a whole text, with * and ?; `~` searches for a pattern."""
 
-    def make(operator: str, value: str, where: str | None) -> Test:
+    get: Callable[[Job], Iterable[str]]
+    known: frozenset[str] = frozenset()
+    """The only texts that it may have, case-folded; empty: any."""
+
+    def __call__(self, operator: str, value: str, where: str | None) -> Test:
+        get = self.get
         if operator.startswith("!"):
-            return negated(make(operator[1:], value, where))
+            return negated(self(operator[1:], value, where))
         if operator == "~":
             pattern = _pattern(value, where)
             return lambda seen: any(pattern.search(text) for text in get(seen.job))
         if operator not in {":", "="}:
             raise InputError(f"text is not compared with {operator}", where=where, hint="use : or ~")
         wanted = [word for word in value.casefold().split(",") if word]
-        _check_known(wanted, vocabulary, where)
+        _check_known(wanted, self.known, where)
         shapes = [re.compile(translate(word)) for word in wanted]
         return lambda seen: any(shape.match(text.casefold()) for text in get(seen.job) for shape in shapes)
-
-    return make
 
 
 def _nodes(job: Job) -> tuple[str, ...]:
@@ -136,21 +138,17 @@ def _pattern(value: str, where: str | None) -> re.Pattern[str]:
         raise InputError(f"'{plain(value, 40)}' is not a pattern: {error}", where=where) from None
 
 
-def _number(get: Callable[[Job], float | None]) -> Callable[[str, str, str | None], Test]:
-    """Return a field with a numeric value."""
-    return _numbered(lambda seen: get(seen.job))
+class _NumberField(Struct, frozen=True):
+    """A numeric field: compared, or with `:` matched against a list of numbers and ranges such as 3-7."""
 
+    get: Callable[[FilterSubject], float | None]
 
-def _numbered(get: Callable[[FilterSubject], float | None]) -> Callable[[str, str, str | None], Test]:
-    """Return a numeric field: compared, or with `:` matched against a list of numbers and ranges such as 3-7."""
-
-    def make(operator: str, value: str, where: str | None) -> Test:
+    def __call__(self, operator: str, value: str, where: str | None) -> Test:
+        get = self.get
         if operator == ":":
             spans = [_span(part, where) for part in value.split(",") if part]
             return lambda seen: (at := get(seen)) is not None and any(low <= at <= high for low, high in spans)
         return _compared(get, operator, _figure(value, where), where)
-
-    return make
 
 
 def _ids(operator: str, value: str, where: str | None) -> Test:
@@ -158,7 +156,7 @@ def _ids(operator: str, value: str, where: str | None) -> Test:
     parts = [part for part in value.split(",") if part]
     elements = [part for part in parts if operator in ":=" and _ELEMENT.fullmatch(part)]
     numbers = ",".join(part for part in parts if part not in elements)
-    by_number = _numbered(lambda seen: seen.id)
+    by_number = _NumberField(lambda seen: seen.id)
     if not elements:
         return by_number(operator, value, where)
     is_one = re.compile(rf"#\d+ #(?:{'|'.join(elements)})(?!\d)", re.ASCII).match
@@ -179,18 +177,18 @@ def _figure(text: str, where: str | None) -> float:
         raise InputError(f"'{plain(text, 40)}' is not a number", where=where) from None
 
 
-def _duration(get: Callable[[FilterSubject], timedelta | None]) -> Callable[[str, str, str | None], Test]:
-    """Return a duration field, compared with a value such as 2h."""
+class _DurationField(Struct, frozen=True):
+    """A duration field, compared with a value such as 2h."""
 
-    def seconds(seen: FilterSubject) -> float | None:
-        value = get(seen)
-        return value.total_seconds() if value is not None else None
+    get: Callable[[FilterSubject], timedelta | None]
 
-    def make(operator: str, value: str, where: str | None) -> Test:
+    def __call__(self, operator: str, value: str, where: str | None) -> Test:
+        def seconds(seen: FilterSubject) -> float | None:
+            found = self.get(seen)
+            return found.total_seconds() if found is not None else None
+
         limit = parse_duration(value, where=where).total_seconds()
         return _compared(seconds, "=" if operator == ":" else operator, limit, where)
-
-    return make
 
 
 def _compared(get: Callable[[FilterSubject], float | None], operator: str, figure: float, where: str | None) -> Test:
@@ -225,10 +223,6 @@ def _label(operator: str, value: str, where: str | None) -> Test:
     )
 
 
-def _in_state(state: JobState) -> Callable[[Job], bool]:
-    return lambda job: job.state is state
-
-
 IDLE = "idle"
 """Value of `is:` for running jobs that leave GPUs idle."""
 _FLAGS: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
@@ -236,13 +230,13 @@ _FLAGS: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
         "running": lambda job: job.state is JobState.RUNNING and not job.suspended,
         "waiting": lambda job: job.state in {JobState.PENDING, JobState.PREEMPTED},
         "held": lambda job: job.held and job.state is JobState.PENDING,
-        "starting": _in_state(JobState.CONFIGURING),
-        "ending": _in_state(JobState.COMPLETING),
+        "starting": lambda job: job.state is JobState.CONFIGURING,
+        "ending": lambda job: job.state is JobState.COMPLETING,
         "suspended": lambda job: job.suspended and job.state is JobState.RUNNING,
-        "completed": _in_state(JobState.COMPLETED),
+        "completed": lambda job: job.state is JobState.COMPLETED,
         "failed": lambda job: job.state.is_failure,
-        "cancelled": _in_state(JobState.CANCELLED),
-        "preempted": _in_state(JobState.PREEMPTED),
+        "cancelled": lambda job: job.state is JobState.CANCELLED,
+        "preempted": lambda job: job.state is JobState.PREEMPTED,
         "active": lambda job: job.state.is_active,
         "live": lambda job: not job.state.is_terminal,
         "ended": lambda job: job.state.is_terminal,
@@ -253,12 +247,12 @@ _FLAGS: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
         "top": lambda job: job.topped_at is not None,
     }
 )
-_STATES: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
+_STATES: Mapping[str, JobState] = MappingProxyType(
     {
-        **{word.casefold(): _in_state(state) for state in JobState for word in (state.value, state.short)},
-        "canceled": _in_state(JobState.CANCELLED),
-        **{word: _in_state(JobState.TIMEOUT) for word in ("timed-out", "timed_out", "timed out")},
-        **{word: _in_state(JobState.OUT_OF_MEMORY) for word in ("no-memory", "no_memory", "no memory")},
+        **{word.casefold(): state for state in JobState for word in (state.value, state.short)},
+        "canceled": JobState.CANCELLED,
+        **dict.fromkeys(("timed-out", "timed_out", "timed out"), JobState.TIMEOUT),
+        **dict.fromkeys(("no-memory", "no_memory", "no memory"), JobState.OUT_OF_MEMORY),
     }
 )
 """States as squeue and the queue's rows name them; `is:` takes these too, where they are not flags."""
@@ -268,14 +262,16 @@ def _is(operator: str, value: str, where: str | None) -> Test:
     if operator not in {":", "="}:
         raise InputError(f"is{operator} is not a comparison", where=where, hint="as in is:held")
     wanted = [word for word in value.casefold().split(",") if word]
-    known = {**_STATES, **_FLAGS}
-    if unknown := next((word for word in wanted if word not in known and word != IDLE), None):
-        states = ", ".join(state.lower() for state in JobState if state.lower() not in _FLAGS)
-        hint = f"one of {', '.join((*_FLAGS, IDLE))}, or a state: {states}"
+    if unknown := next((word for word in wanted if word not in {*_STATES, *_FLAGS, IDLE}), None):
+        others = ", ".join(state.lower() for state in JobState if state.lower() not in _FLAGS)
+        hint = f"one of {', '.join((*_FLAGS, IDLE))}, or a state: {others}"
         raise InputError(f"'{plain(unknown, 40)}' is not one of its values", where=where, hint=hint)
-    tests = [known[word] for word in wanted if word != IDLE]
+    tests = [_FLAGS[word] for word in wanted if word in _FLAGS]
+    states = {_STATES[word] for word in wanted if word in _STATES and word not in _FLAGS}
     wants_idle = IDLE in wanted
-    return lambda seen: any(test(seen.job) for test in tests) or (wants_idle and seen.leaves_idle)
+    return lambda seen: (
+        seen.job.state in states or any(test(seen.job) for test in tests) or (wants_idle and seen.leaves_idle)
+    )
 
 
 def gpu_count_of(job: Job) -> float:
@@ -286,8 +282,8 @@ def gpu_count_of(job: Job) -> float:
     return float("inf") if asked.everything else len(asked.devices) or asked.maximum
 
 
-def _utilization(job: Job) -> float | None:
-    told = job.attempt.efficiency if job.attempt else None
+def _utilization(seen: FilterSubject) -> float | None:
+    told = seen.job.attempt.efficiency if seen.job.attempt else None
     return None if told is None or told.utilization is None else told.utilization * 100
 
 
@@ -314,41 +310,51 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
         "state": FilterField(
             "in full or as squeue shortens it",
             "state:pd,r",
-            _texts(_state_words, (word for state in JobState for word in (state.value, state.short))),
+            _TextField(
+                _state_words, frozenset(word.casefold() for state in JobState for word in (state.value, state.short))
+            ),
         ),
         "is": FilterField(", ".join((*_FLAGS, IDLE)), "is:held", _is),
         "id": FilterField("the number", "id:12,20-29,7_5", _ids),
-        "name": FilterField("the job's name", "name~bert", _texts(lambda job: (job.name,))),
-        "tenant": FilterField("tenant it is charged to", "tenant:alice,bob", _texts(lambda job: (job.spec.tenant,))),
-        "user": FilterField("user who submitted it", "user:alice", _texts(lambda job: (job.submitted_by,))),
-        "image": FilterField("of its container", "image~pytorch", _texts(lambda job: (job.spec.image or "",))),
+        "name": FilterField("the job's name", "name~bert", _TextField(lambda job: (job.name,))),
+        "tenant": FilterField(
+            "tenant it is charged to", "tenant:alice,bob", _TextField(lambda job: (job.spec.tenant,))
+        ),
+        "user": FilterField("user who submitted it", "user:alice", _TextField(lambda job: (job.submitted_by,))),
+        "image": FilterField("of its container", "image~pytorch", _TextField(lambda job: (job.spec.image or "",))),
         "command": FilterField(
-            "with its arguments", "command~train.py", _texts(lambda job: (" ".join(element_spec(job).command),))
+            "with its arguments", "command~train.py", _TextField(lambda job: (" ".join(element_spec(job).command),))
         ),
         "label": FilterField("of its container", "label:project=x", _label),
-        "comment": FilterField("a note about it", "comment~ablation", _texts(lambda job: (job.spec.comment,))),
-        "gpus": FilterField("number it holds, or asks for at most", "gpus>=4", _number(gpu_count_of)),
+        "comment": FilterField("a note about it", "comment~ablation", _TextField(lambda job: (job.spec.comment,))),
+        "gpus": FilterField(
+            "number it holds, or asks for at most", "gpus>=4", _NumberField(lambda seen: gpu_count_of(seen.job))
+        ),
         "server": FilterField(
-            "of several in one console (--on)", "server:gpu1", _texts(lambda job: (server_of(job.id),))
+            "of several in one console (--on)", "server:gpu1", _TextField(lambda job: (server_of(job.id),))
         ),
-        "node": FilterField("node of a cluster on which it runs or ran", "node:gpu3", _texts(_nodes)),
-        "gpu": FilterField("the UUID of one it holds", "gpu~7905f7a", _texts(lambda job: job.gpus)),
-        "priority": FilterField("0 to 100", "priority>50", _number(lambda job: job.priority)),
-        "exit": FilterField("its exit code", "exit!=0", _number(lambda job: job.exit_code)),
-        "error": FilterField("why its last attempt failed", "error~memory", _texts(lambda job: (job.end_words,))),
-        "util": FilterField("mean GPU utilization of its last attempt, in percent", "util<20", _number(_utilization)),
-        "attempts": FilterField("begun so far", "attempts>1", _number(lambda job: len(job.attempts))),
+        "node": FilterField("node of a cluster on which it runs or ran", "node:gpu3", _TextField(_nodes)),
+        "gpu": FilterField("the UUID of one it holds", "gpu~7905f7a", _TextField(lambda job: job.gpus)),
+        "priority": FilterField("0 to 100", "priority>50", _NumberField(lambda seen: seen.job.priority)),
+        "exit": FilterField("its exit code", "exit!=0", _NumberField(lambda seen: seen.job.exit_code)),
+        "error": FilterField("why its last attempt failed", "error~memory", _TextField(lambda job: (job.end_words,))),
+        "util": FilterField(
+            "mean GPU utilization of its last attempt, in percent", "util<20", _NumberField(_utilization)
+        ),
+        "attempts": FilterField("begun so far", "attempts>1", _NumberField(lambda seen: len(seen.job.attempts))),
         "array": FilterField(
-            "the id of its array", "array:12", _number(lambda job: job.array.id if job.array else None)
+            "the id of its array", "array:12", _NumberField(lambda seen: seen.job.array.id if seen.job.array else None)
         ),
-        "cron": FilterField("the recurring job it is a run of", "cron:7", _number(lambda job: job.recurring)),
+        "cron": FilterField(
+            "the recurring job it is a run of", "cron:7", _NumberField(lambda seen: seen.job.recurring)
+        ),
         "reason": FilterField("why it waits", "reason:Resources", _reason),
-        "wait": FilterField("since it was submitted, of a waiting job", "wait>2h", _duration(_waited)),
-        "time": FilterField("how long it has run", "time>1d", _duration(_ran)),
-        "limit": FilterField("its time limit", "limit<=4h", _duration(lambda seen: seen.job.spec.time_limit)),
-        "left": FilterField("remaining time of its limit", "left<10m", _duration(_left)),
+        "wait": FilterField("since it was submitted, of a waiting job", "wait>2h", _DurationField(_waited)),
+        "time": FilterField("how long it has run", "time>1d", _DurationField(_ran)),
+        "limit": FilterField("its time limit", "limit<=4h", _DurationField(lambda seen: seen.job.spec.time_limit)),
+        "left": FilterField("remaining time of its limit", "left<10m", _DurationField(_left)),
         "age": FilterField(
-            "since it was submitted", "age>1d", _duration(lambda seen: seen.now - seen.job.submitted_at)
+            "since it was submitted", "age>1d", _DurationField(lambda seen: seen.now - seen.job.submitted_at)
         ),
     }
 )

@@ -101,6 +101,8 @@ def follower_snapshot(
     jobs, controls = store.jobs(), store.controls()
     recurring = tuple(store.recurring().values())
     unreadable, told = store.unreadable(), live.notices if live else ()
+    known = {notice.text for notice in told}
+    left_out = (Notice("warning", entry.sentence) for entry in unreadable if entry.sentence not in known)
     snapshot = Snapshot(
         taken_at=now,
         unreadable=unreadable,
@@ -111,7 +113,7 @@ def follower_snapshot(
         leader=leader,
         progress=live.progress if live else {},
         usage=live.usage if live else Usage(),
-        notices=(*told, *_silence(leader), *_lost(store, told), *_left_out(unreadable, told)),
+        notices=(*told, *(_silence(leader) if leader else ()), *_lost(store, told), *left_out),
     )
     if leader is None:
         snapshot = replace(snapshot, nodes=(Node(name="", probe=NOBODY),))
@@ -140,15 +142,9 @@ def _lost(store: JobStore, told: Iterable[Notice]) -> Iterable[Notice]:
             yield refusal_notice(error)
 
 
-def _left_out(unreadable: Iterable[Unreadable], told: Iterable[Notice]) -> Iterable[Notice]:
-    """Return notices of unreadable entries that the scheduler has not reported."""
-    known = {notice.text for notice in told}
-    return (Notice("warning", entry.sentence) for entry in unreadable if entry.sentence not in known)
-
-
-def _silence(leader: Leader | None) -> Iterable[Notice]:
+def _silence(leader: Leader) -> Iterable[Notice]:
     """Yield a notice of a scheduler that holds its lock and does not respond."""
-    if leader is not None and leader.silent_for:
+    if leader.silent_for:
         who = f"{leader.kind} of {leader.user}, pid {leader.pid}"
         since = f"has not responded for {format_duration(leader.silent_for)}"
         todo = f"`kill -CONT {leader.pid}` continues a stopped one, `kill -9 {leader.pid}` lets another take over"
