@@ -169,7 +169,7 @@ def test_a_verb_is_its_action_and_one_row(tmp_path: Path) -> None:
         ('    "Jobs": {\n', '    "Jobs": {\n        "sink": "put jobs at the end",\n'),
         ('"hold release', '"sink hold release'),
     )
-    keys, palette, panel, done, undone, commands, submitted, foreseen, queue = copy.run("-c", LOOK_AT_VERB)
+    keys, palette, panel, done, undone, commands, submitted, foreseen, queue, said = copy.run("-c", LOOK_AT_VERB)
     assert re.search(r" N +sink +Put the waiting job at the end", keys)
     assert re.search(r"abyss.*\n.*\n.* Jobs: sink +N ", palette)
     assert "whisper-finetune: to the end of the queue" in panel
@@ -180,4 +180,4 @@ def test_a_verb_is_its_action_and_one_row(tmp_path: Path) -> None:
     assert submitted.strip() == "1"
     assert "would sink: job 1" in foreseen
     assert '"priority": 0,' in queue
-    assert "sunk job 1" in queue
+    assert "sunk job 1" in said
