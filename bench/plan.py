@@ -18,10 +18,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from bench._measure import machine
-from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Gpu, GpuState, GpuView, Health
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.queue_order import OrderCache

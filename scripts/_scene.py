@@ -12,15 +12,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
+from gputui.domain.arrays import Entries
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ForeignContainer, RuntimeStatus
-from gputui.domain.container_options import ContainerOptions
-from gputui.domain.entries import Entries
 from gputui.domain.gpu import Drain, GpuProcess, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
-from gputui.domain.job import Job
-from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.job import Attempt, Job
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Snapshot

@@ -9,10 +9,9 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt, BootTime
 from gputui.domain.audit import Actor
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, GpuView, Health
-from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job import ArrayRef, Attempt, BootTime, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.recurring import Recurrence, RecurringJob
 from gputui.domain.runs import runs_of

@@ -20,9 +20,9 @@ from gputui.domain.errors import GputuiError, StoreError
 from gputui.domain.settings import Settings
 
 if TYPE_CHECKING:
-    from gputui.domain.attempt import BootTime
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
+    from gputui.domain.job import BootTime
     from gputui.domain.snapshot import Snapshot
     from gputui.ports import JobStore, SteadyClock
     from gputui.ports import actions as ports
@@ -46,7 +46,7 @@ class SystemClock:
 
     def boot_time(self) -> BootTime:
         """Return the boot's id and the seconds since then, without time spent suspended."""
-        from gputui.domain.attempt import BootTime  # not needed to submit
+        from gputui.domain.job import BootTime  # not needed to submit
 
         return BootTime(_boot_id(), time.monotonic())
 

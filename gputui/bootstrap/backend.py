@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from gputui.config import Options
     from gputui.domain.action import Action
-    from gputui.domain.attempt import Attempt
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
-    from gputui.domain.job import Job
+    from gputui.domain.job import Attempt, Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.submit_action import Done

@@ -24,7 +24,7 @@ from gputui.domain.errors import CapabilityError, InputError, StoreAccessError
 if TYPE_CHECKING:
     from gputui.domain.cluster import Caps
     from gputui.domain.job_spec import Submission
-    from gputui.domain.node_check import NodeCheck
+    from gputui.domain.node_readings import NodeCheck
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.backend import EngineBackend
     from gputui.engine.cluster.hooks import ClusterHooks

@@ -20,7 +20,7 @@ from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
 
 if TYPE_CHECKING:
-    from gputui.domain.entries import Entries
+    from gputui.domain.arrays import Entries
     from gputui.domain.gpu_history import TakenStep
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.cluster.poll import Duty

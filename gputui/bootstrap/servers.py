@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from gputui import bootstrap
 from gputui.config.settings_file import check_server_name
 from gputui.domain.errors import InputError
-from gputui.domain.server_ids import MOST
+from gputui.domain.servers import MOST, parse_ssh_address
 from gputui.domain.settings import ServerSettings, Settings
-from gputui.domain.ssh_address import parse_ssh_address
 
 if TYPE_CHECKING:
     from gputui.engine.feed import Feed

@@ -168,7 +168,7 @@ class Attendance:
             snapshot, now = self._backend.snapshots().read(), bootstrap.clock().now()
             start = snapshot.expected_starts.get(job.id)
             if job.state is JobState.PENDING and start is None and self._backend.about().caps.runs_jobs:
-                from gputui.domain.policy.timeline import timeline
+                from gputui.domain.policy.whatif import timeline
 
                 start = timeline(snapshot, self._session.options.settings, now).starts.get(job.id)
             words = waiting_words(snapshot, job, start, now)

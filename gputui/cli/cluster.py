@@ -17,9 +17,8 @@ from gputui.cli.main import CommandGroup
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
-from gputui.domain.gpu import short_names
-from gputui.domain.gpu_names import index_ranges
-from gputui.domain.node_check import NodeCheck, Verdict
+from gputui.domain.gpu import index_ranges, short_names
+from gputui.domain.node_readings import NodeCheck, Verdict
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.request import job_values

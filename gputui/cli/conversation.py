@@ -21,7 +21,7 @@ from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import InputError
-from gputui.domain.pending_input import PendingInput
+from gputui.domain.frames import PendingInput
 from gputui.domain.units import quoted
 from gputui.ports import Channel
 from gputui.ports.channel import wait_for

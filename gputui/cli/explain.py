@@ -15,8 +15,8 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
+from gputui.domain.policy.cluster_state import fair_share_factor
 from gputui.domain.policy.explain import Explanation, describe_terms, explain
-from gputui.domain.policy.fairshare import fair_share_factor
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain

@@ -17,11 +17,9 @@ from gputui.cli import table
 from gputui.cli.output import job_json, print_array
 from gputui.cli.queue import FILTER_HELP
 from gputui.cli.session import Session, pass_session
-from gputui.domain.attempt import Attempt
 from gputui.domain.errors import InputError
 from gputui.domain.filter import Filter, FilterSubject, parse_filter, searched_text
-from gputui.domain.job import Job
-from gputui.domain.swept import element_spec
+from gputui.domain.job import Attempt, Job, element_spec
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, quoted
 from gputui.request import times

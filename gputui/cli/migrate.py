@@ -16,8 +16,7 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import Job
-from gputui.domain.resubmission import grouped, submission_of
+from gputui.domain.job import Job, grouped, submission_of
 from gputui.domain.runs import runs_of
 from gputui.domain.runs import words as run_words
 

@@ -13,16 +13,13 @@ import msgspec
 from msgspec.structs import asdict
 
 from gputui.domain import arrays
-from gputui.domain.attempt import Attempt
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause
-from gputui.domain.gpu import GpuView
-from gputui.domain.host import HostSample
-from gputui.domain.job import ArrayRef, Job
+from gputui.domain.gpu import GpuView, HostSample
+from gputui.domain.job import ArrayRef, Attempt, Job, element_spec, sweep_values
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.swept import element_spec, sweep_values
 from gputui.domain.telemetry import AttemptTelemetry
 
 if TYPE_CHECKING:

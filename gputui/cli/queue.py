@@ -15,9 +15,9 @@ from gputui.cli.output import job_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.errors import InputError
-from gputui.domain.faulty_gpus import faulty_gpus
 from gputui.domain.filter import FIELDS, FilterSubject, parse_filter, searched_text
 from gputui.domain.gpu import GpuView, short_names
+from gputui.domain.gpu_faults import faulty_gpus
 from gputui.domain.idle_gpus import idle_gpus, idle_jobs
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest

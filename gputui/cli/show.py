@@ -19,16 +19,14 @@ from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.output import MASK, job_detail_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import sweep
-from gputui.domain.attempt import Attempt
 from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.cause import signal_name
 from gputui.domain.errors import NotFoundError
-from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job import ArrayRef, Attempt, Job, element_spec, sweep_values
 from gputui.domain.job_spec import JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.swept import element_spec, sweep_values
-from gputui.domain.telemetry_words import summary_lines
+from gputui.domain.telemetry_series import summary_lines
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.request.job_options import DOCKER_KEYS

@@ -11,8 +11,8 @@ from gputui import bootstrap
 from gputui.cli.readings import gpu_names
 from gputui.cli.session import Session
 from gputui.config import Options
+from gputui.domain.arrays import Entries, Names
 from gputui.domain.cluster import Capability
-from gputui.domain.entries import Entries, Names
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.explain import why_never

@@ -9,9 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from gputui.domain import docker_args
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.domain.settings import Settings
 
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}

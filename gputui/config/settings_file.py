@@ -257,7 +257,7 @@ def _check_text(key: str, value: object, where: str) -> None:
     if key in _PARSED:
         _PARSED[key](str(value), where)
     elif key == "weekly" and value:
-        from gputui.domain.weekly import parse_weekly  # few sites send a report
+        from gputui.domain.settings import parse_weekly  # few sites send a report
 
         parse_weekly(str(value), where=where)
     elif isinstance(value, str) and not value.isprintable():
@@ -452,7 +452,7 @@ def _check_servers(rows: object, where: str) -> None:
         if names.count(name) > 1:
             raise InputError(f"{shown(str(name))} is there twice", where=f"{where}.name")
         if address := row.get("address"):
-            from gputui.domain.ssh_address import parse_ssh_address  # for consoles over several servers
+            from gputui.domain.servers import parse_ssh_address  # for consoles over several servers
 
             parse_ssh_address(str(address), f"{where}.address")
 

@@ -23,8 +23,8 @@ from gputui.domain import frames
 from gputui.domain.container import ExecRequest
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, RuntimeFault
+from gputui.domain.frames import PendingInput
 from gputui.domain.job_spec import JobId
-from gputui.domain.pending_input import PendingInput
 from gputui.ports import Channel
 from gputui.ports.backend import Attach
 from gputui.ports.channel import wait_for

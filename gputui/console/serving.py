@@ -41,7 +41,7 @@ from gputui.ports import JobStore
 from gputui.ports.monitor import Monitors
 
 if TYPE_CHECKING:
-    from gputui.domain.entries import Entries
+    from gputui.domain.arrays import Entries
     from gputui.engine.cluster.poll import Duty
     from gputui.engine.cluster.queue import EngineQueue
     from gputui.metrics.exporter import Exporter

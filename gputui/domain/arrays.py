@@ -1,14 +1,20 @@
-"""Job arrays in lists: waiting elements that are alike share a line, as in squeue."""
+"""Job arrays: waiting elements that are alike are one entry of a queue, and share a line in lists, as in squeue."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from functools import lru_cache
+from itertools import accumulate
+from types import MappingProxyType
+from typing import NamedTuple
 
 from gputui.domain import runs
 from gputui.domain.cluster import array_of
-from gputui.domain.job import MAX_INDICES, Job
-from gputui.domain.runs import Run, Runs
+from gputui.domain.errors import InputError
+from gputui.domain.job import MAX_INDICES, ArrayRef, Job
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.runs import Run, Runs, Spans, joined_spans, runs_of
 from gputui.domain.state import JobState
 
 
@@ -96,3 +102,285 @@ def _by_index(found: Runs) -> Runs:
     if len(found) == 1:
         return found
     return runs.runs_of(0, sorted(index for run in found for index in run.indices))
+
+
+class Entries(Mapping[JobId, Job]):
+    """Entries by id, in the order of their ids; elements of arrays are found by their own ids as well.
+
+    Iteration, `len`, `values` and `items` are about entries. `[id]`, `get` and `in` are about single jobs: the id of
+    an entry, which is that of its first element, gives that element alone. `entry(id)` gives the entry around it.
+    """
+
+    __slots__ = ("_found", "_jobs", "_places", "_spans", "_with_runs")
+
+    def __init__(self, jobs: Mapping[JobId, Job], with_runs: Iterable[Job] | None = None) -> None:
+        """`jobs` are entries by id, in the order of their ids; the mapping must not change afterwards.
+
+        `with_runs` are those of them that have runs, if known.
+        """
+        self._jobs = jobs
+        self._with_runs = None if with_runs is None else tuple(with_runs)
+        self._places: _Places | None = None
+        self._spans: Spans | None = None
+        self._found: dict[JobId, Job] = {}
+
+    def entry(self, job_id: JobId) -> Job | None:
+        """Return the entry that contains a job.
+
+        The job itself, or the elements of its array that wait with it; None if unknown.
+        """
+        job = self._jobs.get(job_id)
+        return self._around(job_id) if job is None else job
+
+    def overlapping(self, job: Job) -> Iterator[Job]:
+        """Yield the entries that share jobs with this one."""
+        found: dict[JobId, Job] = {}
+        for run in job.runs or (Run(job.id, 0, 1),):
+            for entry in self._overlapping(run):
+                found[entry.id] = entry
+        yield from found.values()
+
+    @property
+    def spans(self) -> Spans:
+        """The ids of all jobs."""
+        if self._spans is None:
+            alone = [(job_id, job_id + 1) for job_id, job in self._jobs.items() if not job.runs]
+            self._spans = joined_spans((*alone, *((run.id, run.end) for job in self.with_runs for run in job.runs)))
+        return self._spans
+
+    @property
+    def with_runs(self) -> tuple[Job, ...]:
+        """The entries of more than one job."""
+        if self._with_runs is None:
+            self._with_runs = tuple(job for job in self._jobs.values() if job.runs)
+        return self._with_runs
+
+    @property
+    def count(self) -> int:
+        """Number of jobs, each element of an array counted."""
+        return len(self._jobs) + sum(job.count - 1 for job in self.with_runs)
+
+    @property
+    def highest(self) -> JobId:
+        """The highest id of a job; 0 where there is none."""
+        alone = next(reversed(self._jobs), 0) if isinstance(self._jobs, dict) else max(self._jobs, default=0)
+        return max(alone, max((job.runs[-1].end - 1 for job in self.with_runs), default=0))
+
+    @property
+    def by_id(self) -> Mapping[JobId, Job]:
+        """The entries by their own ids alone."""
+        return MappingProxyType(self._jobs) if isinstance(self._jobs, dict) else self._jobs
+
+    def __getitem__(self, job_id: JobId) -> Job:
+        job = self._jobs.get(job_id)
+        if job is not None and not job.runs:
+            return job
+        element = self._found.get(job_id)
+        if element is None:
+            entry = job or self._around(job_id)
+            if entry is None:
+                raise KeyError(job_id)
+            element = self._found[job_id] = entry.element(job_id)
+        return element
+
+    def __contains__(self, job_id: object) -> bool:
+        return isinstance(job_id, int) and (job_id in self._jobs or self._around(job_id) is not None)
+
+    def __iter__(self) -> Iterator[JobId]:
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def values(self) -> ValuesView[Job]:
+        """Return all entries."""
+        return self._jobs.values()
+
+    def items(self) -> ItemsView[JobId, Job]:
+        """Return the entries with their ids."""
+        return self._jobs.items()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(self.items()) == dict(other.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Entries({dict(self.items())!r})"
+
+    def _around(self, job_id: JobId) -> Job | None:
+        """Return the entry with this element, which is not its first."""
+        if self._places is None:
+            self._places = _Places.of(self.with_runs)
+        starts, ends, entries = self._places
+        place = bisect_right(starts, job_id) - 1
+        return entries[place] if place >= 0 and job_id < ends[place] else None
+
+    def _overlapping(self, run: Run) -> Iterator[Job]:
+        if self._places is None:
+            self._places = _Places.of(self.with_runs)
+        starts, ends, entries = self._places
+        place = max(bisect_right(starts, run.id) - 1, 0)
+        while place < len(starts) and starts[place] < run.end:
+            if ends[place] > run.id:
+                yield entries[place]
+            place += 1
+        if run.count <= len(self._jobs):
+            alone = (self._jobs.get(job_id) for job_id in run.ids)
+        else:
+            alone = (job for job_id, job in self._jobs.items() if run.id <= job_id < run.end)
+        yield from (job for job in alone if job is not None and not job.runs)
+
+
+class _Places(NamedTuple):
+    """Runs of entries side by side, in the order of their ids."""
+
+    starts: list[JobId]
+    ends: list[JobId]
+    entries: list[Job]
+
+    @classmethod
+    def of(cls, entries: Iterable[Job]) -> _Places:
+        found = sorted(((run.id, run.end, entry) for entry in entries for run in entry.runs), key=lambda each: each[:2])
+        return cls([start for start, _, _ in found], [end for _, end, _ in found], [entry for _, _, entry in found])
+
+
+def changes_of(entries: Iterable[Job], job: Job) -> dict[JobId, Job | None]:
+    """Return the changes from putting a job into these entries: entries that share jobs with it lose them.
+
+    The result maps entry ids to their new entries; None means removed.
+    """
+    changes: dict[JobId, Job | None] = {}
+    ids = joined_spans((run.id, run.end) for run in job.runs or (Run(job.id, 0, 1),))
+    for entry in entries:
+        changes.setdefault(entry.id, None)
+        left = entry.without(ids)
+        if left is not None:
+            changes[left.id] = left
+    return {**changes, job.id: job}
+
+
+def chosen(entries: Entries, ids: Iterable[JobId]) -> Iterator[Job | JobId]:
+    """Yield the jobs with these ids, jobs of one entry together, in the order given.
+
+    An id without a job is yielded as it is.
+    """
+    wanted = dict.fromkeys(ids)
+    spans: Spans | None = None
+    done: set[JobId] = set()
+    for job_id in wanted:
+        if job_id in done:
+            continue
+        entry = entries.entry(job_id)
+        if entry is None or not entry.runs:
+            yield job_id if entry is None else entry
+            continue
+        if spans is None:
+            spans = joined_spans((each, each + 1) for each in wanted)
+        taken, _ = entry.divided(spans)
+        assert taken is not None
+        done.update(taken.ids)
+        yield taken
+
+
+class ArrayPlaces(Mapping[int, JobId]):
+    """Ids of the elements of an array by their indices."""
+
+    __slots__ = ("_alone", "_runs")
+
+    def __init__(self) -> None:
+        self._alone: dict[int, JobId] = {}
+        self._runs: list[Run] = []
+
+    def add(self, runs: Runs) -> None:
+        """Add the elements of these runs."""
+        for run in runs:
+            if run.count == 1:
+                self._alone[run.index] = run.id
+            else:
+                self._runs.append(run)
+
+    def __getitem__(self, index: int) -> JobId:
+        if index in self._alone:
+            return self._alone[index]
+        for run in self._runs:
+            indices = run.indices
+            if index in indices:
+                return run.id + indices.index(index)
+        raise KeyError(index)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._alone
+        for run in self._runs:
+            yield from run.indices
+
+    def __len__(self) -> int:
+        return len(self._alone) + sum(run.count for run in self._runs)
+
+
+class Names(Mapping[JobId, str]):
+    """Names by id; iteration is over entries alone."""
+
+    def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        self._entries = Entries({job.id: job for job in jobs})
+
+    def __getitem__(self, job_id: JobId) -> str:
+        if (job := self._entries.entry(job_id)) is None:
+            raise KeyError(job_id)
+        return job.name
+
+    def __iter__(self) -> Iterator[JobId]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def shown(self, job_id: JobId) -> str:
+        """Return `7`, or `5_19` for an element of an array."""
+        job = self._entries.get(job_id)
+        return str(job_id) if job is None else job.shown_id
+
+
+MOST_RUNS = 256
+"""Maximum number of runs of an entry.
+
+Random indices are divided into several entries, because a start rewrites an entry as a whole.
+"""
+
+
+def new_entries(job: Job, submission: Submission, place: int) -> list[Job]:
+    """Return the new entries of a submission: the job, or an entry for all elements of its array.
+
+    `place` is the number of jobs before it among those submitted together.
+    """
+    if not submission.array:
+        return [job]
+    runs = runs_of(0, submission.array)
+    parts = [runs[start : start + MOST_RUNS] for start in range(0, len(runs), MOST_RUNS)]
+    entries = []
+    for part in parts:
+        whole = job.evolve(array=ArrayRef(-place - 1, part[0].index, submission.array_limit))
+        entries.append(whole.with_runs(tuple(run._replace(id=run.id - part[0].id) for run in part)).evolve(id=0))
+    return entries
+
+
+def numbered(jobs: Iterable[Job], next_id: JobId) -> list[Job]:
+    """Return the jobs with consecutive ids; array references to a place among them become ids.
+
+    The runs of a new entry begin at 0.
+    """
+    batch = list(jobs)
+    places = [0, *accumulate(job.count for job in batch)]
+    return [_with_id(job, next_id + place, next_id, places[-1]) for job, place in zip(batch, places, strict=False)]
+
+
+def _with_id(job: Job, job_id: JobId, first: JobId, count: int) -> Job:
+    array = job.array
+    if job.runs:
+        job = job.evolve(runs=tuple(run._replace(id=run.id + job_id) for run in job.runs))
+    if array is None or array.id >= 0:
+        return job.evolve(id=job_id)
+    place = -array.id - 1
+    if place >= count:
+        raise InputError(f"an array begins at place {place} of {count} jobs", where="array")
+    return job.evolve(id=job_id, array=ArrayRef(first + place, array.index, array.limit))

@@ -11,17 +11,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.event import ended
-from gputui.domain.faulty_gpus import LOST, NOT_READ, SICK, fault_of
-from gputui.domain.gpu import Drain, GpuState, GpuView, Holder, ProbeCode
-from gputui.domain.gpu_names import index_of, index_ranges
-from gputui.domain.host import ALMOST_FULL, DOCKER, FULL_SOON, STATE, DiskUse
+from gputui.domain.gpu import (
+    ALMOST_FULL,
+    DOCKER,
+    FULL_SOON,
+    STATE,
+    DiskUse,
+    Drain,
+    GpuState,
+    GpuView,
+    Holder,
+    ProbeCode,
+    index_of,
+    index_ranges,
+)
+from gputui.domain.gpu_faults import LOST, NOT_READ, SICK, fault_of
 from gputui.domain.idle_gpus import IdleUse, idle_uses, idle_words
 from gputui.domain.job import Job
-from gputui.domain.keyed import keyed
-from gputui.domain.notices import pressing, standing
-from gputui.domain.same import Same
-from gputui.domain.server_ids import shown_id
-from gputui.domain.severity import (
+from gputui.domain.notices import (
     DISK_FULL,
     DISK_LOW,
     DRAINED,
@@ -31,14 +38,31 @@ from gputui.domain.severity import (
     INTRUDER,
     KINDS,
     TRESPASS,
+    keyed,
     place_of,
+    pressing,
     severity_of,
     slowed_kind,
+    standing,
 )
+from gputui.domain.servers import shown_id
 from gputui.domain.snapshot import EMPTY, Node, Notice, Snapshot
 from gputui.domain.steady import Steady
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
+
+
+class Same:
+    """Compares tuples of jobs by identity: comparing ten thousand jobs would cost more than recomputing."""
+
+    def __init__(self, jobs: tuple[Job, ...]) -> None:
+        self.jobs = jobs
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.jobs is other.jobs
+
+    def __hash__(self) -> int:
+        return id(self.jobs)
 
 
 class Condition(Struct, frozen=True):

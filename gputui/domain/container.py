@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from msgspec import Struct
 
 from gputui.domain.cause import Cause
-from gputui.domain.consumption import Consumption
-from gputui.domain.container_options import PublishedPort
-from gputui.domain.job_spec import JobId, JobSpec
+from gputui.domain.job_spec import JobId, JobSpec, PublishedPort
+from gputui.domain.telemetry import Consumption
 
 
 class RunAs(Struct, frozen=True):
@@ -232,3 +232,40 @@ class Shell(Struct, frozen=True):
     """Description of the place where the shell opens."""
     is_remote: bool = False
     """True if gputui runs on another machine, whose terminal shows its errors too."""
+
+
+COLUMNS = "pid,user:32,pcpu,rss,etimes,args"
+"""Columns to ask `ps -o` for."""
+
+
+def process_rows(titles: Sequence[str], table: Iterable[Sequence[str]]) -> Iterator[ProcessRow]:
+    """Yield the processes of a table with these titles; a `ps` without column options, like busybox's, has fewer."""
+    upper = [title.upper() for title in titles]
+    yield from (_row(dict(zip(upper, row, strict=False))) for row in table)
+
+
+def parse_ps(text: str) -> tuple[ProcessRow, ...]:
+    """Return the processes in the output of `ps`, whose last column is the command; lines without a pid are skipped."""
+    lines = text.split("\n")
+    titles = lines[0].split()
+    table = (line.split(None, len(titles) - 1) for line in lines[1:])
+    return tuple(process_rows(titles, (row for row in table if row and row[0].isdigit())))
+
+
+def _row(cells: dict[str, str]) -> ProcessRow:
+    memory, age, cpu = (_number(cells.get(title, "")) for title in ("RSS", "ELAPSED", "%CPU"))
+    return ProcessRow(
+        pid=int(cells["PID"]),
+        user=cells.get("USER", cells.get("UID", "")),
+        command=cells.get("COMMAND", cells.get("CMD", "")),
+        cpu=None if cpu is None else cpu / 100,
+        memory=None if memory is None else int(memory) * 1024,
+        age=None if age is None else timedelta(seconds=age),
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -9,11 +9,10 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.domain.state import JobState
 
 _PARTS = ("gpus", "options")

@@ -18,11 +18,10 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job import ArrayRef, Job, element_spec
 from gputui.domain.job_spec import JobId
-from gputui.domain.server_ids import server_of, shown_id
+from gputui.domain.servers import server_of, shown_id
 from gputui.domain.state import JobState, PendingReason, Reason
-from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
 from gputui.domain.units import parse_duration
 

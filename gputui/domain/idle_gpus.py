@@ -8,13 +8,11 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.attempt import BootTime
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.gpu import GpuSample, GpuState, GpuView, Holder
-from gputui.domain.gpu_names import index_of, index_ranges
-from gputui.domain.job import Job
+from gputui.domain.gpu import GpuSample, GpuState, GpuView, Holder, index_of, index_ranges
+from gputui.domain.job import BootTime, Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.server_ids import shown_id
+from gputui.domain.servers import shown_id
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState

@@ -1,8 +1,8 @@
-"""A job in the queue: its specification, its state and its attempts."""
+"""A job in the queue: its specification, state and attempts; as an element of a sweep and for another queue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,12 +10,87 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, with_error
-from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobId, JobSpec
+from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobId, JobSpec, PublishedPort, Submission
 from gputui.domain.runs import Run, Spans
-from gputui.domain.server_ids import shown_id
+from gputui.domain.servers import shown_id
 from gputui.domain.state import JobState, check_transition
+from gputui.domain.telemetry import AttemptTelemetry, Efficiency
+
+
+class BootTime(Struct, frozen=True):
+    """Time since boot: a clock that cannot be set."""
+
+    boot: str
+    """Identifier of the machine's boot."""
+    seconds: float
+
+
+class Attempt(Struct, frozen=True):
+    """Attempt to run a job."""
+
+    number: int
+    """Number from 1. A start that was interrupted before a container ran releases its number."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs allocated to it."""
+    claimed_at: datetime | None = None
+    """Time at which the store assigned its GPUs: step (a) of the start protocol."""
+    container_id: str | None = None
+    """The runtime's handle: a container's full id, or a host attempt's name."""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    cause: Cause | None = None
+    """Cause of its end; None if it succeeded or still runs."""
+    log_path: str | None = None
+    """Path of its saved output once it has ended, relative to the state directory."""
+    charged: bool = True
+    """True if the attempt counts against the job's retries."""
+    notes: tuple[str, ...] = ()
+    """Remarks of the runtime: cpus clamped to the host's, a process out of memory, ..."""
+    ports: tuple[PublishedPort, ...] = ()
+    """Ports published, as the engine chose them at the start."""
+    warned_at: datetime | None = None
+    """Time of the warning before its limit."""
+    gpu_share: float = 1.0
+    """Share of each GPU that its tenant is charged for; less than 1 where others may share it."""
+    preempted_by: JobId | None = None
+    preempted_at: datetime | None = None
+    """Preempting job, and time of the request; the attempt may have ended by itself during its grace period."""
+    clock_moved: timedelta = timedelta()
+    """Amount by which the clock was set while it ran; applied to its times above, not to those of the runtime."""
+    began: BootTime | None = None
+    """`started_at` on the clock that cannot be set."""
+    suspended_at: datetime | None = None
+    """Time since which its processes are stopped; None: they run."""
+    suspensions: tuple[tuple[datetime, datetime], ...] = ()
+    """Starts and ends of its past suspensions."""
+    efficiency: Efficiency | None = None
+    """Use of its GPUs; None while it runs, without GPUs, and if nothing could be read."""
+    telemetry: AttemptTelemetry | None = None
+    """Measurements; None while it runs, if nothing could be read, and in jobs of an older gputui."""
+    error: str = ""
+    """Line of its output that says why it failed; empty if none was found."""
+    node: str = ""
+    """Node of a cluster on which it runs, several with commas; empty: this machine, or unknown."""
+    unnamed_gpus: int = 0
+    """Number of GPUs that the engine of a cluster allocated to it without naming them."""
+
+    @property
+    def gpu_count(self) -> int:
+        """Number of GPUs allocated to it."""
+        return len(self.gpus) or self.unnamed_gpus
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the attempt has ended."""
+        return self.ended_at is not None
+
+    @property
+    def end_words(self) -> str:
+        """Return why it ended, from its error line if that says more; empty if it succeeded or still runs."""
+        return with_error(self.cause, self.error) if self.is_over else ""
+
 
 MAX_INDICES = 24
 """Maximum number of characters of an array's indices that are displayed."""
@@ -314,3 +389,58 @@ class Placement(Struct, frozen=True):
     gpus: tuple[str, ...] = ()
     gpu_share: float = 1.0
     """Share of each GPU that it is charged for."""
+
+
+def submission_of(jobs: Iterable[Job]) -> Submission:
+    """Return the submission of a job, or of elements of one array, with its priority and hold of now."""
+    found = tuple(jobs)
+    first = found[0]
+    spec = replace(first.spec, priority=first.priority, warrant="")
+    indices = tuple(sorted(index for job in found for index in job.indices))
+    return Submission(spec, first.held, indices, first.array.limit if first.array else None)
+
+
+def grouped(jobs: Iterable[Job]) -> Iterator[tuple[Job, ...]]:
+    """Yield the jobs, elements of one array together if they would be submitted alike."""
+    groups: dict[object, list[Job]] = {}
+    for job in jobs:
+        alike = (job.array.id, job.spec, job.priority, job.held) if job.array else job.id
+        groups.setdefault(alike, []).append(job)
+    yield from map(tuple, groups.values())
+
+
+def spec_at(spec: JobSpec, index: int) -> JobSpec:
+    """Return the spec of an element, with its values in command, environment and name.
+
+    Raises IndexError for an index that the sweep does not have.
+    """
+    if not spec.sweep:
+        return spec
+    from gputui.domain import sweep as sweeps  # few jobs belong to a sweep
+
+    found = sweeps.values_at(spec.sweep, index)
+    values = {**found, sweeps.INDEX: str(index)}
+    env = [(name, sweeps.filled(value, values)) for name, value in spec.options.env]
+    return replace(
+        spec,
+        command=tuple(sweeps.filled(word, values) for word in spec.command),
+        name=sweeps.shown_name(spec.name, spec.sweep, index),
+        options=replace(spec.options, env=(*env, *sweeps.variables(found))),
+        sweep=(),
+    )
+
+
+def sweep_values(job: Job) -> Mapping[str, str]:
+    """Return the values of an element of a sweep by name; empty for other jobs and for an index that it lacks."""
+    if not job.spec.sweep or job.runs or job.array is None:
+        return {}
+    from gputui.domain import sweep as sweeps  # few jobs belong to a sweep
+
+    if job.array.index >= sweeps.size(job.spec.sweep):
+        return {}
+    return sweeps.values_at(job.spec.sweep, job.array.index)
+
+
+def element_spec(job: Job) -> JobSpec:
+    """Return the spec of a job; for an element of a sweep, with its values."""
+    return spec_at(job.spec, job.array.index) if job.array and sweep_values(job) else job.spec

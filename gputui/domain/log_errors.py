@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice
 
-from gputui.domain.container_options import Pairs
+from gputui.domain.job_spec import Pairs
 from gputui.domain.redaction import without_secrets
 from gputui.domain.text import plain
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gputui.domain.container_options import Pairs
+from gputui.domain.job_spec import Pairs
 
 SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|AUTH|COOKIE|API_?KEY|ACCESS_?KEY|_KEY$", re.IGNORECASE

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from gputui.domain.cluster import ENGINES
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import Drain, GpuView, ProbeStatus
+from gputui.domain.gpu import Drain, GpuView, HostSample, ProbeStatus
 from gputui.domain.gpu_faults import GpuFault
-from gputui.domain.host import HostSample
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob

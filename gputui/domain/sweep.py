@@ -14,8 +14,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from gputui.domain.container_options import Pairs
 from gputui.domain.errors import InputError
+from gputui.domain.job_spec import Pairs
 from gputui.domain.units import listed, quoted
 
 INDEX = "index"

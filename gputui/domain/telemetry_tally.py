@@ -12,9 +12,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gputui.domain.consumption import Consumption
 from gputui.domain.gpu import GpuProcess, GpuSample
-from gputui.domain.telemetry import MAX_GAP, AttemptTelemetry, Spread
+from gputui.domain.telemetry import MAX_GAP, AttemptTelemetry, Consumption, Spread
 from gputui.domain.telemetry_series import Recorder, Recording, Series
 
 MAX_PAUSE = 60.0

@@ -20,9 +20,9 @@ from types import MappingProxyType
 import msgspec
 from msgspec.structs import replace
 
-from gputui.domain.consumption import Consumption
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import GpuProcess, Link, ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.telemetry import Consumption
 from gputui.domain.text import plain
 from gputui.gpus.readings import (
     DECODER,

@@ -15,17 +15,19 @@ from msgspec.structs import asdict, replace
 from gputui.domain.decoding import JsonDecoder, json_decoder
 from gputui.domain.gpu import (
     CAP,
+    DiskUse,
     Gpu,
     GpuFigures,
     GpuProcess,
     GpuSample,
     Health,
     HealthCode,
+    HostFigures,
+    HostSample,
     ProbeCode,
     ProbeReading,
     ProbeStatus,
 )
-from gputui.domain.host import DiskUse, HostFigures, HostSample
 from gputui.domain.steady import Steady
 from gputui.domain.units import plural
 

@@ -19,10 +19,14 @@ from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import (
     ALL_SHARES,
     CAP,
+    DOCKER,
+    STATE,
+    DiskUse,
     Gpu,
     GpuProcess,
     GpuSample,
     Health,
+    HostSample,
     Link,
     ProbeCode,
     ProbeReading,
@@ -30,7 +34,6 @@ from gputui.domain.gpu import (
 )
 from gputui.domain.gpu_history import STEP, TakenStep, mean
 from gputui.domain.gpu_processes import ContainerDetail, ProcessTarget, SignalOutcome
-from gputui.domain.host import DOCKER, STATE, DiskUse, HostSample
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.gpus.readings import FATAL_XIDS, LOST, SlowReadings, SteadyReasons, health_of

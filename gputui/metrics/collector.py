@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 
 from gputui import __version__
 from gputui.domain.conditions import Condition, ConditionTracker
+from gputui.domain.event import Update
 from gputui.domain.gpu import ProbeCode
 from gputui.domain.job import Job
-from gputui.domain.job_changes import Update
 from gputui.domain.job_spec import JobId
 from gputui.domain.kept_data import BackupRecord
 from gputui.domain.settings import Settings

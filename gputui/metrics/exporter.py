@@ -27,11 +27,10 @@ from prometheus_client import (
 )
 
 from gputui.config import listen_address
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job
-from gputui.domain.job_changes import Change, JobChanges
+from gputui.domain.event import Change, JobChanges
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Notice, Snapshot

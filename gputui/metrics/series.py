@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from gputui.domain.event import Update
 from gputui.domain.gpu import GpuSample, GpuState, GpuView, HealthCode, ProbeCode
 from gputui.domain.job import Job
-from gputui.domain.job_changes import Update
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.fairshare import UsageLedger, fair_share_factor, usage_ratios
+from gputui.domain.policy.cluster_state import UsageLedger, fair_share_factor, usage_ratios
 from gputui.domain.policy.planning_context import LONGEST
 from gputui.domain.policy.reasons import gated_jobs
 from gputui.domain.settings import Settings, TenantSettings

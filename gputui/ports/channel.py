@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gputui.domain.pending_input import PendingInput
+    from gputui.domain.frames import PendingInput
 
 
 class Channel(Protocol):

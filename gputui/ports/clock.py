@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gputui.domain.attempt import BootTime
+    from gputui.domain.job import BootTime
 
 
 class Clock(Protocol):

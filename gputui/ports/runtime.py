@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Event
 
-    from gputui.domain.consumption import Consumption
     from gputui.domain.container import (
         ContainerRecord,
         Created,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         RuntimeStatus,
     )
     from gputui.domain.job_spec import Interactive
+    from gputui.domain.telemetry import Consumption
     from gputui.ports.channel import Channel
 
 

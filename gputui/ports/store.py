@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
+    from gputui.domain.arrays import Entries
     from gputui.domain.audit import Actor, AuditEntry
     from gputui.domain.container import RunAs
-    from gputui.domain.entries import Entries
     from gputui.domain.job import Job
     from gputui.domain.job_record import JobRecord
     from gputui.domain.job_spec import JobId, JobSpec

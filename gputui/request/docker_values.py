@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gputui.config.options import typed_path
 from gputui.domain import docker_args
-from gputui.domain.container_options import Pairs
 from gputui.domain.errors import InputError
+from gputui.domain.job_spec import Pairs
 from gputui.domain.units import parse_duration, parse_size, quoted
 from gputui.request.job_values import any_text, one_line, token
 

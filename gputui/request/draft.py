@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TypeAlias
 
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, JobSpec, LimitWarning, Submission
+from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, JobSpec, LimitWarning, Submission
 from gputui.domain.redaction import SECRET_NAME
 from gputui.request import command_line, docker_values, job_values, submitter
 from gputui.request.job_options import BY_NAME, DOCKER_KEYS, RARER, JobOption, OptionKind

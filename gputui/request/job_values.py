@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from gputui.domain.container_options import Pairs
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import MAX_PRIORITY, GpuRequest, LimitWarning
+from gputui.domain.job_spec import MAX_PRIORITY, GpuRequest, LimitWarning, Pairs
 from gputui.domain.units import parse_duration, parse_size, parse_time_span, quoted
 
 MAX_NAME = 128

@@ -16,9 +16,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.config.options import present_directory
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, Inherited, JobSpec, Submission
+from gputui.domain.job_spec import (
+    DEFAULT_BACKOFF,
+    NORMAL_PRIORITY,
+    ContainerOptions,
+    GpuRequest,
+    Inherited,
+    JobSpec,
+    Submission,
+)
 from gputui.domain.text import plain
 from gputui.request import docker_values, job_values
 from gputui.request.command_line import Tidied, raised, tidy

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from gputui.domain.consumption import Consumption
+from gputui.domain.telemetry import Consumption
 
 MOUNT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")

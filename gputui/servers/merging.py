@@ -19,7 +19,7 @@ from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
-from gputui.domain.server_ids import own_id, shared_id
+from gputui.domain.servers import own_id, shared_id
 from gputui.domain.snapshot import Controls, Node, Notice, ServerView, Snapshot
 
 V = TypeVar("V")

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import NODEFAULT, Struct, field, structs
 
+from gputui.domain.arrays import ArrayPlaces, Entries
 from gputui.domain.audit import AuditEntry
 from gputui.domain.decoding import convert
-from gputui.domain.entries import ArrayPlaces, Entries
 from gputui.domain.errors import GputuiError, InputError, NotFoundError, StoreFormatError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec

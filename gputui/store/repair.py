@@ -20,8 +20,7 @@ from msgspec import Struct, field
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreError, StoreFormatError, StoreNewerError
-from gputui.domain.kept_data import Finding
-from gputui.domain.recovery import Recovery
+from gputui.domain.kept_data import Finding, Recovery
 from gputui.domain.runs import Spans
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState

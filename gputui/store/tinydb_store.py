@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.domain.arrays import Entries, changes_of, chosen, numbered
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import RunAs
-from gputui.domain.entries import Entries, changes_of, chosen, numbered
 from gputui.domain.errors import InputError, NotFoundError, StoreError, WarrantError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec

@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from gputui.domain.attempt import Attempt
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 

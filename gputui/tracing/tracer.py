@@ -28,8 +28,8 @@ from opentelemetry.trace import (
 )
 
 from gputui import __version__
+from gputui.domain.event import JobChanges
 from gputui.domain.job import Job
-from gputui.domain.job_changes import JobChanges
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import TracesSettings
 from gputui.domain.snapshot import Snapshot

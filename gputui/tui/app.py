@@ -22,7 +22,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gputui.domain.errors import GputuiError
-from gputui.domain.gpu_names import index_of
+from gputui.domain.gpu import index_of
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain

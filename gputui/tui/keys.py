@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.domain.keyed import keyed
+from gputui.domain.notices import keyed
 
 NAMES = {
     "slash": "/",

@@ -22,7 +22,7 @@ from gputui.tui.present.graphs import bar, moving
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN
 
 if TYPE_CHECKING:
-    from gputui.domain.policy.timeline import Timeline
+    from gputui.domain.policy.whatif import Timeline
 
 
 IsWanted: TypeAlias = Callable[[], bool]

@@ -19,7 +19,7 @@ from gputui.domain.policy.reorder import Move
 from gputui.domain.policy.reservations import overlap_warnings
 from gputui.domain.policy.whatif import SnapshotChange
 from gputui.domain.runs import spans_of
-from gputui.domain.server_ids import server_of, shown_id
+from gputui.domain.servers import server_of, shown_id
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState

@@ -43,7 +43,7 @@ from gputui.domain.errors import CapabilityError, GputuiError, InputError, NotFo
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId, JobSpec, Submission
 from gputui.domain.recurring import Recurrence
-from gputui.domain.server_ids import own_id, without_server
+from gputui.domain.servers import own_id, without_server
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState

@@ -11,7 +11,7 @@ from gputui.cli import start_times
 from gputui.cli.session import Session
 from gputui.config import resolve
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.snapshot import Node
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, job, running, snapshot, uuid, view

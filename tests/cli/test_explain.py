@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli.main import run
-from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
-from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job_spec import ContainerOptions
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import job
 

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from gputui.cli.output import gpu_json, job_detail_json, job_json
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder
-from gputui.domain.job_spec import GpuRequest
+from gputui.domain.job_spec import ContainerOptions, GpuRequest
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from tests.factories import NOW, job, running, sample, snapshot, uuid, view

@@ -15,8 +15,7 @@ from gputui import bootstrap
 from gputui.cli import replay, replay_report, table
 from gputui.cli.main import run
 from gputui.config import resolve
-from gputui.domain.attempt import Attempt
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.settings import PolicySettings
 from gputui.domain.state import JobState
 from gputui.replay import policies, trace

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from gputui.cli import report_figures, report_page
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.efficiency import Efficiency
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.state import JobState
+from gputui.domain.telemetry import Efficiency
 from gputui.domain.telemetry_tally import Tally, TallyRecord
 from gputui.engine.files import telemetry_files
 from tests.cli.conftest import KeptStore, Run, put

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from gputui.cli import show
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container_options import ContainerOptions, PublishedPort
-from gputui.domain.efficiency import Efficiency
 from gputui.domain.job import ArrayRef
+from gputui.domain.job_spec import ContainerOptions, PublishedPort
 from gputui.domain.state import JobState
-from gputui.domain.telemetry import AttemptTelemetry, Spread
+from gputui.domain.telemetry import AttemptTelemetry, Efficiency, Spread
 from gputui.domain.telemetry_tally import Tally, TallyRecord
 from gputui.engine.files import telemetry_files
 from tests.cli.conftest import KeptStore, Run, put

@@ -13,8 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.container import Launch
-from gputui.domain.container_options import ContainerOptions
-from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.request import command_line
 from gputui.request.job_options import KEYS
 from gputui.request.submitter import LIMITS, is_taken_over

@@ -14,8 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputui.cluster.slurm.batch_script import batch_script
-from gputui.domain.container_options import ContainerOptions
-from gputui.domain.job_spec import GpuRequest, Submission
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from tests.factories import spec, uuid
 from tests.runtime.dockerd import IMAGE

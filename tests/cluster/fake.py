@@ -24,13 +24,12 @@ from gputui.domain.action import (
     Top,
     Unsuspend,
 )
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
 from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job import ArrayRef, Attempt, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.runs import Run
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot

@@ -16,9 +16,8 @@ from gputui.cluster import bash
 from gputui.cluster.slurm.batch_script import batch_script, shell_text
 from gputui.domain import sweep as sweeps
 from gputui.domain.cluster import element_id
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import GpuRequest, Interactive, LimitWarning, Submission
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, Interactive, LimitWarning, Submission
 from gputui.domain.settings import Settings
 from tests.cluster.batch import script_of
 from tests.factories import spec

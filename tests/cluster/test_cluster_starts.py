@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from gputui.cli import explain, start_times, submit
-from gputui.domain.attempt import Attempt
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot

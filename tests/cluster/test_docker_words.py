@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from gputui.cluster.bash import gpu_value, option_words, profiles
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import GpuRequest, Interactive
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, Interactive
 from gputui.domain.settings import ClusterSettings, RuntimeSettings, SchedulerSettings, Settings
 from tests.factories import spec
 

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from gputui.cluster.kubernetes import manifest
 from gputui.cluster.kubernetes.manifest import dns_label, expandable, label, left_out, manifests
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import GpuRequest, JobSpec, LimitWarning, Submission
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, LimitWarning, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from tests.cluster import batch_v1
 from tests.factories import GIB, NOW, spec

@@ -14,7 +14,6 @@ from gputui.bootstrap import clusters
 from gputui.cluster.records import TelemetryRecords
 from gputui.config import Options, ProbeSpec
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.consumption import Consumption
 from gputui.domain.gpu import GpuProcess, ProbeCode, ProbeStatus
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
@@ -22,7 +21,8 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.telemetry_words import unread_words
+from gputui.domain.telemetry import Consumption
+from gputui.domain.telemetry_series import unread_words
 from gputui.engine.cluster.measurements import ClusterTelemetry, IdleEnds, MeasuredJobs, measured
 from gputui.engine.cluster.poll import SharedDuty, Turn
 from gputui.engine.cluster.queue import EngineQueue

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gputui.domain.arrays import new_entries
 from gputui.domain.cluster import Capability, element_id
-from gputui.domain.entries import new_entries
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId, Submission

@@ -16,7 +16,7 @@ from gputui.cluster.slurm.node_checker import NodeChecker
 from gputui.cluster.slurm.poll import Polled
 from gputui.cluster.slurm.site import SlurmSite
 from gputui.domain.errors import ClusterRefusedError, NotFoundError
-from gputui.domain.node_check import NodeCheck, Verdict
+from gputui.domain.node_readings import NodeCheck, Verdict
 from gputui.domain.settings import ClusterSettings, Settings
 
 HOST = "GPU 0: H200 (UUID: GPU-a)\nGPU 1: H200 (UUID: GPU-b)\n"

@@ -9,7 +9,7 @@ import pytest
 
 from gputui.config import Options
 from gputui.console.serving import monitor_opener
-from gputui.domain.entries import Entries
+from gputui.domain.arrays import Entries
 from gputui.domain.settings import MetricsSettings, Settings, TracesSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.metrics.exporter import Exporter

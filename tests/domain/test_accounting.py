@@ -16,13 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputui.domain.accounting import GROUPINGS, Period, UsageAccount, account
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.efficiency import Efficiency
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_record import record_of
 from gputui.domain.state import JobState
-from gputui.domain.telemetry import AttemptTelemetry
+from gputui.domain.telemetry import AttemptTelemetry, Efficiency
 from tests.factories import array, job, uuid
 from tests.lane import examples
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.domain.efficiency import Efficiency, efficiency_of
-from gputui.domain.telemetry import AttemptTelemetry, Spread
+from gputui.domain.telemetry import AttemptTelemetry, Efficiency, Spread, efficiency_of
 from tests.factories import GIB
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from gputui.cli import gpus, output, queue
-from gputui.domain.faulty_gpus import faulty_gpus
 from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode
+from gputui.domain.gpu_faults import faulty_gpus
 from gputui.domain.gpu_processes import process_rows
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot

@@ -8,10 +8,9 @@ from itertools import product
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import TransitionError
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.state import TRANSITIONS, JobState
 from tests.factories import NOW, job, running, spec, uuid

@@ -6,10 +6,9 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import Job
-from gputui.domain.job_changes import Change, JobChanges
+from gputui.domain.event import Change, JobChanges
+from gputui.domain.job import Attempt, Job
 from gputui.domain.state import JobState
 from tests.factories import NOW, array, job, running, uuid
 

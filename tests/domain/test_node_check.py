@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.node_check import NodeCheck, Verdict
+from gputui.domain.node_readings import NodeCheck, Verdict
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.gpu import (
     NO_PROBE,
     Gpu,
@@ -24,7 +23,7 @@ from gputui.domain.gpu import (
     ProbeReading,
     ProbeStatus,
 )
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.node_readings import MIG, ReadingRules, by_engine_index, engine_jobs, named_gpus, read_node
 from gputui.domain.snapshot import Node
 from gputui.domain.state import JobState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.domain.pending_input import PIECE, PendingInput
+from gputui.domain.frames import PIECE, PendingInput
 
 
 def test_input_is_sent_in_order_and_ends_after_its_last_byte() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain import runs
-from gputui.domain.entries import Entries
+from gputui.domain.arrays import Entries
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.runs import Run
 from tests.factories import job

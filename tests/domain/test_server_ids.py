@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.domain.server_ids import MOST, own_id, server_of, shared_id, shown_id, without_server
+from gputui.domain.servers import MOST, own_id, server_of, shared_id, shown_id, without_server
 from tests.factories import array, job
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gputui.domain import sweep
 from gputui.domain.errors import InputError
-from gputui.domain.job import ArrayRef
-from gputui.domain.swept import element_spec, spec_at, sweep_values
+from gputui.domain.job import ArrayRef, element_spec, spec_at, sweep_values
 from tests.factories import array, job, spec
 
 VALUES = {"lr": "1e-3", "seed": "4", "index": "14"}

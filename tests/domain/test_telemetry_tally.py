@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.consumption import Consumption
 from gputui.domain.gpu import GpuProcess, GpuSample
-from gputui.domain.telemetry import MAX_GAP, AttemptTelemetry, Spread
+from gputui.domain.telemetry import MAX_GAP, AttemptTelemetry, Consumption, Spread
 from gputui.domain.telemetry_tally import Tally, TallyRecord
 from tests.factories import GIB, NOW, sample, uuid
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputui.domain.telemetry import AttemptTelemetry, Spread
-from gputui.domain.telemetry_words import summary_lines
+from gputui.domain.telemetry_series import summary_lines
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ from typing import Any
 from gputui.bootstrap import clock
 from gputui.domain.audit import Actor
 from gputui.domain.cause import CauseCode
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobSpec, Submission
+from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.container_options import ContainerOptions
-from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from tests.e2e.site import Site, all_over, fresh_site, submit_directly
 from tests.runtime.dockerd import IMAGE, NETWORK
 

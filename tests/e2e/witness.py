@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from gputui.domain.container_options import ContainerOptions
-from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from tests.runtime.dockerd import IMAGE, NETWORK
 
 _RECORD = 'echo "$GPUTUI_ATTEMPT $NVIDIA_VISIBLE_DEVICES $(cut -d" " -f1 /proc/uptime) {word}" >> /out/runs'

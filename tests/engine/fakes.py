@@ -13,7 +13,6 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
-from gputui.domain.consumption import Consumption
 from gputui.domain.container import (
     ContainerRecord,
     ContainerState,
@@ -26,6 +25,7 @@ from gputui.domain.container import (
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.gpu import GpuSample, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job
+from gputui.domain.telemetry import Consumption
 from gputui.ports import Clock
 from tests.factories import gpu, sample, uuid
 

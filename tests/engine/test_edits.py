@@ -9,10 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.action import Cancel, EditJobs, Hold, SetPriority, Top
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
-from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gputui.domain.action import Cancel, ResumeGpus
-from gputui.domain.attempt import BootTime
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
+from gputui.domain.job import BootTime
 from gputui.domain.state import JobState
 from gputui.engine.tick.machine import FaultRecorder
 from tests.engine.world import World

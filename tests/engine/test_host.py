@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.attempt import BootTime
 from gputui.domain.errors import NotLeaderError, StoreFormatError
 from gputui.domain.gpu import Drain, GpuState
+from gputui.domain.job import BootTime
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.domain.state import JobState

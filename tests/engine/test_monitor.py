@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gputui.domain.entries import Entries
+from gputui.domain.arrays import Entries
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job_spec import ContainerOptions
 from gputui.engine.actions.mount_sources import AllowedMounts, open_mounts, open_source
 from tests.factories import spec
 

@@ -9,9 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.action import DrainGpus
-from gputui.domain.attempt import Attempt
 from gputui.domain.errors import StoreFormatError
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Usage
 from gputui.domain.state import JobState

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import RunAs
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError, InputErrors, RuntimeFault, WarrantError
-from gputui.domain.job_spec import JobSpec, Submission
+from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputui.domain.action import AddRecurring, PauseRecurring, RemoveRecurring, ResumeRecurring
-from gputui.domain.attempt import BootTime
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job import Job
+from gputui.domain.job import BootTime, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gputui.domain.action import Cancel
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord
-from gputui.domain.container_options import ContainerOptions, PublishedPort
+from gputui.domain.job_spec import ContainerOptions, PublishedPort
 from gputui.domain.state import JobState
 from tests.engine.fakes import FakeRuntime
 from tests.engine.world import World

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.consumption import Consumption
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import StoreSettings
-from gputui.domain.telemetry import AttemptTelemetry
+from gputui.domain.telemetry import AttemptTelemetry, Consumption
 from gputui.domain.telemetry_series import MOST_BYTES
 from gputui.engine.files.telemetry_files import measured, telemetry_path
 from gputui.store import TinyJobStore

@@ -15,8 +15,7 @@ import pytest
 from gputui.config import Options, ProbeSpec
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.event import Event
-from gputui.domain.settings import HookSettings
-from gputui.domain.weekly import parse_weekly
+from gputui.domain.settings import HookSettings, parse_weekly
 from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.engine.hooks.weekly import WeeklyReport, made_report
 from gputui.store import TinyJobStore

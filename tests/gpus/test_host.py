@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.gpu import ProbeStatus
-from gputui.domain.host import DOCKER, STATE, DiskUse
+from gputui.domain.gpu import DOCKER, STATE, DiskUse, ProbeStatus
 from gputui.gpus.probe.host import DiskReader, HostReader
 from gputui.gpus.readings import DECODER, HostAssembler, HostReading, ReadingAssembler, Sweep
 from gputui.gpus.simulated import simulated_host

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gputui.domain.action import Cancel
-from gputui.domain.container_options import ContainerOptions
-from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobId, JobSpec, Submission
 from gputui.engine.actions.actions import Actions
 from tests.e2e.site import RealClock, Site, submit_directly
 from tests.factories import ACTOR

@@ -11,16 +11,26 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import Drain, Gpu, GpuSample, GpuState, Health, HealthCode, Holder, ProbeCode, ProbeStatus
-from gputui.domain.host import DiskUse, HostSample
-from gputui.domain.job import Job
-from gputui.domain.job_changes import JobChanges
+from gputui.domain.event import JobChanges
+from gputui.domain.gpu import (
+    DiskUse,
+    Drain,
+    Gpu,
+    GpuSample,
+    GpuState,
+    Health,
+    HealthCode,
+    Holder,
+    HostSample,
+    ProbeCode,
+    ProbeStatus,
+)
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.kept_data import BackupRecord
-from gputui.domain.policy.fairshare import fair_share_factor
+from gputui.domain.policy.cluster_state import fair_share_factor
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.queue_order import tenant_usage
 from gputui.domain.settings import HookSettings, MetricsSettings, PolicySettings, Settings, TenantSettings

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState
 from gputui.replay import history

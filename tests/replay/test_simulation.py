@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, Holder
-from gputui.domain.job import Job, Stopping
+from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.decide import Outcome
 from gputui.domain.policy.plan import Plan, plan

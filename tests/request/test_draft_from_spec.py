@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import GpuRequest, JobSpec, LimitWarning
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, LimitWarning
 from gputui.request import draft as drafts
 from gputui.request import job_file
 from gputui.request.draft import asked, filled_texts

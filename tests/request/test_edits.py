@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict, replace
 
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, Job
-from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.job_options import BY_NAME

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Created, Launch
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.ports import LogStream, Runtime
 from tests.factories import uuid
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.consumption import Consumption
 from gputui.domain.settings import RuntimeSettings
+from gputui.domain.telemetry import Consumption
 from gputui.ports import Runtime
 from gputui.runtime.consumption import MOUNT, ConsumptionReader, files_in
 from gputui.runtime.docker.runtime import DockerRuntime

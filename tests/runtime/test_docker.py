@@ -19,9 +19,8 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import PART_OUT_OF_MEMORY, Blame, CauseCode
 from gputui.domain.container import ContainerState, Launch
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
-from gputui.domain.job_spec import JobSpec
+from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.request import job_values
 from gputui.runtime.docker import pull_process

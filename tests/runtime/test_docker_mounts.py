@@ -15,9 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.container import Launch
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job_spec import JobSpec
+from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.runtime.docker.runtime import DockerRuntime

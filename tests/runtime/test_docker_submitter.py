@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job_spec import JobSpec
+from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.tick.start_protocol import start_attempt

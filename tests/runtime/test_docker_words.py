@@ -12,8 +12,8 @@ import pytest
 
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker import create
 from gputui.runtime.docker.container_cache import ContainerCache, Outages

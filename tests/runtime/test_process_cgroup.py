@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.host_processes import read_stat
 from gputui.runtime.process import cgroup

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import Launch, RunAs
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job_spec import Inherited, JobSpec
+from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.accounts import Account, ContainerUser, account_of, container_user
 from gputui.runtime.process.plan import environment, plan_of

@@ -36,7 +36,7 @@ from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
-from gputui.domain.server_ids import server_of
+from gputui.domain.servers import server_of
 from gputui.domain.settings import ServerSettings, Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState

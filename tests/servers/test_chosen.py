@@ -8,7 +8,7 @@ import pytest
 
 from gputui.bootstrap.servers import chosen_servers, command_on, open_servers
 from gputui.domain.errors import InputError
-from gputui.domain.server_ids import MOST
+from gputui.domain.servers import MOST
 from gputui.domain.settings import ServerSettings, Settings
 
 LAB = ServerSettings("lab", "ssh://ann@lab.example.org:2222")

@@ -13,11 +13,10 @@ import pytest
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.action import Cancel, EditJobs, Requeue, SetPriority
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.edit import Edit
 from gputui.domain.errors import CapabilityError, ClusterRefusedError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobId, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from gputui.ports import Cluster
 from tests.cluster.contract import PATIENCE, ClusterContract

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gputui.domain.recovery import Recovery
+from gputui.domain.kept_data import Recovery
 from gputui.domain.settings import StoreSettings
 from gputui.store.repair import repair_of
 from tests.factories import ACTOR, NOW

@@ -12,14 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError, StoreFormatError
 from gputui.domain.gpu import Drain
-from gputui.domain.job import ArrayRef, Job, Stopping
-from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.job import ArrayRef, Attempt, Job, Stopping
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import runs_of
 from gputui.domain.settings import TenantSettings, Window

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import Drain
 from gputui.domain.gpu_faults import GpuFault
-from gputui.domain.job import ArrayRef
+from gputui.domain.job import ArrayRef, Attempt
 from gputui.domain.runs import runs_of
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState

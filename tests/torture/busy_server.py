@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gputui.domain.attempt import BootTime
+from gputui.domain.job import BootTime
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings
 from gputui.domain.snapshot import Leader

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import (
@@ -23,7 +22,7 @@ from gputui.domain.gpu import (
     ProbeStatus,
     Sharer,
 )
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.snapshot import Controls, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import GIB, NOW, gpu, job, running, uuid, view

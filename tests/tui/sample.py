@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.gpu import (
+    DiskUse,
     Drain,
     GpuProcess,
     GpuSample,
@@ -21,12 +20,13 @@ from gputui.domain.gpu import (
     Health,
     HealthCode,
     Holder,
+    HostSample,
     Link,
     ProbeCode,
     ProbeStatus,
 )
-from gputui.domain.host import DiskUse, HostSample
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
+from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import GIB, NOW, job, running, sample, uuid, view

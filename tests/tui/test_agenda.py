@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.domain.policy.timeline import timeline
+from gputui.domain.policy.whatif import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.present.gpu_rows import Labels

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.gpu import Drain, GpuState
-from gputui.domain.gpu_names import index_ranges
+from gputui.domain.gpu import Drain, GpuState, index_ranges
 from gputui.domain.policy.planning_context import DurationSource
-from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow
-from gputui.domain.policy.whatif import Shift
+from gputui.domain.policy.whatif import Bar, BarKind, KeptWindow, Shift
 from gputui.domain.text import width
 from gputui.tui.present.bars import (
     ASCII,

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuProcess, GpuState, GpuView, Holder
-from gputui.domain.keyed import with_keys
+from gputui.domain.notices import with_keys
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.tui.present.cells import Cell

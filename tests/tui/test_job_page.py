@@ -10,10 +10,9 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.gpu import GpuView, Health, HealthCode
 from gputui.domain.gpu_history import GpuHistory
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.planning_context import DurationSource, Planned
 from gputui.domain.state import JobState
 from gputui.domain.text import width

@@ -8,10 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from gputui.domain.attempt import Attempt
-from gputui.domain.consumption import Consumption
+from gputui.domain.job import Attempt
 from gputui.domain.job_spec import JobId
-from gputui.domain.telemetry import AttemptTelemetry, Spread
+from gputui.domain.telemetry import AttemptTelemetry, Consumption, Spread
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.telemetry_tally import Tally, TallyRecord
 from gputui.domain.text import width

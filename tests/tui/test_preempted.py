@@ -7,9 +7,9 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from gputui.domain.action import SetPriority
-from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
+from gputui.domain.job import Attempt
 from gputui.domain.policy.whatif import change_of, compared
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot

@@ -7,12 +7,11 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gputui.domain.conditions import conditions
-from gputui.domain.container_options import ContainerOptions, PublishedPort
 from gputui.domain.errors import NotFoundError
-from gputui.domain.gpu import GpuState
+from gputui.domain.gpu import GpuState, index_of
 from gputui.domain.gpu_history import STEP, Step, TakenStep
-from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
+from gputui.domain.job_spec import ContainerOptions, PublishedPort
 from gputui.domain.state import JobState
 from gputui.tui.commands.places import keys_document
 from gputui.tui.keys import key_name, key_of

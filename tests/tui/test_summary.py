@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from rich.style import Style
 
-from gputui.domain.host import DiskUse
+from gputui.domain.gpu import DiskUse
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.steady import Steady
 from gputui.tui.frame import FrameSize, frame

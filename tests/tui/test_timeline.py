@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuState
-from gputui.domain.policy.timeline import BarKind, Timeline
+from gputui.domain.policy.whatif import BarKind, Timeline
 from gputui.domain.settings import PolicySettings
 from gputui.tui.log.follower import LogOf
 from gputui.tui.progress import Throttle

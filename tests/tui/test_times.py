@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.state import PendingReason, Reason
 from gputui.domain.units import minute
 from gputui.tui.present.cells import in_full, second

@@ -13,7 +13,7 @@ from gputui.cli.main import cli
 from gputui.domain.action import Action, DrainGpus, Pause, PlaceJobs, ResumeGpus, Unpause
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job, Placed, Placing
-from gputui.domain.keyed import with_keys
+from gputui.domain.notices import with_keys
 from gputui.domain.policy.whatif import change_of
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
 from gputui.domain.state import JobState

@@ -17,10 +17,9 @@ from gputui.cli import start_times
 from gputui.cli.main import run
 from gputui.domain.action import DrainGpus, SetPriority
 from gputui.domain.gpu import Drain
-from gputui.domain.policy import timeline as policy
+from gputui.domain.policy import whatif as policy
 from gputui.domain.policy.planning_context import DurationSource
-from gputui.domain.policy.timeline import Bar, BarKind, Timeline
-from gputui.domain.policy.whatif import Comparison, change_of, compared, what_if
+from gputui.domain.policy.whatif import Bar, BarKind, Comparison, Timeline, change_of, compared, what_if
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, Snapshot
 from gputui.tui.present.what_if import Outlook, Subject, scale_of, what_if_lines

@@ -19,10 +19,9 @@ from gputui.cluster.kubernetes.objects import (
     is_true,
 )
 from gputui.cluster.submissions import Submitted
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.cluster import INDEX_BITS, element_id
-from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job import ArrayRef, Attempt, Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, Interactive, JobId, JobSpec
 from gputui.domain.state import JobState
 from gputui.domain.text import plain

@@ -10,12 +10,11 @@ from typing import Any
 
 from gputui.cluster.kubernetes.objects import CONTAINER
 from gputui.domain import docker_args
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.docker_args import MountSpec
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import GpuRequest, JobSpec, Submission, whole_class
+from gputui.domain.job import spec_at
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission, whole_class
 from gputui.domain.settings import Settings
-from gputui.domain.swept import spec_at
 from gputui.domain.units import parse_size
 
 _HERE = frozenset(

@@ -19,10 +19,9 @@ from msgspec import Struct
 
 from gputui.cluster.kubernetes.api_server import ApiServer
 from gputui.cluster.kubernetes.objects import KubeContainer, KubePod
-from gputui.domain.container import ExecRequest, ProcessRow
+from gputui.domain.container import COLUMNS, ExecRequest, ProcessRow, parse_ps
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
-from gputui.domain.process_table import COLUMNS, parse_ps
 
 if TYPE_CHECKING:
     from websocket import WebSocket

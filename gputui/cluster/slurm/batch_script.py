@@ -17,9 +17,8 @@ from pathlib import Path
 from gputui.cluster.bash import NAME, array, gpu_value, option_words, profiles, word
 from gputui.cluster.slurm import ids
 from gputui.domain import docker_args
-from gputui.domain.container_options import ContainerOptions, Pairs
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import NORMAL_PRIORITY, GpuRequest, JobId, JobSpec, Submission
+from gputui.domain.job_spec import NORMAL_PRIORITY, ContainerOptions, GpuRequest, JobId, JobSpec, Pairs, Submission
 from gputui.domain.runs import runs_of
 from gputui.domain.settings import ClusterSettings, Settings
 

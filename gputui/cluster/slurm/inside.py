@@ -19,9 +19,8 @@ from gputui.cluster.slurm import ids, texts
 from gputui.cluster.slurm.batch_script import shell_text
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.listings import JobRow
-from gputui.domain.container import ExecRequest, ProcessRow
+from gputui.domain.container import COLUMNS, ExecRequest, ProcessRow, parse_ps
 from gputui.domain.errors import ClusterRefusedError, GputuiError, NotFoundError
-from gputui.domain.process_table import COLUMNS, parse_ps
 from gputui.domain.tail import tail_start
 
 if TYPE_CHECKING:

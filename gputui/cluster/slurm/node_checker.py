@@ -24,7 +24,7 @@ from gputui.cluster.slurm.states import reason_of
 from gputui.cluster.slurm.submission import output_directory, sbatch_line
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
-from gputui.domain.node_check import NodeCheck
+from gputui.domain.node_readings import NodeCheck
 from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration, plural

@@ -13,11 +13,10 @@ from gputui.cluster.slurm.listings import JobDetail, JobRow, NodeRow
 from gputui.cluster.slurm.poll import Polled
 from gputui.cluster.slurm.submission import key_of_comment, streams_of_comment
 from gputui.cluster.submissions import Submissions, Submitted
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause
 from gputui.domain.cluster import element_runs
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job import ArrayRef, Attempt, Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, JobId, JobSpec
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason

@@ -13,7 +13,7 @@ from gputui.domain.policy.decide import is_unsatisfiable
 from gputui.domain.policy.lanes import ScoreTerms, level, score_terms
 from gputui.domain.policy.planning_context import DurationSource, PlanningContext
 from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob, order_queue, usage_by_tenant
-from gputui.domain.policy.timeline import timeline
+from gputui.domain.policy.whatif import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason, utc_moment

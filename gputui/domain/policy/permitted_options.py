@@ -9,7 +9,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from gputui.domain import docker_args
-from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.settings import AllowSettings
 
 _NAMES: Mapping[str, str] = MappingProxyType(

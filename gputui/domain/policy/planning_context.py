@@ -18,12 +18,11 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.domain.entries import Entries
+from gputui.domain.arrays import Entries
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, ReservedWindow, RunningJob
-from gputui.domain.policy.fairshare import UsageLedger
+from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, ReservedWindow, RunningJob, UsageLedger
 from gputui.domain.policy.gpus.placement import GpuIndex, Grant, SharedGpus, gpu_bits, lowest, recently_freed
 from gputui.domain.policy.lanes import LaneKey, LanePlace, topped_at_number
 from gputui.domain.policy.preemption import Victims, find_victims, is_making_way, leaves_at

@@ -13,10 +13,9 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import CLASSES, JobId, whole_class
 from gputui.domain.policy.cluster_state import ClusterState, release_gpus
 from gputui.domain.policy.decide import BackfillReservation, QueueHead, decide, gpus_kept_for_others

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.fairshare import fair_share_factor, usage_ratios
+from gputui.domain.policy.cluster_state import fair_share_factor, usage_ratios
 from gputui.domain.policy.gpus.placement import is_plain
 from gputui.domain.policy.lanes import FIRST, LaneKey, Waiting, credit, level, scores
 from gputui.domain.policy.planning_context import PlanningContext

@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 
+from gputui.domain.arrays import Entries
 from gputui.domain.cause import CauseCode
-from gputui.domain.entries import Entries
 from gputui.domain.job import Job, Waited
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.snapshot import Unreadable

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gputui.domain.entries import new_entries, numbered
+from gputui.domain.arrays import new_entries, numbered
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission

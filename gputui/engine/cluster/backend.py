@@ -199,7 +199,7 @@ class EngineBackend:
         return read
 
     def why_unread(self, job: Job) -> Mapping[int, str]:
-        from gputui.domain.telemetry_words import unread_words
+        from gputui.domain.telemetry_series import unread_words
 
         engine, is_read = self._cluster.caps.engine, self._is_read
         return {attempt.number: unread_words(job, attempt, engine, is_read=is_read) for attempt in job.attempts}

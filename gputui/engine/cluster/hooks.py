@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
-from gputui.domain.attempt import BootTime
-from gputui.domain.entries import Entries
+from gputui.domain.arrays import Entries
 from gputui.domain.errors import GputuiError
 from gputui.domain.event import Event, end_id, gpus_idle, node_changes, queue_stuck, untold
 from gputui.domain.idle_gpus import IdleSpells
+from gputui.domain.job import BootTime
 from gputui.domain.policy.reasons import gated_jobs
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration, plural

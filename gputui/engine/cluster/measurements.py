@@ -14,24 +14,22 @@ from msgspec.structs import replace
 
 from gputui.domain.action import Cancel
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.efficiency import efficiency_of
 from gputui.domain.errors import GputuiError
 from gputui.domain.idle_gpus import IdleSpells, idle_by_gpu, idle_sentence, idle_times
 from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState
+from gputui.domain.telemetry import efficiency_of
 from gputui.domain.telemetry_tally import Tally
 from gputui.engine.files import telemetry_files
 from gputui.engine.files.telemetry_files import AttemptKey, AttemptTallies
 
 if TYPE_CHECKING:
-    from gputui.domain.attempt import Attempt
-    from gputui.domain.consumption import Consumption
     from gputui.domain.gpu import GpuView
-    from gputui.domain.job import Job
+    from gputui.domain.job import Attempt, Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.settings import SchedulerSettings
     from gputui.domain.snapshot import Snapshot
-    from gputui.domain.telemetry import AttemptTelemetry
+    from gputui.domain.telemetry import AttemptTelemetry, Consumption
     from gputui.domain.telemetry_series import Measured
     from gputui.ports import Clock, Cluster, SteadyClock
 

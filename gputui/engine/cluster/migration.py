@@ -21,10 +21,9 @@ from gputui.domain.audit import Actor, AuditEntry, targets_of
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.cluster import Capability, array_of, index_of
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError, InputError
-from gputui.domain.job import Job
+from gputui.domain.job import Job, grouped, submission_of
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.policy.waits import Dependencies
-from gputui.domain.resubmission import grouped, submission_of
 from gputui.domain.state import JobState
 from gputui.engine.cluster.backend import check_submission
 from gputui.ports import Clock, Cluster, JobStore, Transaction

@@ -10,8 +10,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gputui.domain.arrays import Entries
     from gputui.domain.audit import AuditEntry
-    from gputui.domain.entries import Entries
     from gputui.domain.job import Job
     from gputui.domain.job_record import JobRecord
     from gputui.domain.job_spec import JobId
@@ -58,7 +58,7 @@ class EngineQueue:
         return self._read()[0]
 
     def _read(self) -> tuple[Snapshot, Entries]:
-        from gputui.domain.entries import Entries
+        from gputui.domain.arrays import Entries
 
         with self._lock:
             latest = self._latest
@@ -80,7 +80,7 @@ class EngineQueue:
         return self._read()[1]
 
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
-        from gputui.domain.entries import ArrayPlaces
+        from gputui.domain.arrays import ArrayPlaces
         from gputui.domain.runs import Run
 
         found: dict[JobId, ArrayPlaces] = {}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from gputui.domain.entries import Entries
+from gputui.domain.arrays import Entries
 from gputui.domain.job_spec import JobId
 from gputui.domain.kept_data import KeepLimits, KeptData
 from gputui.domain.settings import StoreSettings

@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.errors import NotFoundError, RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.tail import tail_start
 from gputui.engine.files.file_modes import is_shared

@@ -17,9 +17,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.decoding import msgpack_decoder
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.telemetry_series import Measured, Series, packed, unpacked
 from gputui.domain.telemetry_tally import Tally, TallyRecord

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from gputui.domain.entries import Entries
+from gputui.domain.arrays import Entries
 from gputui.domain.errors import NotFoundError
 from gputui.domain.event import Event, ended, health_changes, untold
 from gputui.domain.gpu import GpuView

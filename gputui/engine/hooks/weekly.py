@@ -17,9 +17,8 @@ from typing import Any, TypeAlias
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.event import PAGE, Event, weekly_report
-from gputui.domain.settings import Settings
+from gputui.domain.settings import Settings, WeeklyTime, parse_weekly
 from gputui.domain.text import plain
-from gputui.domain.weekly import WeeklyTime, parse_weekly
 from gputui.engine.files.file_modes import file_mode, read_file, replace_file
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,9 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault, StoreError
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.retry import backoff, conclude
 from gputui.domain.settings import SchedulerSettings

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputui.domain.attempt import BootTime
 from gputui.domain.gpu import ProbeCode
 from gputui.domain.gpu_faults import FaultEvidence, judged, reported
-from gputui.domain.job import Job
+from gputui.domain.job import BootTime, Job
 from gputui.domain.log_fields import about
 from gputui.domain.snapshot import Notice
 from gputui.domain.units import format_size

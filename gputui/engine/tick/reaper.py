@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from gputui.domain.container import ContainerRecord
-from gputui.domain.efficiency import efficiency_of
 from gputui.domain.errors import NotFoundError, StoreFormatError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.log_fields import about
-from gputui.domain.policy.gpus import out_of_memory
+from gputui.domain.policy import retry
 from gputui.domain.state import JobState
+from gputui.domain.telemetry import efficiency_of
 from gputui.engine.tick import reconcile
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.start_protocol import adopted, finished, given_back, is_worth_reading, under_way, vanished
@@ -128,7 +128,7 @@ class Reaper:
                 totals = {gpu.uuid: gpu.memory_total for gpu in gpus if gpu.memory_total}
                 measured = self._measured(current, now, record)
                 ended = finished(measured, record, now, settings, signs)
-                return out_of_memory.ask_for_more(ended, totals)
+                return retry.ask_for_more(ended, totals)
             case reconcile.Vanished(_, number):
                 current = under_way(transaction, job.id, number)
                 if current is None:

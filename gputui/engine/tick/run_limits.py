@@ -10,13 +10,12 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gputui.domain.attempt import BootTime
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.event import Event, gpus_idle
 from gputui.domain.gpu import HealthCode
 from gputui.domain.idle_gpus import IdleSpells, idle_by_gpu, idle_times
-from gputui.domain.job import Job
+from gputui.domain.job import BootTime, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState

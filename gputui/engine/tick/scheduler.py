@@ -8,10 +8,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gputui.domain.attempt import BootTime
 from gputui.domain.errors import StoreError
 from gputui.domain.event import Event, disk_low
-from gputui.domain.host import DOCKER, STATE
+from gputui.domain.gpu import DOCKER, STATE
+from gputui.domain.job import BootTime
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.units import format_duration

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.domain.entries import Entries
+from gputui.domain.arrays import Entries
 from gputui.domain.errors import (
     NotFoundError,
     StoreBusyError,

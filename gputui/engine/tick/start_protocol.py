@@ -22,22 +22,18 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt, BootTime
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
-from gputui.domain.container_options import PublishedPort
 from gputui.domain.errors import InputError, NotFoundError, RuntimeFault, StoreError, WarrantError
-from gputui.domain.job import Job, Placement
-from gputui.domain.job_spec import JobId
+from gputui.domain.job import Attempt, BootTime, Job, Placement, spec_at
+from gputui.domain.job_spec import JobId, PublishedPort
 from gputui.domain.log_errors import TAIL, find_error_line
 from gputui.domain.log_fields import about
-from gputui.domain.policy.gpus import out_of_memory
-from gputui.domain.policy.gpus.out_of_memory import find_sign, may_have_run_out
-from gputui.domain.policy.retry import again, conclude
+from gputui.domain.policy import retry
+from gputui.domain.policy.retry import again, conclude, find_sign, may_have_run_out
 from gputui.domain.policy.waits import end_wait
 from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
 from gputui.domain.state import JobState
-from gputui.domain.swept import spec_at
 from gputui.engine.files.logs import log_path
 from gputui.ports import JobStore, Runtime, SteadyClock, Transaction
 
@@ -147,7 +143,7 @@ def finished(
     ).evolve(started_at=started_at)
     cause = record.cause
     if signs.memory:
-        cause = out_of_memory.out_of_memory_cause(signs.memory, record.exit_code)
+        cause = retry.out_of_memory_cause(signs.memory, record.exit_code)
     return conclude(job, cause, record.exit_code, at, settings)
 
 

@@ -13,13 +13,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from gputui.domain.consumption import Consumption
 from gputui.domain.container import ContainerRecord
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.domain.telemetry import AttemptTelemetry
+from gputui.domain.telemetry import AttemptTelemetry, Consumption
 from gputui.engine.files.telemetry_files import AttemptKey, AttemptTallies, Measurement
 from gputui.engine.tick.observer import Observer
 from gputui.engine.tick.worker_pools import Pools, WorkKind

@@ -12,9 +12,9 @@ from msgspec import Struct
 from gputui.domain import docker_args
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import DEFAULT_ENVIRONMENT, HeldMount, Launch
-from gputui.domain.container_options import ContainerOptions
 from gputui.domain.docker_args import MountSpec
 from gputui.domain.errors import InputError, RuntimeFault
+from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.units import parse_size

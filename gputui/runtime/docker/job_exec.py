@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container import ExecRequest, ProcessRow
+from gputui.domain.container import COLUMNS, ExecRequest, ProcessRow, process_rows
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import Interactive
-from gputui.domain.process_table import COLUMNS, process_rows
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Channel, Permit
 from gputui.runtime.docker.connection import Connection

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gputui.domain.cause import PART_OUT_OF_MEMORY, Cause, CauseCode, cause_of_exit
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer, Launch
-from gputui.domain.container_options import PublishedPort
 from gputui.domain.errors import RuntimeFault
+from gputui.domain.job_spec import PublishedPort
 from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.runtime.docker.create import ATTEMPT, GPUS, JOB, STORE, SUBMITTER, USER
 from gputui.runtime.docker.engine import EngineJson, is_podman

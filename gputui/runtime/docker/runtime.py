@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.consumption import Consumption
 from gputui.domain.container import (
     ContainerRecord,
     ContainerState,
@@ -25,6 +24,7 @@ from gputui.domain.container import (
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.policy.gpus.engine import engine_refusal
 from gputui.domain.settings import RuntimeSettings
+from gputui.domain.telemetry import Consumption
 from gputui.ports import Clock, LogStream
 from gputui.runtime.consumption import ConsumptionReader
 from gputui.runtime.docker import credentials

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job_spec import ContainerOptions
 
 MOUNT = Path("/sys/fs/cgroup")
 _PERIOD = 100_000

@@ -17,7 +17,6 @@ from pathlib import Path
 from threading import Event
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.consumption import Consumption
 from gputui.domain.container import (
     ContainerRecord,
     ContainerState,
@@ -29,6 +28,7 @@ from gputui.domain.container import (
 )
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
+from gputui.domain.telemetry import Consumption
 from gputui.ports import Clock, LogStream
 from gputui.runtime import host_processes
 from gputui.runtime.accounts import account_name

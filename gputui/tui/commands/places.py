@@ -11,7 +11,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
-from gputui.domain.keyed import with_keys
+from gputui.domain.notices import with_keys
 from gputui.tui.commands import table
 from gputui.tui.commands.command import Command, place_of
 from gputui.tui.keys import key_name, order_words

@@ -11,7 +11,7 @@ from rich.style import Style
 from gputui.domain.gpu import GpuState, GpuView, HealthCode
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.planning_context import DurationSource
-from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow
+from gputui.domain.policy.whatif import Bar, BarKind, KeptWindow
 from gputui.domain.text import fit, plain, width
 from gputui.tui.present.cells import Cell, Span
 from gputui.tui.present.style import (

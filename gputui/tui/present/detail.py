@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from gputui.domain.arrays import elements_in_history
-from gputui.domain.attempt import Attempt
 from gputui.domain.cluster import ENGINES
 from gputui.domain.gpu_history import STEP
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job, element_spec
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.planning_context import DurationSource, Planned
 from gputui.domain.queue_columns import elapsed, gpus_wanted
-from gputui.domain.server_ids import shown_id
+from gputui.domain.servers import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.swept import element_spec
 from gputui.domain.telemetry import AttemptTelemetry, Spread
-from gputui.domain.telemetry_series import Measured, Series
-from gputui.domain.telemetry_words import summary_lines
+from gputui.domain.telemetry_series import Measured, Series, summary_lines
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, format_size
 from gputui.request.job_options import DOCKER_KEYS, RARER

@@ -7,13 +7,12 @@ from datetime import datetime
 
 from rich.style import Style
 
-from gputui.domain.faulty_gpus import SICK
-from gputui.domain.gpu import Drain, GpuProcess, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.gpu_names import index_of
+from gputui.domain.gpu import Drain, GpuProcess, GpuState, GpuView, Health, HealthCode, Holder, index_of
+from gputui.domain.gpu_faults import SICK
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
-from gputui.domain.server_ids import shown_id
-from gputui.domain.severity import INTRUDER
+from gputui.domain.notices import INTRUDER
+from gputui.domain.servers import shown_id
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import UNKNOWN, format_duration, format_size
 from gputui.tui.present.cells import Cell, Span, cell, fitted, split_at_word, width_of

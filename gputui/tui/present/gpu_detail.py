@@ -11,12 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.style import Style
 
-from gputui.domain.attempt import Attempt
-from gputui.domain.faulty_gpus import LOST, SICK, fault_of
-from gputui.domain.gpu import Gpu, GpuProcess, GpuView, HealthCode, Link
-from gputui.domain.gpu_faults import GpuFault
-from gputui.domain.gpu_names import index_of
-from gputui.domain.job import Job
+from gputui.domain.gpu import Gpu, GpuProcess, GpuView, HealthCode, Link, index_of
+from gputui.domain.gpu_faults import LOST, SICK, GpuFault, fault_of
+from gputui.domain.job import Attempt, Job
 from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.text import fit, plain
 from gputui.domain.units import UNKNOWN, format_duration, format_size, minute

@@ -13,16 +13,12 @@ from msgspec import Struct
 from rich.style import Style
 
 from gputui.domain.cluster import ENGINES
-from gputui.domain.conditions import Condition, disk_kind, is_filling
-from gputui.domain.gpu import GpuSample, GpuState, GpuView, ProbeCode
-from gputui.domain.gpu_names import index_ranges
+from gputui.domain.conditions import Condition, Same, disk_kind, is_filling
+from gputui.domain.gpu import DiskUse, GpuSample, GpuState, GpuView, HostSample, ProbeCode, index_ranges
 from gputui.domain.gpu_processes import JOB, GpuProcessRow, gpu_label, process_rows
-from gputui.domain.host import DiskUse, HostSample
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.keyed import keyed
-from gputui.domain.same import Same
-from gputui.domain.severity import (
+from gputui.domain.notices import (
     DISK_FULL,
     DISK_LOW,
     FAILED,
@@ -34,6 +30,7 @@ from gputui.domain.severity import (
     MEMORY,
     SWAP,
     WARNING,
+    keyed,
 )
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState

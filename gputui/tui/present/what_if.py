@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuView
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.timeline import Bar, KeptWindow, Timeline
-from gputui.domain.policy.whatif import Comparison, Shift
+from gputui.domain.policy.whatif import Bar, Comparison, KeptWindow, Shift, Timeline
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, plural

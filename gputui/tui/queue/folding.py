@@ -13,8 +13,7 @@ from typing import TypeAlias, overload
 from msgspec import Struct, field
 
 from gputui.domain import runs
-from gputui.domain.arrays import count, folded, likeness
-from gputui.domain.entries import Entries
+from gputui.domain.arrays import Entries, count, folded, likeness
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.runs import Run, Runs, Spans

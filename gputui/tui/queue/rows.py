@@ -12,8 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
 
-from gputui.domain.arrays import count, elements_in_history
-from gputui.domain.entries import Entries
+from gputui.domain.arrays import Entries, count, elements_in_history
 from gputui.domain.errors import InputError
 from gputui.domain.filter import EVERY_JOB, Filter, FilterSubject, parse_filter, searched_text
 from gputui.domain.gpu import GpuView
@@ -21,7 +20,7 @@ from gputui.domain.idle_gpus import idle_jobs
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.queue_columns import ColumnData
-from gputui.domain.server_ids import own_id, without_server
+from gputui.domain.servers import own_id, without_server
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import Reason
 from gputui.tui.present.cells import Cell

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from gputui.domain.gpu import short_names
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.keyed import keyed
+from gputui.domain.notices import keyed
 from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.recurring import RecurringJob
-from gputui.domain.server_ids import shown_id
+from gputui.domain.servers import shown_id
 from gputui.domain.snapshot import WindowState, WindowView
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, minute, plural

@@ -13,8 +13,7 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.message import Message
 
-from gputui.domain.attempt import Attempt
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.explain import Explanation, explain
 from gputui.domain.policy.planning_context import Durations

@@ -13,7 +13,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Input
 
-from gputui.domain.keyed import with_keys
+from gputui.domain.notices import with_keys
 from gputui.domain.text import broken, width
 from gputui.tui.commands.command import GPUS, JOBS, LOGS, QUEUE, TIMELINE, Command, bindings, bound_to
 from gputui.tui.commands.places import by_group

@@ -12,8 +12,7 @@ from textual.screen import Screen
 from gputui.domain.action import Action, DrainGpus, ResumeGpus, Signal
 from gputui.domain.arrays import count
 from gputui.domain.cluster import Capability
-from gputui.domain.gpu import GpuView
-from gputui.domain.gpu_names import index_of
+from gputui.domain.gpu import GpuView, index_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot

@@ -18,7 +18,7 @@ from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.notices import pressing
-from gputui.domain.server_ids import server_of
+from gputui.domain.servers import server_of
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.steady import Steady
 from gputui.tui.commands.command import Command, bindings

@@ -16,8 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from gputui.domain.arrays import count
-from gputui.domain.gpu import GpuView
-from gputui.domain.gpu_names import index_of
+from gputui.domain.gpu import GpuView, index_of
 from gputui.domain.job import Job
 from gputui.domain.text import broken, width
 from gputui.tui.commands.command import Command, place_of

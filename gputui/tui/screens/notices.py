@@ -13,7 +13,7 @@ from textual.screen import Screen
 
 from gputui.domain.conditions import Condition
 from gputui.domain.job_spec import JobId
-from gputui.domain.severity import FAILED, INFORMATION
+from gputui.domain.notices import FAILED, INFORMATION
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import broken, plain
 from gputui.domain.units import format_duration, minute

@@ -11,10 +11,9 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from gputui.domain.job import Job
-from gputui.domain.server_ids import shown_id
+from gputui.domain.job import Job, element_spec
+from gputui.domain.servers import shown_id
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.swept import element_spec
 from gputui.domain.text import fit, plain, width
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import (

@@ -10,7 +10,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.gpu_names import index_of
+from gputui.domain.gpu import index_of
 from gputui.domain.policy.reservations import check_conflicts, check_times
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import EMPTY, Snapshot, WindowState

@@ -21,7 +21,7 @@ from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.policy.gpus.placement import shortage
-from gputui.domain.server_ids import shown_id
+from gputui.domain.servers import shown_id
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.units import listed

@@ -14,11 +14,11 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.strip import Strip
 
-from gputui.domain.entries import Entries, Names
+from gputui.domain.arrays import Entries, Names
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.timeline import Bar, Timeline, timeline
+from gputui.domain.policy.whatif import Bar, Timeline, timeline
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS

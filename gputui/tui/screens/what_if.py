@@ -13,10 +13,9 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from gputui.domain.entries import Names
+from gputui.domain.arrays import Names
 from gputui.domain.policy.reorder import Move, QueueStanding, move_by_steps, queue_standings
-from gputui.domain.policy.timeline import timeline
-from gputui.domain.policy.whatif import Comparison, compared
+from gputui.domain.policy.whatif import Comparison, compared, timeline
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.tui.commands.command import bindings

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.timer import Timer
 
-from gputui.domain.entries import Entries, new_entries, numbered
+from gputui.domain.arrays import Entries, new_entries, numbered
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
@@ -20,8 +20,7 @@ from gputui.domain.policy.explain import why_never
 from gputui.domain.policy.gpus.placement import suitable_gpus
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.planning_context import PlanningContext
-from gputui.domain.policy.timeline import Timeline, timeline
-from gputui.domain.policy.whatif import Comparison, Shift, compared, replaced, submitted
+from gputui.domain.policy.whatif import Comparison, Shift, Timeline, compared, replaced, submitted, timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain

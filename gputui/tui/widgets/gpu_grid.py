@@ -16,7 +16,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gputui.domain.gpu_names import index_of
+from gputui.domain.gpu import index_of
 from gputui.domain.units import plural
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import GRID_COMMANDS, MOVE_COMMANDS

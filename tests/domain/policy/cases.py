@@ -10,10 +10,9 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView
-from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job import ArrayRef, Attempt, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.gpus.availability import AWAITED
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window

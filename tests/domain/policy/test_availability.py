@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from gputui.domain.conditions import conditions
 from gputui.domain.container import ForeignContainer
-from gputui.domain.faulty_gpus import faulty_gpus
 from gputui.domain.gpu import (
     Drain,
     GpuProcess,
@@ -22,6 +21,7 @@ from gputui.domain.gpu import (
     ProbeReading,
     ProbeStatus,
 )
+from gputui.domain.gpu_faults import faulty_gpus
 from gputui.domain.policy.gpus.availability import Evidence, gpu_views, resolve_devices
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls, Unreadable

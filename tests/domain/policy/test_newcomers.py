@@ -7,8 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob
-from gputui.domain.policy.fairshare import UsageLedger
+from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob, UsageLedger
 from gputui.domain.policy.forecast import Arrival, simulate
 from gputui.domain.policy.gpus.placement import Ask, NodeLayout
 from gputui.domain.policy.lanes import LaneKey, Waiting

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gputui.domain.job_spec import whole_class
-from gputui.domain.policy.fairshare import UsageLedger, fair_share_factor, usage_ratio, usage_ratios
+from gputui.domain.policy.cluster_state import UsageLedger, fair_share_factor, usage_ratio, usage_ratios
 from gputui.domain.policy.gpus.placement import Ask
 from gputui.domain.policy.lanes import (
     Lane,

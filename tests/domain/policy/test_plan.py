@@ -19,7 +19,7 @@ from gputui.domain.policy.gpus.availability import UNANSWERED
 from gputui.domain.policy.gpus.placement import suitable_gpus
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.planning_context import Durations
-from gputui.domain.policy.timeline import timeline
+from gputui.domain.policy.whatif import timeline
 from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputui.domain.action import Cancel, SetPriority
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import Job, Placement, Stopping
+from gputui.domain.job import Attempt, Job, Placement, Stopping
 from gputui.domain.job_spec import GpuRequest, JobId, whole_class
 from gputui.domain.policy.plan import Plan, Preemption, plan
 from gputui.domain.policy.preemption import Candidate, cheapest_victims, lost_work

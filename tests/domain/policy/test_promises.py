@@ -9,13 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job
-from gputui.domain.policy.cluster_state import ClusterState, PolicyRules
+from gputui.domain.job import Attempt, Job
+from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, UsageLedger
 from gputui.domain.policy.decide import decide
-from gputui.domain.policy.fairshare import UsageLedger
 from gputui.domain.policy.gpus.placement import Ask, NodeLayout
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.plan import Plan, plan

@@ -24,7 +24,7 @@ from gputui.domain.policy.explain import explain
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.plan import Plan, decide_starts, plan
 from gputui.domain.policy.planning_context import PlanningContext
-from gputui.domain.policy.timeline import timeline
+from gputui.domain.policy.whatif import timeline
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Snapshot
 from tests.domain.policy.cases import HOUR, MINUTE, Case, any_of, cases

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.gpu import Drain, GpuState
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.reservations import overlap_warnings, with_claims, with_reservation
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window

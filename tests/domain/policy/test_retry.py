@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
-from gputui.domain.job import Job, Stopping
+from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.policy.retry import JITTER, backoff, conclude, requeued
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputui.domain.action import Cancel
-from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView, Sharer
-from gputui.domain.job import Job
-from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob
+from gputui.domain.job import Attempt, Job
+from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob, UsageLedger
 from gputui.domain.policy.decide import decide
-from gputui.domain.policy.fairshare import UsageLedger
 from gputui.domain.policy.forecast import Arrival, simulate
 from gputui.domain.policy.gpus.placement import Ask, NodeLayout, SharedGpus, SharedSlots, gpu_bits
 from gputui.domain.policy.lanes import LaneKey, Waiting

@@ -14,8 +14,18 @@ from gputui.domain.gpu import Drain, GpuState, Holder
 from gputui.domain.job import ArrayRef
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.planning_context import DurationSource
-from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline, timeline
-from gputui.domain.policy.whatif import Shift, SnapshotChange, change_of, compared, what_if
+from gputui.domain.policy.whatif import (
+    Bar,
+    BarKind,
+    KeptWindow,
+    Shift,
+    SnapshotChange,
+    Timeline,
+    change_of,
+    compared,
+    timeline,
+    what_if,
+)
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Snapshot
 from tests.domain.policy.test_decide import HOUR, holder, of_rows, seen

@@ -9,10 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Node, Snapshot
