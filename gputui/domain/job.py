@@ -340,10 +340,9 @@ class Job(Struct, frozen=True, weakref=True):
     @property
     def gpus(self) -> tuple[str, ...]:
         """UUIDs of the GPUs it holds now; empty unless an attempt is active."""
-        attempt = self.attempt
-        if attempt is None or attempt.is_over or not self.state.is_active:
+        if not self.attempts or self.attempts[-1].is_over or not self.state.is_active:
             return ()
-        return attempt.gpus
+        return self.attempts[-1].gpus
 
     @property
     def limit_at(self) -> datetime | None:

@@ -6,7 +6,7 @@ Gates keep a job from starting even on free GPUs: holds, times, dependencies, pa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -99,15 +99,6 @@ class GateContext(Struct, dict=True):
 
 
 Gate: TypeAlias = Callable[[Job, GateContext], Reason | None]
-
-
-def may_be_gated(jobs: Sequence[Job], situation: GateContext) -> Sequence[Job]:
-    """Return the jobs that a gate may keep from starting; usually few, so that only these are checked."""
-    if _paused in situation.gates or _runtime in situation.gates or situation.guard:
-        return jobs
-    return [
-        job for job in jobs if job.held or job.not_before or (spec := job.spec).after or spec.after_any or spec.begin_at
-    ]
 
 
 def first_gate(job: Job, situation: GateContext) -> Reason | None:
@@ -277,8 +268,14 @@ def decide_starts(
 
 def _parted(context: PlanningContext, waiting: OrderedQueue, situation: GateContext) -> tuple[Gated, OrderedQueue]:
     """Split the queue into jobs that gates keep from starting, and the others."""
-    asked = ((job.id, first_gate(job, situation)) for job in may_be_gated(context.waiting, situation))
-    why = {job_id: reason for job_id, reason in asked if reason is not None}
+    asked = context.waiting
+    if not (_paused in situation.gates or _runtime in situation.gates or situation.guard):  # only few may be gated
+        asked = [
+            job
+            for job in asked
+            if job.held or job.not_before or (spec := job.spec).after or spec.after_any or spec.begin_at
+        ]
+    why = {job.id: reason for job in asked if (reason := first_gate(job, situation)) is not None}
     gated = (
         waiting.at(place for place, job in enumerate(waiting.jobs) if job.id in why)
         if why
@@ -306,7 +303,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCach
         forecast={run.id: context.when(run.started) for run in runs},
         forecast_until=context.when(reach.at) if reach.is_short else None,
         promised_at=context.when(hold.at) if hold else None,
-        fragmentation=fragmentation(context),
+        fragmentation=fragmentation(context) if context.cluster.lanes else 0,
         windows=context.windows,
     )
 

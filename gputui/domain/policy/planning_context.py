@@ -9,7 +9,7 @@ the same kind only predict when a running job without a limit will end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property, partial
@@ -23,7 +23,7 @@ from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, ReservedWindow, RunningJob, UsageLedger
-from gputui.domain.policy.gpus.placement import GpuIndex, Grant, SharedGpus, gpu_bits, lowest, recently_freed
+from gputui.domain.policy.gpus.placement import GpuIndex, Grant, SharedGpus, gpu_bits, gpu_masks, lowest, recently_freed
 from gputui.domain.policy.lanes import LaneKey, LanePlace, topped_at_number
 from gputui.domain.policy.preemption import Victims, find_victims, is_making_way, leaves_at
 from gputui.domain.policy.reservations import reservation_views
@@ -62,15 +62,29 @@ class Durations:
         """`max_time` is the longest limit that users may set; `settings` may override it for planning."""
         known = list(jobs)
         allowed = settings.max_time or max_time
-        self.longest = allowed.total_seconds() if allowed else _longest_stated(known)
-        """Seconds that a job without a limit is planned to run."""
-        self._most = float("inf") if not allowed else self.longest if settings.max_time else _extended(known, allowed)
-        self._predicted = _predictions(known) if settings.predict else {}
+        limits = (
+            limit
+            for job in known
+            if (limit := job.spec.time_limit) and limit > LONGEST and not job.state.is_terminal and not job.held
+        )
+        self.longest = (allowed or max(limits, default=LONGEST)).total_seconds()
+        """Seconds that a job without a limit is planned to run.
 
-    @property
-    def predicts(self) -> bool:
-        """Return whether any job may have an expected duration other than its planned one."""
-        return bool(self._predicted)
+        If the site sets none, the longest limit of a live job that is not held.
+        """
+        self._most = float("inf") if not allowed else self.longest if settings.max_time else _extended(known, allowed)
+        self._jobs = known if settings.predict else ()
+
+    @cached_property
+    def predicted(self) -> Mapping[RunKind, float]:
+        """Expected seconds of jobs without a limit, by their kind, from the last runs of that kind."""
+        done: dict[RunKind, list[tuple[datetime, float]]] = {}
+        for job in self._jobs:
+            if job.state is JobState.COMPLETED and job.started_at and job.ended_at and run_kind(job)[1]:
+                took = (job.ended_at - job.started_at).total_seconds()
+                done.setdefault(run_kind(job), []).append((job.ended_at, took))
+        found = {which: predict_seconds([took for _, took in sorted(runs)]) for which, runs in done.items()}
+        return {which: seconds for which, seconds in found.items() if seconds is not None}
 
     @property
     def basis(self) -> object:
@@ -96,14 +110,14 @@ class Durations:
 
     def expected(self, job: Job) -> Planned:
         """Return the expected duration of a job once it has started; no job is ended because of it."""
-        predicted = self._predicted.get(run_kind(job)) if job.spec.time_limit is None else None
+        predicted = self.predicted.get(run_kind(job)) if job.spec.time_limit is None else None
         if predicted is not None and predicted < self.longest:
             return Planned(predicted, DurationSource.PREDICTION)
         return self.planned_for(job)
 
     def prediction(self, job: Job) -> float | None:
         """Return the expected seconds if they differ from the planned ones."""
-        if not self._predicted or job.spec.time_limit is not None:
+        if not self.predicted or job.spec.time_limit is not None:
             return None
         found = self.expected(job)
         return found.seconds if found.source is DurationSource.PREDICTION else None
@@ -120,29 +134,10 @@ def predict_seconds(took: Sequence[float]) -> float | None:
     return max(1.0, sum(last) / _LAST) if len(last) == _LAST else None
 
 
-def _longest_stated(jobs: Iterable[Job]) -> float:
-    """Return the longest time allowed if the site sets none: the longest limit of live jobs that are not held."""
-    long = [job for job in jobs if (limit := job.spec.time_limit) is not None and limit > LONGEST]
-    live = (job.spec.time_limit for job in long if not job.state.is_terminal and not job.held)
-    return max(
-        LONGEST.total_seconds(), max((limit.total_seconds() for limit in live if limit is not None), default=0.0)
-    )
-
-
 def _extended(jobs: Iterable[Job], allowed: timedelta) -> float:
     """Return the maximum seconds of any job: the site's, or more if an operator extended a running job."""
     limits = (job.spec.time_limit for job in jobs if job.limit_changed_at is not None and job.state.is_active)
     return max(allowed.total_seconds(), *(limit.total_seconds() for limit in limits if limit and limit > allowed), 0.0)
-
-
-def _predictions(jobs: Iterable[Job]) -> dict[RunKind, float]:
-    done: dict[RunKind, list[tuple[datetime, float]]] = {}
-    for job in jobs:
-        if job.state is JobState.COMPLETED and job.started_at and job.ended_at and run_kind(job)[1]:
-            took = (job.ended_at - job.started_at).total_seconds()
-            done.setdefault(run_kind(job), []).append((job.ended_at, took))
-    found = {which: predict_seconds([took for _, took in sorted(runs)]) for which, runs in done.items()}
-    return {which: seconds for which, seconds in found.items() if seconds is not None}
 
 
 _GIVEN_OUT = frozenset({GpuState.FREE, GpuState.ALLOCATED})
@@ -337,7 +332,7 @@ def predict_runtime(found: JobLookup, durations: Durations, job_id: JobId) -> fl
     Not a method of PlanningContext: the cluster state keeps a reference to it, and a reference cycle would keep a plan
     for 10,000 jobs with a hundred thousand objects in memory until the next, rare collection of old garbage.
     """
-    job = found.job(job_id)
+    job = found.job(job_id) if durations.predicted else None
     return None if job is None else durations.prediction(job)
 
 
@@ -374,13 +369,12 @@ class PlanningContext(Struct, dict=True):
         for tenant, used in snapshot.usage.gpu_seconds.items():
             ledger.credit(tenant, used, snapshot.usage.at.timestamp())
         rules = PolicyRules.of(settings.policy, settings.scheduler.cpu_jobs)
-        cluster = ClusterState(rules, gpus.layouts, gpus.free(), ledger)
+        cluster = ClusterState(rules, gpus.layouts, gpu_masks(gpus, lambda row: row.state is GpuState.FREE), ledger)
         cluster.shares = SharedGpus(gpus.bays(settings))
         durations = Durations(snapshot.jobs, settings.policy, settings.scheduler.max_time)
         waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
         context = cls(snapshot, settings, now, second, gpus, durations, cluster, waiting, JobLookup(snapshot.jobs))
-        if durations.predicts:
-            cluster.expects = partial(predict_runtime, context.found, durations)
+        cluster.expects = partial(predict_runtime, context.found, durations)
         for job in [job for job in snapshot.jobs if job.attempts]:
             context._count(job)
         cluster.freed = recently_freed(snapshot.jobs, gpus, now)

@@ -261,7 +261,7 @@ def test_a_plan_creates_no_reference_cycles() -> None:
     over = [one.with_attempt(started_at=NOW - timedelta(hours=1), ended_at=NOW) for one in over]
     waiting = [job(number, gpus=1 + number % 3, priority=number % 7) for number in range(20, 60)]
     snapshot = seen([*over, running(10, on=(uuid(1),)), *waiting])
-    assert Durations(snapshot.jobs, Settings().policy, None).predicts
+    assert Durations(snapshot.jobs, Settings().policy, None).predicted
 
     def look_ahead() -> None:
         found = plan(snapshot, Settings(), NOW)

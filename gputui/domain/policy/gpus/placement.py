@@ -372,10 +372,6 @@ class GpuIndex(Struct):
         layouts = tuple(node_layout([row.gpu for row in node]) for node in rows)
         return cls(rows, layouts, bits, settings.left_free)
 
-    def free(self) -> list[int]:
-        """Return by node the GPUs that are free."""
-        return list(gpu_masks(self, lambda row: row.state is GpuState.FREE))
-
     def row(self, place: GpuBit) -> GpuView:
         """Return the view of the GPU with that bit."""
         return self.rows[place[0]][place[1].bit_length() - 1]
