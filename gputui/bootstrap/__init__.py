@@ -56,9 +56,7 @@ def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def clock() -> SteadyClock:
-    """Return the system clock."""
-    return SystemClock()
+clock: Callable[[], SteadyClock] = SystemClock
 
 
 def actor(environ: Mapping[str, str] = os.environ) -> Actor:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gputui.domain import arrays
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
@@ -30,21 +29,14 @@ class FiniteRange(click.FloatRange):
         return found
 
 
-R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
 _NAMED = 10
 """Maximum number of jobs named in one sentence."""
 
 
-def quiet_option(function: Callable[..., R]) -> Callable[..., R]:
-    """Add `--quiet` to a command function, as the argument `quiet`."""
-    return click.option("-q", "--quiet", is_flag=True, help="Print no confirmation on stderr.")(function)
-
-
-def dry_run_option(function: F) -> F:
-    """Add `--dry-run` to a command or its function, as the argument `dry_run`."""
-    words = "Print which jobs would start earlier or later, and change nothing."
-    return click.option("--dry-run", is_flag=True, help=words)(function)
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print no confirmation on stderr.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Print which jobs would start earlier or later, and change nothing."
+)
 
 
 def confirm(sentence: str, *, quiet: bool = False) -> None:
@@ -73,10 +65,10 @@ def jobs_of(queue: Queue, ids: Iterable[JobId]) -> list[Job]:
 
 def named(jobs: Sequence[Job]) -> str:
     """Return `job 12`, or `3 jobs: 5 7 9`."""
-    count = arrays.count(jobs)
+    count = sum(job.count for job in jobs)
     if count == 1:
         return f"job {jobs[0].shown_id}"
-    more = arrays.count(jobs[_NAMED:])
+    more = sum(job.count for job in jobs[_NAMED:])
     words = [job.shown_id for job in jobs[:_NAMED]] + ([f"and {more} more"] if more else [])
     return f"{plural(count, 'job')}: {' '.join(words)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from gputui.cli.confirmation import jobs_of
 from gputui.cli.session import Session, is_elsewhere
-from gputui.domain import arrays
 from gputui.domain.arrays import elements_in_history
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job
@@ -47,21 +46,19 @@ def parse(text: str, where: str) -> tuple[Named, ...]:
     parts = _PART.findall(text)
     if not parts or text.count(",") != sum(part.count(",") for part in parts) + len(parts) - 1:
         raise InputError(f"{quoted(text)} is not a job id", where=where, hint=_HINT)
-    named = tuple(_part(part.strip(), where) for part in parts)
+    named = []
+    for part in map(str.strip, parts):
+        if match := _ELEMENT.fullmatch(part):
+            array, index, indices = match.groups()
+            elements = (int(index),) if index else job_values.array(indices, where).indices
+            named.append(Named((job_values.job_id(array, where),), elements))
+        elif "_" in part:
+            raise InputError(f"{quoted(part)} is not a job id", where=where, hint=_HINT)
+        else:
+            named.append(Named(job_values.job_ids(part, where)))
     if sum(max(len(each.ids), len(each.indices)) for each in named) > MAX_NAMED:
         raise InputError(f"{quoted(text)} names too many jobs", where=where, hint=f"at most {MAX_NAMED}")
-    return named
-
-
-def _part(part: str, where: str) -> Named:
-    match = _ELEMENT.fullmatch(part)
-    if match is None:
-        if "_" in part:
-            raise InputError(f"{quoted(part)} is not a job id", where=where, hint=_HINT)
-        return Named(job_values.job_ids(part, where))
-    array, index, indices = match.groups()
-    listed = (int(index),) if index else job_values.array(indices, where).indices
-    return Named((job_values.job_id(array, where),), listed)
+    return tuple(named)
 
 
 def resolve_one(queue: Queue, named: Named) -> JobId:
@@ -103,7 +100,7 @@ def resolve_all(
     for named in names:
         if named.indices:
             found |= dict.fromkeys(_elements(queue, named, arrays))
-        elif named.is_one and (named.ids[0] in arrays or (with_ended and _is_array(queue, named.ids[0]))):
+        elif len(named.ids) == 1 and (named.ids[0] in arrays or (with_ended and _is_array(queue, named.ids[0]))):
             members = _members(queue, named.ids[0], with_ended=with_ended)
             for job in [job for job in members if suits(job)] or members:
                 found |= dict.fromkeys(job.ids)
@@ -144,7 +141,6 @@ def _elements(queue: Queue, named: Named, arrays: _Arrays | None = None) -> Iter
         yield places[index]
 
 
-R = TypeVar("R")
 MAX_COMPLETIONS = 200
 _NAMED = 10
 """Maximum number of jobs named in one sentence."""
@@ -204,8 +200,7 @@ class OneJobId(JobIds):
         return named
 
 
-def ids_argument(function: Callable[..., R]) -> Callable[..., R]:
-    return click.argument("ids", nargs=-1, required=True, type=JobIds(), metavar="ID...")(function)
+ids_argument = click.argument("ids", nargs=-1, required=True, type=JobIds(), metavar="ID...")
 
 
 def is_live(job: Job) -> bool:
@@ -222,10 +217,10 @@ def left_alone(queue: Queue, asked: Sequence[JobId], done: Sequence[JobId]) -> l
     over = [job for job in jobs_of(queue, set(asked).difference(done)) if job.state.is_terminal]
     if not over:
         return []
-    count = arrays.count(over)
+    count = sum(job.count for job in over)
     if count == 1:
         return [f"job {over[0].shown_id} has ended already: it is {over[0].state}"]
-    more = arrays.count(over[_NAMED:])
+    more = sum(job.count for job in over[_NAMED:])
     named = [job.shown_id for job in over[:_NAMED]] + ([f"{more} more"] if more else [])
     return [f"{count} jobs have ended already: {listed(named)}"]
 

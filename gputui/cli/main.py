@@ -185,11 +185,13 @@ class LazyGroup(CommandGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command. After `--on` its words are not read here: they are for gputui on that server."""
-        if args and args[0] in COMMANDS and ctx.params.get("servers") and not ctx.resilient_parsing:
+        if not args or args[0] not in COMMANDS:
+            return super().resolve_command(ctx, args)
+        if ctx.params.get("servers") and not ctx.resilient_parsing:
             from gputui.cli.on_servers import RemoteCommand
 
             return args[0], RemoteCommand(args[0], args[1:]), []
-        return super().resolve_command(ctx, args)
+        return args[0], self.get_command(ctx, args[0]), args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing any."""

@@ -85,7 +85,7 @@ def add(session: Session, /, dry_run: bool, quiet: bool, **given: Any) -> None:
     start, end = asked.times(given | {"for": given["lasting"]}, now, ("start", "for", "end"), "--")
     tenant, priority = asked.whom(given, bootstrap.actor().user, "--")
     name = job_values.one_line(given["name"], "--name", 64) if given["name"] is not None else ""
-    count = job_values.whole(1, MAX_GPUS)(given["gpus"], "--gpus") if given["gpus"] else 0
+    count = job_values.whole(1, MAX_GPUS, given["gpus"], "--gpus") if given["gpus"] else 0
     window = Window(name, start, end, count, (), tenant, priority)
     names = [name.strip() for some in given["named"] for name in some.split(",") if name.strip()]
     with session.backend() as backend:

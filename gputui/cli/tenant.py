@@ -113,7 +113,7 @@ def _weight(text: str, where: str) -> float:
 
 def _cap(text: str, where: str) -> int | None:
     most = MAX_PRIORITY if where == "--max-priority" else MAX_COUNT
-    return None if text == "none" else job_values.whole(0, most)(text, where)
+    return None if text == "none" else job_values.whole(0, most, text, where)
 
 
 def _users(text: str, where: str) -> tuple[str, ...]:

@@ -56,11 +56,11 @@ def command(
     from gputui.domain.gpu_history import GpuHistory
     from gputui.tui.frame import FrameSize, frame
 
-    frames = whole(0, 10**9)(count, "--count")
+    frames = whole(0, 10**9, count, "--count")
     pause = time_span(interval, "--interval").total_seconds()
     room = FrameSize(
-        whole(20, 2000)(width, "--width") if width else table.terminal_width() or WIDTH,
-        whole(3, 10_000)(height, "--height") if height else None,
+        whole(20, 2000, width, "--width") if width else table.terminal_width() or WIDTH,
+        whole(3, 10_000, height, "--height") if height else None,
     )
     write = writer(session.options.settings.console, no_color=no_color, ascii_only=ascii_only)
     tracker, history, earlier = ConditionTracker(), GpuHistory(), bootstrap.gpu_past(session.options)

@@ -187,7 +187,7 @@ def priority(session: Session, names: tuple[Named, ...], value: str, dry_run: bo
     """Change the priority of jobs, or put them at the head of the queue."""
     change = job_values.priority_change(value, "VALUE")
     with session.backend() as backend:
-        ids = flat(backend.queue, (names,))
+        ids = resolve_all(backend.queue, names, is_live)
         if dry_run:
             check_known(backend.queue, ids)
             alive = (job for job in jobs_of(backend.queue, ids) if not job.state.is_terminal)
@@ -200,17 +200,15 @@ def priority(session: Session, names: tuple[Named, ...], value: str, dry_run: bo
         done = backend.act(action).ids
         if not quiet:
             jobs = jobs_of(backend.queue, done)
-            confirm(changed(JOB_VERB["top"], jobs) if change.top else _prioritised(change, jobs))
-
-
-def _prioritised(change: job_values.PriorityChange, jobs: list[Job]) -> str:
-    """Return the confirmation of a new priority; a priority that was already 0 or 100 is not changed."""
-    found = {job.priority for job in jobs}
-    if not jobs:
-        return "nothing was changed: the priority was that already"
-    if len(found) == 1:
-        return f"priority is now {found.pop()}: {named(jobs)}"
-    return f"priority {'raised' if change.value > 0 else 'lowered'} by {abs(change.value)}: {named(jobs)}"
+            found = {job.priority for job in jobs}
+            words = f"priority {'raised' if change.value > 0 else 'lowered'} by {abs(change.value)}: {named(jobs)}"
+            if change.top:
+                words = changed(JOB_VERB["top"], jobs)
+            elif not jobs:  # it was 0 or 100
+                words = "nothing was changed: the priority was that already"
+            elif len(found) == 1:
+                words = f"priority is now {found.pop()}: {named(jobs)}"
+            confirm(words)
 
 
 @click.command("pause", help=BY_NAME["pause"].shell_help)

@@ -90,15 +90,19 @@ def resolve(
     site = site_config(environ)
     path: Path | None
     if named := config or environ.get("GPUTUI_CONFIG"):
-        path = _path(named, "--config")
+        path = typed_path(named, "--config", is_kept=True)
         with suppress(OSError):
             path = None if site is not None and path.samefile(site) else path
     else:
         path = user_directory("XDG_CONFIG_HOME", "~/.config") / "gputui/config.toml"
         path = path if _exists(path) else None
     loaded = load_merged(site, path, environ)
-    directory = _state_path(state or environ.get("GPUTUI_STATE") or None)
-    source = parse_probe(probe or environ.get("GPUTUI_PROBE") or "nvml")
+    if given := state or environ.get("GPUTUI_STATE"):
+        directory = typed_path(given, "--state", is_kept=True)
+    else:
+        directory = _usual_state()
+    source = probe or environ.get("GPUTUI_PROBE")
+    readings = parse_probe(source) if source else ProbeSpec()
     chosen = runtime or environ.get("GPUTUI_RUNTIME") or "docker"
     if chosen not in RUNTIMES:
         raise InputError(f"{shown(chosen)} is not a runtime", where="--runtime", hint="docker or process")
@@ -106,11 +110,11 @@ def resolve(
         state=directory,
         config=path,
         site=site,
-        probe=source,
+        probe=readings,
         runtime=chosen,
         settings=loaded.settings,
         ignored=loaded.ignored,
-        names_queue=bool(state or environ.get("GPUTUI_STATE") or environ.get("GPUTUI_CLUSTER")),
+        names_queue=bool(given or environ.get("GPUTUI_CLUSTER")),
     )
 
 
@@ -125,16 +129,15 @@ def parse_probe(text: str) -> ProbeSpec:
     return ProbeSpec(int(match[1]), match[2], int(match[3] or 0))
 
 
-def _state_path(given: str | None) -> Path:
-    if given is not None:
-        return _path(given, "--state")
+def _usual_state() -> Path:
+    """Return the state directory of a user who names none."""
     if os.geteuid() == 0:
         return ROOT_STATE
     found = user_directory("XDG_STATE_HOME", "~/.local/state")
     if found == NO_HOME / ".local/state" and not os.access(NO_HOME, os.W_OK):
         what = f"the user {os.geteuid()} has no home directory that could have a queue"
         raise InputError(what, where="--state", hint="name one: --state DIR, or GPUTUI_STATE=DIR")
-    return _path(str(found / "gputui"), "--state")
+    return typed_path(str(found / "gputui"), "--state", is_kept=True)
 
 
 def site_config(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -146,7 +149,7 @@ def site_config(environ: Mapping[str, str] = os.environ) -> Path | None:
     if _exists(SITE_CONFIG):
         return SITE_CONFIG
     given = environ.get("GPUTUI_SITE_CONFIG")
-    return _path(given, "GPUTUI_SITE_CONFIG") if given else None
+    return typed_path(given, "GPUTUI_SITE_CONFIG", is_kept=True) if given else None
 
 
 def _exists(path: Path) -> bool:
@@ -182,18 +185,19 @@ def ensure_home() -> None:
         os.environ["HOME"] = str(NO_HOME)
 
 
-def typed_path(text: str, where: str) -> Path:
-    """Return the absolute path that a user typed; raises InputError for `~NAME` of no user."""
+def typed_path(text: str, where: str, *, is_kept: bool = False) -> Path:
+    """Return the absolute path that a user typed; raises InputError for `~NAME` of no user.
+
+    One that `is_kept` in our files must be text, of a length and characters that a file may name.
+    """
     try:
-        return Path(text).expanduser().absolute()
+        path = Path(text).expanduser().absolute()
     except RuntimeError as error:
         raise InputError(f"{shown(text)} begins with a user who does not exist", where=where) from error
     except FileNotFoundError as error:
         raise InputError("the present directory has been deleted", where=where, hint="name it from / on") from error
-
-
-def _path(text: str, where: str) -> Path:
-    path = typed_path(text, where)
+    if not is_kept:
+        return path
     if any("\ud800" <= letter <= "\udfff" for letter in str(path)):  # JSON could not name it, nor could the journal
         what = f"{plain(str(path), 200)} is not UTF-8 text"
         raise InputError(what, where=where, hint="rename it, or name another one")

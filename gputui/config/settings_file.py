@@ -496,7 +496,8 @@ def _of_environment(environ: Mapping[str, str]) -> SettingsTables:
     """Return the settings named by GPUTUI_<TABLE>_<KEY>."""
     found: SettingsTables = {}
     variables = {name: f"GPUTUI_{name}".replace(".", "_").upper() for name in GONE}
-    check_removed([name for name, variable in variables.items() if variable in environ], "the environment: ")
+    if removed := [name for name, variable in variables.items() if variable in environ]:
+        check_removed(removed, "the environment: ")
     for table, kind in TABLES.items():
         for key, annotation in kind.__annotations__.items():
             if (name := f"GPUTUI_{table}_{key}".upper()) in environ:

@@ -100,7 +100,10 @@ def decode_json(data: bytes | str, kind: type[T]) -> T: ...
 def decode_json(data: bytes | str, kind: Any = Any) -> Any: ...
 def decode_json(data: bytes | str, kind: Any = Any) -> Any:
     """Return the value of a JSON text. Raises msgspec.DecodeError, or ValidationError if it is not of that type."""
-    value = json_decoder(kind).decode(data)
+    try:
+        value = json_decoder(kind).decoder.decode(data)
+    except _FAULTS as error:
+        raise _fault(error) from None
     raw = data.encode(errors="surrogatepass") if isinstance(data, str) else bytes(data)  # or a msgspec.Raw
     if raw.count(b"[") + raw.count(b"{") > DEEPEST and _is_deep(raw):
         raise msgspec.DecodeError("it is nested too deeply")

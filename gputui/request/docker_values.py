@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from gputui.config.options import typed_path
@@ -15,7 +16,6 @@ from gputui.domain.job_spec import Pairs
 from gputui.domain.units import parse_duration, parse_size, quoted
 from gputui.request.job_values import any_text, one_line, token
 
-Reader = Callable[[str, str], str]
 MAX_PROFILE = 1024**2
 """Bytes of a seccomp profile."""
 _GO_DURATION = r"(?a)(?:\d+(?:\.\d*)?(?:h|ms|us|µs|ns|m|s))+"  # compiled when needed, as the others below
@@ -25,52 +25,44 @@ _CPUS = r"(?a)\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
 _CONTAINER = r"container:[\w][\w.-]{0,127}"
 
 
-def _shaped(pattern: str, noun: str, hint: str) -> Reader:
-    """Return a parser for texts of that pattern."""
-
-    def read(text: str, where: str) -> str:
-        if not re.fullmatch(pattern, one_line(text, where, 4096), re.ASCII):
-            raise InputError(f"{quoted(text)} is not {noun}", where=where, hint=hint)
-        return text
-
-    return read
+def _shaped(pattern: str, noun: str, hint: str, text: str, where: str) -> str:
+    """Return a text of that pattern."""
+    if not re.fullmatch(pattern, one_line(text, where, 4096), re.ASCII):
+        raise InputError(f"{quoted(text)} is not {noun}", where=where, hint=hint)
+    return text
 
 
-def _parsed(parse: Callable[[str], object]) -> Reader:
-    """Return a parser for texts that `parse` accepts without a ValueError."""
-
-    def read(text: str, where: str) -> str:
-        try:
-            parse(one_line(text, where, 8192))
-        except ValueError as error:
-            raise InputError(str(error), where=where) from error
-        return text
-
-    return read
+def _parsed(parse: Callable[[str], object], text: str, where: str) -> str:
+    """Return a text that `parse` accepts without a ValueError."""
+    try:
+        parse(one_line(text, where, 8192))
+    except ValueError as error:
+        raise InputError(str(error), where=where) from error
+    return text
 
 
-publish = _parsed(docker_args.published_ports)
-expose = _parsed(docker_args.exposed_ports)
-capability = _shaped(r"[A-Za-z_]{2,40}", "a capability", "write SYS_PTRACE, IPC_LOCK or ALL")
-device_rule = _shaped(r"[acb] (\d+|\*):(\d+|\*) [rwm]{1,3}", "a rule for devices", "write 'c 10:* rwm'")
-tmpfs = _shaped(r"/[^:,]*(:.+)?", "a directory for tmpfs", "write /run or /run:size=64m,mode=1777")
-pid = _shaped(rf"host|{_CONTAINER}", "a PID namespace", "host or container:NAME")
-uts = _shaped("host", "a UTS namespace", "host")
-userns = _shaped("host", "a user namespace", "host")
-cgroupns = _shaped("host|private", "a cgroup namespace", "host or private")
-pull = _shaped("always|missing|never", "a way to pull", "always, missing or never")
-platform = _shaped(r"[\w.-]+(/[\w.-]+){0,2}", "a platform", "write linux/amd64 or linux/arm64/v8")
-mac_address = _shaped(r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}", "a MAC address", "write 02:42:ac:11:00:02")
-name_value = _shaped(r"[^=\s]+=.*", "NAME=VALUE", "write NAME=VALUE")
-volumes_from = _shaped(r"[\w][\w.-]*(:(r[ow]|[zZ])(,(r[ow]|[zZ]))*)?", "a container", "write NAME or NAME:ro")
-weight_device = _shaped(r"/[^:]+:\d{1,4}", "a device with its weight", "write /dev/sda:500")
-device_operations = _shaped(r"/[^:]+:\d{1,12}", "a device with its rate", "write /dev/sda:1000")
-link = _shaped(r"[\w][\w.-]*(:[\w][\w.-]*)?", "a link", "write NAME or NAME:ALIAS")
+publish = partial(_parsed, docker_args.published_ports)
+expose = partial(_parsed, docker_args.exposed_ports)
+capability = partial(_shaped, r"[A-Za-z_]{2,40}", "a capability", "write SYS_PTRACE, IPC_LOCK or ALL")
+device_rule = partial(_shaped, r"[acb] (\d+|\*):(\d+|\*) [rwm]{1,3}", "a rule for devices", "write 'c 10:* rwm'")
+tmpfs = partial(_shaped, r"/[^:,]*(:.+)?", "a directory for tmpfs", "write /run or /run:size=64m,mode=1777")
+pid = partial(_shaped, rf"host|{_CONTAINER}", "a PID namespace", "host or container:NAME")
+uts = partial(_shaped, "host", "a UTS namespace", "host")
+userns = partial(_shaped, "host", "a user namespace", "host")
+cgroupns = partial(_shaped, "host|private", "a cgroup namespace", "host or private")
+pull = partial(_shaped, "always|missing|never", "a way to pull", "always, missing or never")
+platform = partial(_shaped, r"[\w.-]+(/[\w.-]+){0,2}", "a platform", "write linux/amd64 or linux/arm64/v8")
+mac_address = partial(_shaped, r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}", "a MAC address", "write 02:42:ac:11:00:02")
+name_value = partial(_shaped, r"[^=\s]+=.*", "NAME=VALUE", "write NAME=VALUE")
+volumes_from = partial(_shaped, r"[\w][\w.-]*(:(r[ow]|[zZ])(,(r[ow]|[zZ]))*)?", "a container", "write NAME or NAME:ro")
+weight_device = partial(_shaped, r"/[^:]+:\d{1,4}", "a device with its weight", "write /dev/sda:500")
+device_operations = partial(_shaped, r"/[^:]+:\d{1,12}", "a device with its rate", "write /dev/sda:1000")
+link = partial(_shaped, r"[\w][\w.-]*(:[\w][\w.-]*)?", "a link", "write NAME or NAME:ALIAS")
 
 
 def network(text: str, where: str) -> str:
     """Return a network: a name, a mode, or `name=NAME,alias=A,ip=…`."""
-    return _parsed(docker_args.network)(token(text, where), where)
+    return _parsed(docker_args.network, token(text, where), where)
 
 
 def hostname(text: str, where: str) -> str:
@@ -83,7 +75,7 @@ def hostname(text: str, where: str) -> str:
 
 def device(text: str, where: str) -> str:
     """Return a device of the host; refuse GPUs."""
-    _parsed(docker_args.device)(text, where)
+    _parsed(docker_args.device, text, where)
     spec = docker_args.device(text)
     if spec.cdi.startswith("nvidia.com/") or re.fullmatch(r"/dev/nvidia\d+", spec.host, re.ASCII):
         hint = "write --gpus N, --gpus all or --gpus device=0"
@@ -354,7 +346,8 @@ def ipc(text: str, where: str) -> str:
     return text
 
 
-group = _shaped(r"[^\s:]([^:]*[^\s:])?", "a group", "write NAME or GID")  # one of a directory service may have blanks
+# one of a directory service may have blanks
+group = partial(_shaped, r"[^\s:]([^:]*[^\s:])?", "a group", "write NAME or GID")
 
 
 def user(text: str, where: str) -> str:

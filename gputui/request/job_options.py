@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -194,7 +195,7 @@ _RARER = (
     _key("device_read_iops", "Limit reads of a device.", docker_values.device_operations, "DEVICE:N", _MANY),
     _key("device_write_bps", "Limit writes to a device.", docker_values.device_rate, "DEVICE:SIZE", _MANY),
     _key("device_write_iops", "Limit writes to a device.", docker_values.device_operations, "DEVICE:N", _MANY),
-    _key("blkio_weight", "Disk I/O weight relative to other containers.", job_values.whole(0, 1000), "N"),
+    _key("blkio_weight", "Disk I/O weight relative to other containers.", partial(job_values.whole, 0, 1000), "N"),
     _key("blkio_weight_device", "Disk I/O weight on one device.", docker_values.weight_device, "DEVICE:N", _MANY),
     _key("privileged", "Give it all privileges of the host.", kind=_FLAG),
     _key("cap_add", "Add a Linux capability.", docker_values.capability, "CAPABILITY", _MANY),
@@ -209,10 +210,12 @@ _RARER = (
     _key("cgroup_parent", "Parent cgroup."),
     _key("cpuset_cpus", "CPUs it may use.", docker_values.cpu_list, "0-3,8"),
     _key("cpuset_mems", "Memory nodes it may use.", docker_values.cpu_list, "0,1"),
-    _key("cpu_period", "Period of the CPU limit, in microseconds.", job_values.whole(0, 10**6), "N"),
-    _key("cpu_quota", "CPU time in a period, in microseconds.", job_values.whole(-1, 10**12), "N"),
-    _key("cpu_rt_period", "Real-time period, in microseconds.", job_values.whole(0, 10**6), "N"),
-    _key("cpu_rt_runtime", "Real-time CPU time in a period, in microseconds.", job_values.whole(0, 10**6), "N"),
+    _key("cpu_period", "Period of the CPU limit, in microseconds.", partial(job_values.whole, 0, 10**6), "N"),
+    _key("cpu_quota", "CPU time in a period, in microseconds.", partial(job_values.whole, -1, 10**12), "N"),
+    _key("cpu_rt_period", "Real-time period, in microseconds.", partial(job_values.whole, 0, 10**6), "N"),
+    _key(
+        "cpu_rt_runtime", "Real-time CPU time in a period, in microseconds.", partial(job_values.whole, 0, 10**6), "N"
+    ),
     _key(
         "memory_swap",
         "Memory and swap together; -1: no limit of swap; the default is twice the memory.",
@@ -221,19 +224,22 @@ _RARER = (
         write=docker_values.swap_text,
     ),
     _key("memory_reservation", "Soft memory limit.", job_values.memory, "SIZE", write=job_values.size_text),
-    _key("memory_swappiness", "Swappiness of its memory, 0 to 100.", job_values.whole(-1, 100), "N"),
+    _key("memory_swappiness", "Swappiness of its memory, 0 to 100.", partial(job_values.whole, -1, 100), "N"),
     _key("oom_kill_disable", "Do not kill it when it is out of memory.", kind=_FLAG),
     _key(
         "oom_score_adj",
         "OOM score adjustment, -1000 to 1000; higher is killed first.",
-        job_values.whole(-1000, 1000),
+        partial(job_values.whole, -1000, 1000),
         "N",
     ),
     _key(
-        "pids_limit", "Maximum number of processes; -1: no limit except the site's.", job_values.whole(-1, 2**22), "N"
+        "pids_limit",
+        "Maximum number of processes; -1: no limit except the site's.",
+        partial(job_values.whole, -1, 2**22),
+        "N",
     ),
     _key("stop_signal", "Signal that asks it to end.", docker_values.stop_signal, "SIGNAL"),
-    _key("stop_timeout", "Seconds from that signal to SIGKILL.", job_values.whole(0, 3600), "N"),
+    _key("stop_timeout", "Seconds from that signal to SIGKILL.", partial(job_values.whole, 0, 3600), "N"),
     _key("no_init", "Make the command process 1 itself (--init=false).", kind=_FLAG),
     _key("pull", "When to pull the image.", docker_values.pull, "always|missing|never"),
     _key("platform", "Platform that the image must have.", docker_values.platform, "OS/ARCH"),
@@ -266,7 +272,7 @@ _RARER = (
         "DURATION",
         write=job_values.duration_text,
     ),
-    _key("health_retries", "Failed checks that make it unhealthy.", job_values.whole(0, 10**6), "N"),
+    _key("health_retries", "Failed checks that make it unhealthy.", partial(job_values.whole, 0, 10**6), "N"),
     _key("no_healthcheck", "Leave out the image's health check.", kind=_FLAG),
     _key("log_driver", "json-file or local: their logs can be read.", docker_values.log_driver, "json-file|local"),
     _key("log_opt", "Option of the log driver.", docker_values.name_value, "NAME=VALUE", _MANY),
@@ -349,7 +355,7 @@ KEYS = (
     JobOption(
         "sweep_limit",
         "Run at most this many elements of the sweep at a time.",
-        job_values.whole(1, job_values.MAX_ARRAY),
+        partial(job_values.whole, 1, job_values.MAX_ARRAY),
         "N",
     ),
     JobOption("tenant", "Tenant that the job is charged to; the default is you.", job_values.tenant_name, "NAME"),

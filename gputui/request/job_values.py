@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 from msgspec import Struct
 
@@ -74,26 +74,22 @@ _UNITS = (("t", 1024**4), ("g", 1024**3), ("m", 1024**2), ("k", 1024))
 _PARTS = (("d", 86_400), ("h", 3_600), ("m", 60))
 
 
-def whole(low: int, high: int) -> Callable[[str, str], int]:
-    """Return a parser of whole numbers from `low` to `high`."""
-
-    def read(text: str, where: str) -> int:
-        if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
-            raise InputError(f"{quoted(text)} is not a whole number", where=where, hint=f"{low} to {high}")
-        if not low <= int(text) <= high:
-            raise InputError(f"{text} is out of range", where=where, hint=f"{low} to {high}")
-        return int(text)
-
-    return read
+def whole(low: int, high: int, text: str, where: str) -> int:
+    """Return a whole number from `low` to `high`."""
+    if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
+        raise InputError(f"{quoted(text)} is not a whole number", where=where, hint=f"{low} to {high}")
+    if not low <= int(text) <= high:
+        raise InputError(f"{text} is out of range", where=where, hint=f"{low} to {high}")
+    return int(text)
 
 
-priority = whole(0, MAX_PRIORITY)
-nice = whole(-10_000, 10_000)
-retries = whole(0, 1000)
-cpu_shares = whole(2, 262_144)
-job_id = whole(1, MAX_ID)
-tail = whole(0, 10**9)
-attempt = whole(1, 10**6)
+priority = partial(whole, 0, MAX_PRIORITY)
+nice = partial(whole, -10_000, 10_000)
+retries = partial(whole, 0, 1000)
+cpu_shares = partial(whole, 2, 262_144)
+job_id = partial(whole, 1, MAX_ID)
+tail = partial(whole, 0, 10**9)
+attempt = partial(whole, 1, 10**6)
 
 
 def cpus(text: str, where: str) -> float:
@@ -194,7 +190,7 @@ def array(text: str, where: str) -> Array:
         indices.update(dict.fromkeys(_indices(part.strip(), where)))
         if len(indices) > MAX_ARRAY:
             raise InputError("has too many elements", where=where, hint=f"at most {MAX_ARRAY}")
-    at_once = whole(1, MAX_ARRAY)(limit, where) if percent else None
+    at_once = whole(1, MAX_ARRAY, limit, where) if percent else None
     return Array(tuple(indices), at_once)
 
 
@@ -254,7 +250,7 @@ def priority_change(text: str, where: str) -> PriorityChange:
     if text == "top":
         return PriorityChange(top=True)
     if text[:1] in {"+", "-"}:
-        return PriorityChange(whole(-100, 100)(text, where), relative=True)
+        return PriorityChange(whole(-100, 100, text, where), relative=True)
     return PriorityChange(priority(text, where))
 
 
@@ -263,7 +259,7 @@ CAPABILITIES = ("compute", "compat32", "graphics", "utility", "video", "display"
 """Capabilities that an engine knows; `all` is not among them."""
 _KEYS = ("count", "device", "capabilities", "driver", "options")
 _LISTS = frozenset({"device", "capabilities", "options"})
-_gpu_count = whole(0, MAX_GPUS)
+_gpu_count = partial(whole, 0, MAX_GPUS)
 
 
 def gpus(text: str, where: str) -> GpuRequest:
@@ -381,8 +377,8 @@ def _quoted_field(field: str) -> str:
 
 _STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT}
 _UNCATCHABLE = {signal.SIGKILL, signal.SIGSTOP}
-_number = whole(1, 64)
-_exit_code = whole(1, 255)
+_number = partial(whole, 1, 64)
+_exit_code = partial(whole, 1, 255)
 
 
 def warning(text: str, where: str) -> LimitWarning:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import NODEFAULT, Struct, field, structs
 
-from gputui.domain.arrays import ArrayPlaces, Entries
+from gputui.domain.arrays import Entries
 from gputui.domain.audit import AuditEntry
 from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError, InputError, NotFoundError, StoreFormatError
@@ -70,24 +70,6 @@ def id_ranges(table: Mapping[str, Any]) -> Iterator[tuple[JobId, JobId]]:
             if isinstance(document, dict) and "runs" in document:
                 yield from ((run.id, run.end) for run in runs_in(document))
             yield int(key), int(key) + 1
-
-
-def highest_id(table: Mapping[str, Any]) -> JobId:
-    """Return the highest id in a table; 0 if it is empty."""
-    return max((end for _, end in id_ranges(table)), default=1) - 1
-
-
-def elements_of(table: Mapping[str, Any]) -> dict[JobId, ArrayPlaces]:
-    """Return the ids of elements by array and index, without documents that cannot be read as elements."""
-    found: dict[JobId, ArrayPlaces] = {}
-    for key, document in table.items():
-        array = document.get("array") if isinstance(document, dict) else None
-        if not isinstance(array, dict):
-            continue
-        array_id, index = array.get("id"), array.get("index")
-        if isinstance(array_id, int) and isinstance(index, int) and is_id(key):
-            found.setdefault(array_id, ArrayPlaces()).add(runs_in(document) or (Run(int(key), index, 1),))
-    return found
 
 
 def part_of_entry(document: Document, runs: Runs) -> tuple[str, Document]:

@@ -28,12 +28,11 @@ from msgspec.structs import replace
 
 from gputui.domain.decoding import convert, decode_json
 from gputui.domain.errors import InputError, StoreDamagedError, StoreError, StoreFormatError, StoreNewerError
-from gputui.store.codec import JOBS, Document, highest_id
+from gputui.store.codec import JOBS, Document, id_ranges
 from gputui.store.files import (
     FileAccess,
     FileStamp,
     PutInPlace,
-    open_file,
     os_errors,
     read_file,
     stamp_of,
@@ -210,7 +209,7 @@ class JournalEntry(Struct):
             self.changes.setdefault(table, {}).update(changes)
         if table == JOBS:
             stored = {key: document for key, document in changes.items() if document is not None}
-            self.next_id = max(self.next_id, highest_id(stored) + 1)
+            self.next_id = max([self.next_id, *(end for _, end in id_ranges(stored))])
 
     def take_id(self, count: int = 1) -> int:
         """Return a new id, or the first of `count` new ids, never used before."""
@@ -298,9 +297,16 @@ class WriteRecord(Struct, frozen=True):
                 os.fdatasync(fd)
 
 
-def read_record(fd: int) -> WriteRecord | None:
-    """Return the record in an open lock file; None if it is missing or torn."""
-    crc, _, body = os.pread(fd, _SIZE, 0).partition(b" ")
+def read_record(lock: int | Path) -> WriteRecord | None:
+    """Return the record in a lock file, an open one or that at a path; None if it is missing, torn or unreadable."""
+    if isinstance(lock, int):
+        text = os.pread(lock, _SIZE, 0)
+    else:
+        try:
+            text, _ = read_file(lock, _SIZE)
+        except (OSError, StoreError):
+            return None
+    crc, _, body = text.partition(b" ")
     body = body.rstrip()
     try:
         if int(crc, 16) != zlib.crc32(body):
@@ -323,18 +329,6 @@ def read_record(fd: int) -> WriteRecord | None:
         store_id=digits.rjust(_ID_LENGTH, "0") if digits else None,
         journal=(journal[0], journal[1], journal[2]),
     )
-
-
-def read_record_at(path: Path) -> WriteRecord | None:
-    """Return the record in the lock file at a path; None if it cannot be read."""
-    try:
-        fd = open_file(path, os.O_RDONLY)
-    except (OSError, StoreError):
-        return None
-    try:
-        return read_record(fd)
-    finally:
-        os.close(fd)
 
 
 REPAIR = "run `gputui state repair`: it lists the losses before it changes anything"

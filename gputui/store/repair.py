@@ -65,7 +65,7 @@ from gputui.store.queue_files import (
     lock_path,
     new_store_id,
     parse_month,
-    read_record_at,
+    read_record,
 )
 from gputui.store.replica import LoadedQueue, Replica, Rescue, read_rescue, rescue_paths
 from gputui.store.storage import begin_queue, journals, next_generation
@@ -187,7 +187,7 @@ def _of_ends(snapshot: Path, state: LoadedQueue) -> Iterator[Finding]:
     if size > state.offset:
         text = f"{size - state.offset} bytes at its end are of a write that was never acknowledged"
         yield Finding(journal.name, text, is_harmless=True)
-    if lock.exists() and lock.stat().st_size and read_record_at(lock) is None:
+    if lock.exists() and lock.stat().st_size and read_record(lock) is None:
         text = "the record of the last write cannot be read; the next write renews it"
         yield Finding(lock.name, text, is_harmless=True)
 
@@ -255,7 +255,7 @@ class Repair:
             aside = self._keep_aside(now)
             rescues = rescue_paths(self._path)
             known = [rescue.meta.generation for path in rescues if (rescue := read_rescue(path))]
-            record = read_record_at(lock_path(self._path))
+            record = read_record(lock_path(self._path))
             generation = max(next_generation(self._path, 0), record.generation if record else 0, *known) + 1
             self._write(pieces, generation, now, lock)
             entry = AuditEntry(now, actor.uid, actor.user, "repair", "the queue", pieces.problem, expected.summary)
@@ -275,7 +275,7 @@ class Repair:
 
     def _pieces(self) -> Pieces | None:
         """Recover the queue from its sources; None if nothing is lost."""
-        record, (files, problem) = read_record_at(lock_path(self._path)), self._files()
+        record, (files, problem) = read_record(lock_path(self._path)), self._files()
         if not problem or (files is None and record is None and not journals(self._path)):
             return None
         rescue = self._best_rescue(files, record)

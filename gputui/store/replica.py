@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreError, StoreFormatError
-from gputui.store.codec import JOBS, Document, gc_paused, highest_id
+from gputui.store.codec import JOBS, Document, gc_paused, id_ranges
 from gputui.store.files import MAX_READ, FileAccess, FileStamp, open_file, os_errors, stamp_of, too_large, write_whole
 from gputui.store.queue_files import (
     SCHEMA,
@@ -37,7 +37,7 @@ from gputui.store.queue_files import (
     loss_of,
     migrate,
     read_meta,
-    read_record_at,
+    read_record,
     read_snapshot,
 )
 
@@ -156,8 +156,10 @@ class Replica(Struct, eq=False, weakref=True):
             snapshot, tables = files.snapshot, files.snapshot.tables
             before = self.loaded.tables.get(JOBS, {}) if self.loaded is not None else {}
             with gc_paused():
-                next_id = max(meta.next_id, highest_id(tables.setdefault(JOBS, {})) + 1)
-                self.loaded = state = LoadedQueue(meta, snapshot.stamp, tables, files.journal, next_id)
+                next_id = max((end for _, end in id_ranges(tables.setdefault(JOBS, {}))), default=1)
+                self.loaded = state = LoadedQueue(
+                    meta, snapshot.stamp, tables, files.journal, max(meta.next_id, next_id)
+                )
                 self._apply_lines(state, files.data, files.lines)
                 if meta.schema < SCHEMA:
                     migrate(tables, meta.schema)
@@ -176,7 +178,7 @@ class Replica(Struct, eq=False, weakref=True):
 
         It was overwritten in the instant of a write, and writers would otherwise append without reading it.
         """
-        path, record = journal_path(self._path, generation), read_record_at(lock_path(self._path))
+        path, record = journal_path(self._path, generation), read_record(lock_path(self._path))
         status = _status(path)
         if status is None or record is None or record.journal != stamp_of(status):
             return
@@ -198,7 +200,7 @@ class Replica(Struct, eq=False, weakref=True):
         meta = self.loaded.meta if self.loaded else None
         paths = [self._path] + ([journal_path(self._path, meta.generation)] if meta else [])
         found = [None if status is None else stamp_of(status) for status in map(_status, paths)]
-        return (*found, read_record_at(lock_path(self._path)))
+        return (*found, read_record(lock_path(self._path)))
 
     def version(self) -> object:
         """Return a token that changes with every write, computed from stats only."""
@@ -239,7 +241,7 @@ class Replica(Struct, eq=False, weakref=True):
         The record is read first, so that the files contain at least what it mentions.
         """
         for _ in range(_TRIES):
-            record = read_record_at(lock_path(self._path))
+            record = read_record(lock_path(self._path))
             snapshot = read_snapshot(self._path)
             if snapshot is None:
                 raise _missing_queue(self._path)
@@ -253,7 +255,7 @@ class Replica(Struct, eq=False, weakref=True):
             # its writer died before renewing it
             is_behind = record is not None and record.generation < snapshot.meta.generation
             is_same = status is not None and stamp_of(status) == snapshot.stamp
-            if is_same and not (is_behind and record != read_record_at(lock_path(self._path))):
+            if is_same and not (is_behind and record != read_record(lock_path(self._path))):
                 record = None if is_behind else record
                 data, lines = (None, []) if data is None else acknowledged(data, record)
                 loss = loss_of(self._path, snapshot.meta, path, data, lines, record)
@@ -273,7 +275,7 @@ class Replica(Struct, eq=False, weakref=True):
         status, record = _status(lock_path(self._path)), None
         stamp = None if status is None else stamp_of(status)
         if stamp != state.record:
-            state.record, record = stamp, read_record_at(lock_path(self._path))
+            state.record, record = stamp, read_record(lock_path(self._path))
         status, there = os.fstat(state.journal), _status(path)
         if there is None or (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
             return False

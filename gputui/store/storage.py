@@ -49,7 +49,6 @@ from gputui.store.queue_files import (
     lock_path,
     read_meta,
     read_record,
-    read_record_at,
     write_snapshot,
 )
 from gputui.store.replica import LoadedQueue, OwnLine, Replica, rescue_paths, write_rescue
@@ -70,7 +69,7 @@ def next_generation(snapshot: Path, generation: int) -> int:
 def check_not_orphaned(snapshot: Path) -> None:
     """Raise StoreFormatError if other files prove that a snapshot with jobs is missing."""
     left = [path.name for path in (*journals(snapshot).values(), *rescue_paths(snapshot)) if path.stat().st_size]
-    record = read_record_at(lock_path(snapshot))
+    record = read_record(lock_path(snapshot))
     if record is not None and record.next_id > 1:
         left.append(f"{lock_path(snapshot).name}, which records ids up to {record.next_id - 1},")
     if left:

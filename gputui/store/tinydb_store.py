@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.arrays import Entries, changes_of, chosen, numbered
+from gputui.domain.arrays import ArrayPlaces, Entries, changes_of, chosen, numbered
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import RunAs
 from gputui.domain.errors import InputError, NotFoundError, StoreError, WarrantError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
+from gputui.domain.runs import Run
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls, Unreadable
 from gputui.store.codec import (
@@ -34,10 +35,10 @@ from gputui.store.codec import (
     decode_controls,
     decode_job,
     decode_recurring_table,
-    elements_of,
     encode,
     encode_job,
     encode_recurring,
+    is_id,
     no_recurring,
     runs_in,
     without_ids,
@@ -295,8 +296,14 @@ class TinyJobStore:
             return self._cache.updated(state.tables[JOBS], touched)
 
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
+        found: dict[JobId, ArrayPlaces] = {}
         with self.storage.memory:
-            return elements_of(self.storage.replica.refresh().tables[JOBS])
+            for key, document in self.storage.replica.refresh().tables[JOBS].items():
+                array = document.get("array") if isinstance(document, dict) else None  # by hand anything may be there
+                array_id, index = (array.get("id"), array.get("index")) if isinstance(array, dict) else (None, None)
+                if isinstance(array_id, int) and isinstance(index, int) and is_id(key):
+                    found.setdefault(array_id, ArrayPlaces()).add(runs_in(document) or (Run(int(key), index, 1),))
+        return found
 
     def unreadable(self) -> tuple[Unreadable, ...]:
         with self.storage.memory:
@@ -407,7 +414,9 @@ class TinyJobStore:
         return found + tuple(f"{path}: kept for its damaged lines, which are lost to the queue" for path in kept)
 
     def unread(self) -> tuple[str, ...]:
-        return (*(entry.sentence for entry in self.unreadable()), *self._history.damage())
+        with self.storage.memory:
+            entries = (*self._cache.unreadable.values(), *self._unreadable.values())
+        return (*(entry.sentence for entry in entries), *self._history.damage())
 
     def history_damage(self) -> tuple[str, ...]:
         return tuple(self._history.damage())

@@ -34,7 +34,7 @@ from gputui.store.codec import (
     decode_controls,
     decode_job,
     decode_recurring,
-    highest_id,
+    id_ranges,
     is_id,
 )
 from gputui.store.files import (
@@ -218,7 +218,8 @@ def import_lines(directory: Path, settings: StoreSettings, lines: Iterable[bytes
             reader.take(line, number)
         header = reader.finish()
         # in a generation later than those in the audit log
-        next_id = max(header.next_id, *(highest_id(table) + 1 for table in reader.tables.values()))
+        ends = (end for table in reader.tables.values() for _, end in id_ranges(table))
+        next_id = max(header.next_id, max(ends, default=1))
         meta = Meta(header.generation + 1, next_id, header.store_id)
         snapshot = staging / QUEUE
         with closing(StoreLock(lock_path(snapshot), access)) as lock:

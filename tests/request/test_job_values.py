@@ -18,7 +18,7 @@ from tests.factories import NOW
 from tests.lane import examples
 
 FUZZ = st.text(max_size=60) | st.from_regex(r"[0-9a-zA-Z=:,%+./ -]{0,40}", fullmatch=True)
-BY_CODE = {key.read.__code__: key for key in KEYS if not key.name.endswith("_file")}
+BY_CODE = {getattr(key.read, "func", key.read): key for key in KEYS if not key.name.endswith("_file")}
 """Parsers built by one function differ only in a pattern or in bounds, so one of them represents all."""
 READERS = {
     **{key.option: key.read for key in BY_CODE.values()},

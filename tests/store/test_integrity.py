@@ -12,7 +12,7 @@ import pytest
 
 from gputui.domain.errors import StoreBusyError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.store import TinyJobStore
-from gputui.store.queue_files import read_record_at
+from gputui.store.queue_files import read_record
 from gputui.store.repair import verify_directory
 from gputui.store.replica import rescue_paths
 from tests.factories import ACTOR, job
@@ -200,7 +200,7 @@ def test_a_missing_or_old_write_record_proves_nothing(directory: Path, record: s
             transaction.add(job())
         assert list(one.jobs()) == list(range(1, before + 3))
         one.close()
-    written = read_record_at(lock)
+    written = read_record(lock)
     assert written is not None
     assert written.checksum == zlib.crc32((directory / WAL).read_bytes())
 

@@ -87,26 +87,26 @@ class PriorityCaps:
         ):
             text = f"only {', '.join(users)} and operators may submit for tenant {tenant}"
             raise InputError(text, where="--tenant", hint="leave it out: the job is then charged to you")
-        self._check_priority(tenant, spec.priority, "--priority")
+        if spec.priority > (most := self.most(tenant)):
+            raise self._too_high(tenant, most, spec.priority, "--priority")
 
     def check(self, before: Job, after: Job) -> None:
         """Raise InputError if a job is raised to more than allowed, or put before all others."""
         tenant = after.spec.tenant
-        if after.priority > before.priority:
-            self._check_priority(tenant, after.priority, "priority")
-        if after.topped_at is not None and after.topped_at != before.topped_at and self.most(tenant) < MAX_PRIORITY:
-            text = f"the head of the queue is before priority 100, and tenant {tenant} may have {self.most(tenant)}"
+        most = self.most(tenant)
+        if after.priority > before.priority and after.priority > most:
+            raise self._too_high(tenant, most, after.priority, "priority")
+        if after.topped_at is not None and after.topped_at != before.topped_at and most < MAX_PRIORITY:
+            text = f"the head of the queue is before priority 100, and tenant {tenant} may have {most}"
             raise InputError(text, where="top", hint=self._hint(tenant, MAX_PRIORITY))
         is_placed = after.placed is not None and after.placed != before.placed
-        if is_placed and self._is_shared and self.most(tenant) < MAX_PRIORITY:  # passing others amounts to any priority
-            text = f"only operators move jobs by hand in a shared queue; tenant {tenant} may have {self.most(tenant)}"
+        if is_placed and self._is_shared and most < MAX_PRIORITY:  # passing others amounts to any priority
+            text = f"only operators move jobs by hand in a shared queue; tenant {tenant} may have {most}"
             raise InputError(text, where="move", hint=self._hint(tenant, MAX_PRIORITY))
 
-    def _check_priority(self, tenant: str, priority: int, where: str) -> None:
-        most = self.most(tenant)
-        if priority > most:
-            text = f"tenant {tenant} may have at most priority {most}, and {priority} is more"
-            raise InputError(text, where=where, hint=self._hint(tenant, priority))
+    def _too_high(self, tenant: str, most: int, priority: int, where: str) -> InputError:
+        text = f"tenant {tenant} may have at most priority {most}, and {priority} is more"
+        return InputError(text, where=where, hint=self._hint(tenant, priority))
 
     def _hint(self, tenant: str, priority: int) -> str:
         who = "an operator may raise the job, or the cap" if self._is_shared else "raise the cap"
