@@ -9,7 +9,7 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import conversation
+from gputui.cli import completing, conversation
 from gputui.cli.attendance import Attendance, follow_output
 from gputui.cli.conversation import check_terminal
 from gputui.cli.session import Session, pass_session
@@ -18,7 +18,6 @@ from gputui.cli.submit import (
     check_runtime,
     confirm_times,
     new_submitter,
-    submit_command,
     tell,
     with_elements,
 )
@@ -28,6 +27,7 @@ from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.files.console_marks import AttachWait
 from gputui.request import submitter
 from gputui.request.command_line import Tidied
+from gputui.request.submitter import SubmitCommand
 
 _EPILOG = """\b
 While the job waits, one line on stderr says why and until when; Ctrl-C cancels it. Afterwards:
@@ -37,7 +37,8 @@ If the terminal is lost, a waiting job is cancelled and a running one continues:
 """
 
 
-@submit_command("run", "submit a job, wait for it, and attach to it", _EPILOG)
+@click.command("run", cls=SubmitCommand, epilog=_EPILOG, short_help="submit a job, wait for it, and attach to it")
+@completing.with_options
 @click.option("-i", "--interactive", "stdin", is_flag=True, help="Pass on standard input.")
 @click.option("-t", "--tty", "is_tty", is_flag=True, help="Give the job a terminal.")
 @click.option(

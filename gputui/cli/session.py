@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import cached_property
@@ -18,7 +18,7 @@ from gputui.domain.errors import NotFoundError
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
-    from gputui.ports import JobStore, Queue
+    from gputui.ports import JobStore
     from gputui.ports.backend import DirectBackend
 
 COMPLETION_PATIENCE = timedelta(seconds=3)
@@ -76,22 +76,33 @@ class Session:
         return options
 
     @contextmanager
-    def store(self, *, is_local: bool = False) -> Iterator[JobStore]:
-        """Open the store, and close it at the end; raise StoreDamagedError then if parts of it could not be read.
+    def backend(self, *, is_local: bool = False) -> Iterator[DirectBackend]:
+        """Open the queue, and close it at the end; raise StoreDamagedError then if acknowledged changes are missing.
 
-        With `is_local` it is the existing one of this server, also in cluster mode.
+        What could not be read is told on stderr. With `is_local` it is the existing queue of this server, also in
+        cluster mode.
         """
         options = self.options.local() if is_local else self.options
         if is_local and not bootstrap.has_queue(options):
             raise NotFoundError("there is no queue yet", where=str(options.state))
-        with closing(bootstrap.open_store(options, _tell)) as store, _complete(lambda: store):
-            yield store
+        with closing(bootstrap.open_backend(options, _tell)) as backend:
+            try:
+                yield backend
+            except NotFoundError:
+                backend.queue.check()  # the job may be among the lost ones
+                raise
+            for sentence in backend.queue.unread():
+                _tell(f"warning: {sentence}")
+            backend.queue.check()
 
     @contextmanager
-    def backend(self) -> Iterator[DirectBackend]:
-        """Open the queue, and close it at the end; raise StoreDamagedError then if parts of it could not be read."""
-        with closing(bootstrap.open_backend(self.options, _tell)) as backend, _complete(lambda: backend.queue):
-            yield backend
+    def store(self, *, is_local: bool = False) -> Iterator[JobStore]:
+        """Open the store of this machine's queue as `backend` does."""
+        from gputui.bootstrap.backend import LocalBackend
+
+        with self.backend(is_local=is_local) as backend:
+            assert isinstance(backend, LocalBackend)  # an engine's queue has no store
+            yield backend.queue
 
     @contextmanager
     def existing_backend(self, *, is_local: bool = False) -> Iterator[DirectBackend]:
@@ -107,19 +118,6 @@ class Session:
         hasty = replace(options, settings=replace(options.settings, cluster=soon))
         with closing(bootstrap.open_backend(hasty)) as backend:
             yield backend
-
-
-@contextmanager
-def _complete(queue: Callable[[], Queue]) -> Iterator[None]:
-    """At the end, warn of what could not be read, and raise StoreDamagedError if acknowledged changes are missing."""
-    try:
-        yield
-    except NotFoundError:
-        queue().check()  # the job may be among the lost ones
-        raise
-    for sentence in queue().unread():
-        _tell(f"warning: {sentence}")
-    queue().check()
 
 
 def _tell(sentence: str) -> None:

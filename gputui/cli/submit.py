@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -63,23 +63,8 @@ A host process finds the UUIDs of its GPUs in CUDA_VISIBLE_DEVICES; a container 
 """
 
 
-def submit_command(name: str, short_help: str, epilog: str) -> Callable[[Callable[..., Any]], SubmitCommand]:
-    """Return the decorator of a command that submits what its options and words describe, as docker run does."""
-
-    def decorate(function: Callable[..., Any]) -> SubmitCommand:
-        command = click.command(
-            name,
-            cls=SubmitCommand,
-            epilog=epilog,
-            context_settings={"allow_interspersed_args": False},
-            short_help=short_help,
-        )
-        return command(completing.with_options(function))
-
-    return decorate
-
-
-@submit_command("submit", "put a job, or a file of jobs, into the queue", _EPILOG)
+@click.command("submit", cls=SubmitCommand, epilog=_EPILOG, short_help="put a job, or a file of jobs, into the queue")
+@completing.with_options
 @click.option("--host", is_flag=True, help="Run COMMAND as a process on the host, without a container.")
 @click.option("-f", "--file", metavar="FILE.toml", help="Submit every [[job]] of a file, or none.")
 @click.option("--anyway", is_flag=True, help="Queue it even if this server does not have such GPUs.")
@@ -109,12 +94,17 @@ def command(
     Takes docker run's own options: a docker run line works with the two words replaced.
     """
     found = submitter.tidied(ctx)
+    submissions: Sequence[Submission]
     if file is None:
-        submissions = _submission(session, found, given, arguments, host=host)
+        given = with_elements(session, given)
+        submissions = (submitter.submission_of(given, arguments, host, new_submitter(), found),)
+        tell(found, submissions[0])
     else:
         command_line.raised(found.faults)
         _refuse_others(given, arguments, host)
-        submissions = _submissions_of_file(file)
+        from gputui.request import job_file
+
+        submissions = job_file.read_jobs(file, new_submitter())
     runtimes = bootstrap.runtime_names(session.options)
     for submission in submissions:
         check_runtime(submission, runtimes)
@@ -128,27 +118,13 @@ def command(
             return
         ids = backend.act(SubmitJobs(tuple(submissions))).ids
         first = accumulate((len(each.array) or 1 for each in submissions), initial=0)
-        told = [(_whole(ids[place]), each) for place, each in zip(first, submissions, strict=False)]
+        news = ((ids[place], each) for place, each in zip(first, submissions, strict=False))
+        told = [(array_of(job_id) if is_element(job_id) else job_id, each) for job_id, each in news]
         named = tuple(job_id for job_id, _ in told) if is_element(max(ids)) else ids
         _print_ids(told, as_json, named)
         confirm_times(f"job {told[0][0]}", submissions[0].spec, quiet=not is_told)
         if not quiet and sys.stderr.isatty():  # a forecast takes longer than the submission itself
             _tell_starts(session, backend, [job_id for job_id, _ in told])
-
-
-def _submission(
-    session: Session, found: command_line.Tidied, given: dict[str, Any], arguments: tuple[str, ...], *, host: bool
-) -> Sequence[Submission]:
-    """Return the one job that options and arguments describe, after notes on stderr."""
-    submission = submitter.submission_of(with_elements(session, given), arguments, host, new_submitter(), found)
-    tell(found, submission)
-    return (submission,)
-
-
-def _submissions_of_file(file: str) -> Sequence[Submission]:
-    from gputui.request import job_file
-
-    return job_file.read_jobs(file, new_submitter())
 
 
 def new_submitter() -> request.Submitter:
@@ -256,11 +232,6 @@ def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool
     names += ["IMAGE"] if arguments else []
     if names:
         raise InputError("cannot be combined with --file", where=names[0], hint="write it into the file")
-
-
-def _whole(job_id: JobId) -> JobId:
-    """Return the id of the array that an engine gave the element of this id; else the id."""
-    return array_of(job_id) if is_element(job_id) else job_id
 
 
 def _tell_starts(session: Session, backend: DirectBackend, ids: Sequence[JobId]) -> None:

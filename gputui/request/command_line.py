@@ -50,7 +50,7 @@ def tidy(arguments: Sequence[str], options: Mapping[str, bool]) -> Tidied:
     """
     reader = _Reader(options)
     place = 0
-    while place < len(arguments) and reader.is_option(arguments[place]):
+    while place < len(arguments) and (word := arguments[place]).startswith("-") and word not in {"-", "--"}:
         place += reader.take(arguments[place], arguments[place + 1 :])
     rest = arguments[place:]
     command = [] if rest[:1] == ["--"] else rest[1:]
@@ -73,28 +73,21 @@ class _Reader:
         self._own = options
         self.found = Tidied()
 
-    @staticmethod
-    def is_option(word: str) -> bool:
-        return word.startswith("-") and word not in {"-", "--"}
-
     def take(self, word: str, rest: Sequence[str]) -> int:
         """Process the option and its value; return the number of words consumed."""
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            return self._long(name, value if equals else None, rest)
-        return self._short(word[1:], rest)
-
-    def _long(self, name: str, value: str | None, rest: Sequence[str]) -> int:
+        if not word.startswith("--"):
+            return self._short(word[1:], rest)
+        name, equals, value = word.partition("=")
         if name not in self._options:
             self._unknown(name)
-            return 2 if value is None and _is_value(rest) else 1
+            return 2 if not equals and _is_value(rest) else 1
         if not self._options[name]:
-            self._flag(name, value)
-            return 1
-        if value is not None:
-            self._value(name, [f"{name}={value}"])
-            return 1
-        return self._separate(name, rest)
+            self._flag(name, value if equals else None)
+        elif equals:
+            self._value(name, [word])
+        else:
+            return self._separate(name, rest)
+        return 1
 
     def _short(self, letters: str, rest: Sequence[str]) -> int:
         """Process short options: `-dit`, `-p80:80`, `-itp 80:80`, `-d=true`."""

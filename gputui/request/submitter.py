@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import click
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.config.options import present_directory
@@ -76,7 +77,7 @@ class Submitter(Struct, frozen=True):
     now: datetime
     directory: Path | None = None
     """None: the present one of this process."""
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    environ: Mapping[str, str] = os.environ
     inherited: Inherited | None = None
     """What its host jobs take over from it; None: nothing."""
 
@@ -162,10 +163,12 @@ def _spec(
     submitter: Submitter,
     where: Callable[[str], str],
 ) -> JobSpec:
+    source = docker_values.image_name(image) if image else Path(command[0]).name
+    usual = "".join(filter(str.isprintable, source))[: job_values.MAX_NAME].strip() or "job"
     return JobSpec(
         image=image,
         command=command,
-        name=values.get("name") or _default_name(image, command),
+        name=values.get("name") or usual,
         tenant=values.get("tenant") or submitter.user,
         gpus=_gpus(values, where),
         priority=values.get("priority", NORMAL_PRIORITY),
@@ -174,11 +177,11 @@ def _spec(
         idle_timeout=values.get("idle_timeout"),
         retries=values.get("retries", 0),
         backoff=values.get("backoff", DEFAULT_BACKOFF),
-        retry_on=tuple(dict.fromkeys(word for words in values.get("retry_on", ()) for word in words)),
+        retry_on=tuple(dict.fromkeys(chain.from_iterable(values.get("retry_on", ())))),
         gpu_memory_step=values.get("gpu_memory_step"),
         warning=values.get("signal"),
-        after=_ids(values.get("after", ())),
-        after_any=_ids(values.get("after_any", ())),
+        after=tuple(dict.fromkeys(chain.from_iterable(values.get("after", ())))),
+        after_any=tuple(dict.fromkeys(chain.from_iterable(values.get("after_any", ())))),
         begin_at=job_values.begin(values["begin"], where("begin"), submitter.now) if "begin" in values else None,
         preemptible=bool(values.get("preemptible")),
         inherited=submitter.inherited if image is None else None,
@@ -186,16 +189,6 @@ def _spec(
         options=_options(values, image is None, submitter, where),
         sweep=tuple(values.get("sweep", ())),
     )
-
-
-def _ids(lists: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(job_id for ids in lists for job_id in ids))
-
-
-def _default_name(image: str | None, command: tuple[str, ...]) -> str:
-    source = docker_values.image_name(image) if image else Path(command[0]).name
-    name = "".join(character for character in source if character.isprintable())[: job_values.MAX_NAME].strip()
-    return name or "job"
 
 
 def _gpus(values: Mapping[str, Any], where: Callable[[str], str]) -> GpuRequest:
@@ -251,7 +244,9 @@ _TIDIED = "gputui.request.tidied"
 
 
 class SubmitCommand(click.Command):
-    """Parses options as docker run does, and reports all errors together."""
+    """Parses options as docker run does, up to the image, and reports all errors together."""
+
+    allow_interspersed_args = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; options end at the image, or at `--`."""
@@ -278,16 +273,14 @@ def with_options(
 ) -> Callable[..., Any]:
     """Return the function with an option for every key; `completers` complete their values in a shell, by key."""
     for key in reversed(KEYS):
-        function = _option(key, completers.get(key.name))(function)
+        names, completer = (*key.short, key.option, key.name), completers.get(key.name)
+        if key.kind is OptionKind.FLAG:
+            option = click.option(*names, is_flag=True, help=key.help)
+        else:
+            several, metavar = key.kind is not OptionKind.ONE, key.metavar
+            option = click.option(*names, multiple=several, metavar=metavar, help=key.help, shell_complete=completer)
+        function = option(function)
     return function
-
-
-def _option(key: JobOption, completer: Callable[..., Any] | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    names = (*key.short, key.option, key.name)
-    if key.kind is OptionKind.FLAG:
-        return click.option(*names, is_flag=True, help=key.help)
-    several = key.is_several
-    return click.option(*names, multiple=several, metavar=key.metavar, help=key.help, shell_complete=completer)
 
 
 def submission_of(
@@ -302,19 +295,17 @@ def submission_of(
     for name, value in given.items():
         if value not in (None, (), False):
             try:
-                values[name] = _read(BY_NAME[name], value)
+                key = BY_NAME[name]
+                if key.kind is OptionKind.FLAG:
+                    values[name] = value
+                elif key.kind is OptionKind.ONE:
+                    values[name] = key.read(unsigned(key, value), key.option)
+                else:
+                    values[name] = tuple(key.read(unsigned(key, text), key.option) for text in value)
             except InputError as error:
                 faults.append(error)
     raised(faults)
     return submission(values, image, rest, by, _option_name)
-
-
-def _read(key: JobOption, value: Any) -> object:
-    if key.kind is OptionKind.FLAG:
-        return value
-    if key.kind is OptionKind.ONE:
-        return key.read(unsigned(key, value), key.option)
-    return tuple(key.read(unsigned(key, text), key.option) for text in value)
 
 
 def unsigned(key: JobOption, text: str) -> str:

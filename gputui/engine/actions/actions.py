@@ -19,36 +19,18 @@ from gputui.domain.action import (
     ReserveGpus,
     ResumeRecurring,
 )
-from gputui.domain.audit import Actor
 from gputui.domain.job_spec import JobId, Submission
-from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.submit_action import Done, SubmitJobs
-from gputui.engine.actions.context import ActionContext, Progress, UndoableChange, undone
-from gputui.engine.actions.permissions import UserPermissions
-from gputui.ports import Clock, JobStore
-
-DEFAULT_SETTINGS = SchedulerSettings()
-DEFAULT_POLICY = PolicySettings()
+from gputui.engine.actions.context import ActionContext, Progress, UndoableChange
 
 
-class Actions:
-    """Actions of one actor. Methods block on disk, and import what they need."""
-
-    def __init__(
-        self,
-        store: JobStore,
-        clock: Clock,
-        actor: Actor,
-        settings: SchedulerSettings = DEFAULT_SETTINGS,
-        policy: PolicySettings = DEFAULT_POLICY,
-        permissions: UserPermissions | None = None,
-    ) -> None:
-        self._context = ActionContext(store, clock, actor, settings, policy, permissions)
+class Actions(ActionContext, eq=False, dict=True):
+    """Actions of one actor, who is their context. Methods block on disk, and import what they need."""
 
     def act(self, action: Action, *, server: str = "", on_progress: Progress | None = None) -> Done:
         """See `Performer.act`; there is one queue, whatever the name of the server."""
         del server
-        context = replace(self._context, on_progress=on_progress) if on_progress else self._context
+        context = replace(self, on_progress=on_progress) if on_progress else self
         if isinstance(action, SubmitJobs):
             from gputui.engine.actions.admission import submit
 
@@ -70,25 +52,35 @@ class Actions:
         if isinstance(action, SubmitJobs):
             from gputui.engine.actions import admission
 
-            return admission.foreseen(self._context, action.submissions)
+            return admission.foreseen(self, action.submissions)
         if isinstance(action, JobAction | PlaceJobs):
             from gputui.engine.actions import job_changes
 
-            return job_changes.foreseen(self._context, action)
+            return job_changes.foreseen(self, action)
         if isinstance(action, ReserveGpus):
             from gputui.engine.actions import controls
 
-            return controls.foreseen(self._context, action)
+            return controls.foreseen(self, action)
         return Done()
 
     def submit_run(self, recurring: JobId, submission: Submission) -> tuple[JobId, ...]:
         """Submit a run of a recurring job; return the ids of its jobs."""
         from gputui.engine.actions.admission import submit
 
-        return submit(self._context, (submission,), recurring).ids
+        return submit(self, (submission,), recurring).ids
 
     def undo(
         self, changes: Iterable[UndoableChange], on_progress: Progress | None = None
     ) -> list[tuple[UndoableChange, str]]:
         """Undo the changes, latest first; return each with the reason why it was not undone, empty if it was."""
-        return undone(replace(self._context, on_progress=on_progress) if on_progress else self._context, changes)
+        context = replace(self, on_progress=on_progress) if on_progress else self
+        done = []
+        with self.store.transaction() as transaction:
+            latest_first = list(changes)[::-1]
+            for number, change in enumerate(latest_first):
+                context.report(number, len(latest_first))
+                refusal = change.revert(transaction, self.clock.now())
+                if not refusal:
+                    self.audit(transaction, f"undo {change.verb}", change.target, "", change.done)
+                done.append((change, refusal))
+        return done

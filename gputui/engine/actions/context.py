@@ -5,7 +5,7 @@ A change is reverted only while its target is still as the action left it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TypeAlias
 
@@ -27,7 +27,7 @@ REPORT_EVERY = 100
 """Number of jobs between two reports of progress."""
 
 
-class ActionContext(Struct, frozen=True):
+class ActionContext(Struct, eq=False):
     """Store, clock, actor and settings of a set of actions."""
 
     store: JobStore
@@ -230,17 +230,3 @@ UndoableChange: TypeAlias = JobChange | DrainChange | PauseChange
 
 def _pause(controls: Controls) -> tuple[bool, str, str, datetime | None]:
     return controls.paused, controls.pause_reason, controls.paused_by, controls.paused_at
-
-
-def undone(context: ActionContext, changes: Iterable[UndoableChange]) -> list[tuple[UndoableChange, str]]:
-    """Undo the changes, latest first; return each with the reason why it was not undone, empty if it was."""
-    done = []
-    with context.store.transaction() as transaction:
-        latest_first = list(changes)[::-1]
-        for number, change in enumerate(latest_first):
-            context.report(number, len(latest_first))
-            refusal = change.revert(transaction, context.clock.now())
-            if not refusal:
-                context.audit(transaction, f"undo {change.verb}", change.target, "", change.done)
-            done.append((change, refusal))
-    return done
