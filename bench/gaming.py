@@ -19,8 +19,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from bench._measure import machine
-from gputui.domain.action import Cancel, EditJobs, Hold, Release
-from gputui.domain.edit import Edit
+from gputui.domain.action import Cancel, Edit, EditJobs, Hold, Release
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
 from gputui.domain.state import JobState

@@ -20,8 +20,7 @@ from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
 from gputui.cli.submit import check_gpus, with_elements
 from gputui.cli.verbs import show_shifts
-from gputui.domain.action import EditJobs
-from gputui.domain.edit import Edit
+from gputui.domain.action import Edit, EditJobs
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission

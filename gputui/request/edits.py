@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputui.domain.edit import Edit, check_suits_state
+from gputui.domain.action import Edit, check_suits_state
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec, Submission

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from gputui.domain.action import Action, PlaceJobs, Unreserve
-from gputui.domain.edit import Edit
+from gputui.domain.action import Action, Edit, PlaceJobs, Unreserve
 from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeStatus
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import JobId, JobSpec, Submission

@@ -8,9 +8,19 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Protocol, Self, TypeAlias
 
-from gputui.domain.action import Action, DrainGpus, EditJobs, PlaceJobs, ReserveGpus, ResumeGpus, SetPriority, Unreserve
+from gputui.domain.action import (
+    Action,
+    DrainGpus,
+    Edit,
+    EditJobs,
+    PlaceJobs,
+    ReserveGpus,
+    ResumeGpus,
+    SetPriority,
+    Unreserve,
+    differs,
+)
 from gputui.domain.arrays import count
-from gputui.domain.edit import Edit, differs
 from gputui.domain.gpu import Gpu, GpuView
 from gputui.domain.job import Job, Placing
 from gputui.domain.job_spec import MAX_PRIORITY, JobId

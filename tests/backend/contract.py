@@ -18,6 +18,7 @@ from gputui.domain.action import (
     AddRecurring,
     Cancel,
     DrainGpus,
+    Edit,
     EditJobs,
     Hold,
     Pause,
@@ -38,7 +39,6 @@ from gputui.domain.action import (
 )
 from gputui.domain.cluster import Capability
 from gputui.domain.container import ExecRequest
-from gputui.domain.edit import Edit
 from gputui.domain.errors import CapabilityError, GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId, JobSpec, Submission

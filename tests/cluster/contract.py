@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from gputui.domain.action import (
     Cancel,
     DrainGpus,
+    Edit,
     EditJobs,
     Hold,
     Release,
@@ -28,7 +29,6 @@ from gputui.domain.action import (
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import Capability
 from gputui.domain.container import ExecRequest
-from gputui.domain.edit import Edit
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, InputError, NotFoundError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job

@@ -11,6 +11,7 @@ from gputui.domain.action import (
     AddRecurring,
     Cancel,
     DrainGpus,
+    Edit,
     EditJobs,
     Hold,
     Pause,
@@ -30,7 +31,6 @@ from gputui.domain.action import (
     Unsuspend,
 )
 from gputui.domain.cluster import Capability
-from gputui.domain.edit import Edit
 from gputui.domain.errors import CapabilityError, ClusterUnavailableError, NotFoundError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Recurrence

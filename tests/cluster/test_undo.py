@@ -8,9 +8,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Action, DrainGpus, EditJobs, Hold, Release, ResumeGpus, SetPriority
+from gputui.domain.action import Action, DrainGpus, Edit, EditJobs, Hold, Release, ResumeGpus, SetPriority
 from gputui.domain.cluster import Capability
-from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings

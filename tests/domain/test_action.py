@@ -13,6 +13,7 @@ from gputui.domain.action import (
     AddRecurring,
     Cancel,
     DrainGpus,
+    Edit,
     EditJobs,
     Hold,
     Pause,
@@ -36,7 +37,6 @@ from gputui.domain.action import (
     Unsuspend,
     typed,
 )
-from gputui.domain.edit import Edit
 from gputui.domain.job import Placed, Placing
 from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from gputui.domain.edit import Edit
+from gputui.domain.action import Edit
 from tests.factories import NOW, job
 
 LATER = NOW + timedelta(hours=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.tail import tail_start
+from gputui.domain.text import tail_start
 
 CONTENTS = st.binary(max_size=200).map(lambda each: each.replace(b"a", b"\n").replace(b"\x00", b"\n"))
 

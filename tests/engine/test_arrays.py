@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Action, Cancel, EditJobs, Hold, Release, Requeue, SetPriority, Top
-from gputui.domain.edit import Edit
+from gputui.domain.action import Action, Cancel, Edit, EditJobs, Hold, Release, Requeue, SetPriority, Top
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.event import Event, ended
 from gputui.domain.job import ArrayRef, Job

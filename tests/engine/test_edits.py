@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Cancel, EditJobs, Hold, SetPriority, Top
-from gputui.domain.edit import Edit
+from gputui.domain.action import Cancel, Edit, EditJobs, Hold, SetPriority, Top
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings

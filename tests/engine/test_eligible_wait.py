@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import EditJobs, Hold, Release, Requeue
+from gputui.domain.action import Edit, EditJobs, Hold, Release, Requeue
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.edit import Edit
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.waits import Dependencies, eligible_wait
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings

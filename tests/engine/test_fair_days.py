@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Cancel, EditJobs, Hold, Release
-from gputui.domain.edit import Edit
+from gputui.domain.action import Cancel, Edit, EditJobs, Hold, Release
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
 from gputui.replay.trace import HOUR, Site, TraceJob, generate, prepare

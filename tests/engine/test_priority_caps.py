@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gputui.domain.action import (
     AddRecurring,
+    Edit,
     EditJobs,
     Hold,
     PlaceJobs,
@@ -22,7 +23,6 @@ from gputui.domain.action import (
     Top,
 )
 from gputui.domain.audit import Actor
-from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Placed, Placing, Waited
 from gputui.domain.job_spec import Submission

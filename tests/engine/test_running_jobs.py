@@ -10,10 +10,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Cancel, EditJobs, Signal, Suspend, Unsuspend
+from gputui.domain.action import Cancel, Edit, EditJobs, Signal, Suspend, Unsuspend
 from gputui.domain.audit import Actor
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job_spec import LimitWarning
 from gputui.domain.policy.planning_context import Durations

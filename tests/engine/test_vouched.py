@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import AddRecurring, EditJobs
+from gputui.domain.action import AddRecurring, Edit, EditJobs
 from gputui.domain.audit import Actor
-from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.recurring import Recurrence

@@ -14,6 +14,7 @@ from gputui.domain.action import (
     AddRecurring,
     Cancel,
     DrainGpus,
+    Edit,
     EditJobs,
     Hold,
     Pause,
@@ -31,7 +32,6 @@ from gputui.domain.action import (
     Unpause,
     Unsuspend,
 )
-from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import Submission

@@ -13,10 +13,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from gputui.domain.action import Cancel, EditJobs, Hold
+from gputui.domain.action import Cancel, Edit, EditJobs, Hold
 from gputui.domain.cluster import Caps
 from gputui.domain.container import ProcessRow, Shell
-from gputui.domain.edit import Edit
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission

@@ -12,8 +12,7 @@ import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.domain.action import Cancel, EditJobs, Requeue, SetPriority
-from gputui.domain.edit import Edit
+from gputui.domain.action import Cancel, Edit, EditJobs, Requeue, SetPriority
 from gputui.domain.errors import CapabilityError, ClusterRefusedError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobId, JobSpec, Submission

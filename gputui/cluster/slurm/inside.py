@@ -21,7 +21,7 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.listings import JobRow
 from gputui.domain.container import COLUMNS, ExecRequest, ProcessRow, parse_ps
 from gputui.domain.errors import ClusterRefusedError, GputuiError, NotFoundError
-from gputui.domain.tail import tail_start
+from gputui.domain.text import tail_start
 
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel

@@ -14,9 +14,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputui.domain import runs
-from gputui.domain.action import EditJobs, JobAction, PlaceJobs, Requeue, SetPriority, put, refuse_cancelled
+from gputui.domain.action import (
+    Edit,
+    EditJobs,
+    JobAction,
+    PlaceJobs,
+    Requeue,
+    SetPriority,
+    check_suits_state,
+    differs,
+    put,
+    refuse_cancelled,
+)
 from gputui.domain.cause import signal_name
-from gputui.domain.edit import Edit, check_suits_state, differs
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job, Placed
 from gputui.domain.job_spec import JobId, JobSpec

@@ -15,6 +15,7 @@ from gputui.domain.action import (
     AddRecurring,
     Cancel,
     DrainGpus,
+    Edit,
     EditJobs,
     Hold,
     JobAction,
@@ -30,7 +31,6 @@ from gputui.domain.action import (
     Unsuspend,
 )
 from gputui.domain.cluster import Capability
-from gputui.domain.edit import Edit
 from gputui.domain.errors import CapabilityError, ClusterError, NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import Job

@@ -9,7 +9,7 @@ from pathlib import Path
 from gputui.domain.errors import NotFoundError, RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.tail import tail_start
+from gputui.domain.text import tail_start
 from gputui.engine.files.file_modes import is_shared
 from gputui.ports import JobStore, LogStream, Runtime
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gputui.domain.tail import tail_start
+from gputui.domain.text import tail_start
 from gputui.runtime.kept_log import kept_log
 
 _BLOCK = 65536

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from gputui.domain.edit import Edit, differs
+from gputui.domain.action import Edit, differs
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job, element_spec
 from gputui.domain.job_spec import Submission

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.edit import Edit
+from gputui.domain.action import Edit
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.waits import Dependencies, asks_for_more, eligible_since, eligible_wait, end_wait, keep_wait

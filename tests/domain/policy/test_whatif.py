@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputui.domain.action import Cancel, EditJobs, Hold, Release, Requeue, SetPriority, Top
+from gputui.domain.action import Cancel, Edit, EditJobs, Hold, Release, Requeue, SetPriority, Top
 from gputui.domain.arrays import unfolded
-from gputui.domain.edit import Edit
 from gputui.domain.job import Job
 from gputui.domain.policy import whatif
 from gputui.domain.policy.whatif import SnapshotChange
