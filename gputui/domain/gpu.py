@@ -424,16 +424,10 @@ LEAST = 12
 def short_names(uuids: Iterable[str], least: int = LEAST) -> Mapping[str, str]:
     """Return the beginnings of the UUIDs, all of one length: at least `least` characters, more if needed to differ."""
     known = list(dict.fromkeys(uuids))
-    length = next((size for size in range(least, _longest(known)) if _differ(known, size)), _longest(known))
+    longest = max(map(len, known), default=0)
+    differing = (size for size in range(least, longest) if len({uuid[:size] for uuid in known}) == len(known))
+    length = next(differing, longest)
     return {uuid: uuid[:length] for uuid in known}
-
-
-def _differ(uuids: Collection[str], size: int) -> bool:
-    return len({uuid[:size] for uuid in uuids}) == len(uuids)
-
-
-def _longest(uuids: Iterable[str]) -> int:
-    return max(map(len, uuids), default=0)
 
 
 def find_gpu(uuids: Sequence[str], name: str) -> str:

@@ -115,39 +115,31 @@ def order_queue(context: PlanningContext, known: OrderCache | None = None) -> Or
         places.sort(key=ties.__getitem__)
     since = [item.since for item in items]
     places.sort(key=since.__getitem__)
-    promoted = min(since, default=context.second) + context.cluster.rules.promote_after <= context.second
-    places.sort(key=_scores(context, line, promoted=promoted).__getitem__)
-    places.sort(key=_levels(context, line, promoted=promoted).__getitem__)
+    levels, found = _ranks(context, line)
+    places.sort(key=found.__getitem__)
+    places.sort(key=levels.__getitem__)
     if any(key.topped for key in line.keys):
         places.sort(key=[-key.topped for key in line.keys].__getitem__)
     return line.at(places)
 
 
-def _scores(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> list[float]:
-    """Return the score of each; the highest is the least. `promoted` tells whether any job is promoted."""
-    credited = credit_by_tenant(context, line)
+def _ranks(context: PlanningContext, line: OrderedQueue) -> tuple[list[float], list[float]]:
+    """Return level and score of each; the highest are the least."""
+    credited, now, after = credit_by_tenant(context, line), context.second, context.cluster.rules.promote_after
     waits = [
         (item.since, key.duration, credited[key.tenant])
         if (placed := key.placed) is None
         else (item.since, placed.planned, credited[placed.tenant])
         for key, item in zip(line.keys, line.items, strict=True)
     ]
-    now, after = context.second, context.cluster.rules.promote_after
     found = scores(waits, now, context.cluster.rules.age_unit)
-    if not promoted:
-        return found
-    return [FIRST if item.since + after <= now else score for item, score in zip(line.items, found, strict=True)]
-
-
-def _levels(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> list[float]:
-    """Return the level of each; the highest is the least."""
-    now, after = context.second, context.cluster.rules.promote_after
-    if not promoted:
-        return [-level(key[2], key[4]) if key[4] else -key[2] for key in line.keys]
-    return [
-        -level(key.priority, key.nice, promoted=item.since + after <= now)
-        for key, item in zip(line.keys, line.items, strict=True)
-    ]
+    if min((item.since for item in line.items), default=now) + after > now:  # no job is promoted
+        return [-level(key[2], key[4]) if key[4] else -key[2] for key in line.keys], found
+    promoted = [item.since + after <= now for item in line.items]
+    return (
+        [-level(key.priority, key.nice, promoted=is_up) for key, is_up in zip(line.keys, promoted, strict=True)],
+        [FIRST if is_up else score for is_up, score in zip(promoted, found, strict=True)],
+    )
 
 
 def queue_lanes(context: PlanningContext, jobs: Iterable[Job], seen: dict[JobId, _Seen] | None = None) -> OrderedQueue:

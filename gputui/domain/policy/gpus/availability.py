@@ -63,11 +63,8 @@ def sharers(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> tuple[Sharer
 
 def accounted_memory(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> int:
     """Return the bytes in use by these jobs; for a job of unknown use, at most its promised memory."""
-    return sum(use.used if use.is_known else max(use.used, job.spec.gpus.promised) for job, use in _each(jobs, uses))
-
-
-def _each(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> list[tuple[Job, MeasuredUse]]:
-    return [(job, uses[job.id]) for job in jobs if job.id in uses]
+    known = ((job, uses[job.id]) for job in jobs if job.id in uses)
+    return sum(use.used if use.is_known else max(use.used, job.spec.gpus.promised) for job, use in known)
 
 
 AWAITED = "waiting for a reading taken since its last job ended"
@@ -125,27 +122,23 @@ def gpu_views(evidence: Evidence, settings: SchedulerSettings, now: datetime) ->
         )
         for gpu in evidence.reading.gpus
     ]
-    return tuple(rows) + _unseen(by_gpu, {gpu.uuid for gpu in evidence.reading.gpus})
+    return (*rows, *(_unseen(uuid, jobs) for uuid, jobs in by_gpu.items() if uuid not in boards))
 
 
-def _unseen(by_gpu: Mapping[str, tuple[Job, ...]], seen: set[str]) -> tuple[GpuView, ...]:
-    """Return rows for GPUs that jobs hold but the probe does not list: a missing driver must not hide them."""
-    health = Health(HealthCode.UNKNOWN, "the driver does not list it")
-    return tuple(
-        GpuView(
-            Gpu(uuid, -1),
-            GpuState.ALLOCATED,
-            health,
-            why=_held_by(jobs),
-            job_id=jobs[0].id,
-            holders=tuple(map(_job_holder, jobs)),
-            stale=True,
-            job_ids=tuple(job.id for job in jobs),
-            sharers=sharers(jobs, {}),
-            closed="the driver does not list it",
-        )
-        for uuid, jobs in by_gpu.items()
-        if uuid not in seen
+def _unseen(uuid: str, jobs: tuple[Job, ...]) -> GpuView:
+    """Return the view of a GPU that jobs hold but the probe does not list: a missing driver must not hide it."""
+    why = "the driver does not list it"
+    return GpuView(
+        Gpu(uuid, -1),
+        GpuState.ALLOCATED,
+        Health(HealthCode.UNKNOWN, why),
+        why=_held_by(jobs),
+        job_id=jobs[0].id,
+        holders=tuple(map(_job_holder, jobs)),
+        stale=True,
+        job_ids=tuple(job.id for job in jobs),
+        sharers=sharers(jobs, {}),
+        closed=why,
     )
 
 
@@ -162,16 +155,16 @@ def _view(
     sample = evidence.reading.samples.get(gpu.uuid)
     age = max(now - sample.sampled_at, timedelta(0)) if sample else None
     stale = age is None or age > settings.stale_after
-    owners = _owners(sample, evidence)
+    processes = (sample.processes or ()) if sample else ()
+    found = ((process.pid, process_owner(process, evidence)) for process in processes)
+    owners = {pid: job_id for pid, job_id in found if job_id is not None}
     at_home = {pid for pid, job_id in owners.items() if job_id in invited}
     strangers = _strangers(sample, at_home, settings)
     named = {process.pid: _named_job(owners[process.pid], evidence) for process in strangers if process.pid in owners}
     share = any(job.spec.gpus.promised for job in jobs)
     uses = measure_use(sample, lambda process: owners.get(process.pid)) if share else {}
-    stale_for = age if stale else None
-    state, why = _judge(
-        gpu, sample, evidence, settings, claims, strangers, named, stale_for, accounted_memory(jobs, uses)
-    )
+    used, stale_for = accounted_memory(jobs, uses), age if stale else None
+    state, why = _judge(gpu, sample, evidence, settings, claims, strangers, named, stale_for, used)
     view = GpuView(
         gpu=gpu,
         state=state,
@@ -278,13 +271,6 @@ def _health(sample: GpuSample | None, stale: bool, reading: ProbeReading) -> Hea
     if sample is None or stale:
         return Health(HealthCode.UNKNOWN, reading.status.text or "no reading")
     return sample.health
-
-
-def _owners(sample: GpuSample | None, evidence: Evidence) -> dict[int, JobId]:
-    """Return the job of each process on a GPU that belongs to a running job, by pid."""
-    processes = (sample.processes or ()) if sample else ()
-    found = ((process.pid, process_owner(process, evidence)) for process in processes)
-    return {pid: job_id for pid, job_id in found if job_id is not None}
 
 
 def _strangers(
