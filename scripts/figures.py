@@ -63,7 +63,8 @@ def note(frame, event, argument):
     if event == "call" and code.co_flags & 1 and "comp>" not in code.co_name and "genexpr" not in code.co_name:
         entered.add((code.co_filename, code.co_firstlineno, code.co_name))
 place, words = sys.argv[1], sys.argv[2:]
-options = ("--state", place, "--runtime", "process", "--probe", "sim:2")
+simulated = ("--runtime", "process", "--probe", "sim:2") if "gpus" in words[:1] else ()
+options = ("--state", place, *simulated)
 from gputui.cli.main import run
 out = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -81,7 +82,10 @@ os.write(out, json.dumps([len(found), len({each[0] for each in found})]).encode(
 
 
 def entered() -> Iterator[tuple[str, int]]:
-    """Yield functions and files of the package that each command enters, from its main function on."""
+    """Yield functions and files of the package that each command enters, from its main function on.
+
+    Only `gpus` is told to simulate some: the others read none, and start no job.
+    """
     with tempfile.TemporaryDirectory() as place:
         driver = (sys.executable, "-P", "-c", _DRIVER, place)
         subprocess.run(driver, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)

@@ -20,7 +20,6 @@ from gputui.domain.errors import GputuiError, StoreError
 from gputui.domain.settings import Settings
 
 if TYPE_CHECKING:
-    from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.job import BootTime
     from gputui.domain.snapshot import Snapshot
@@ -207,16 +206,6 @@ def is_scheduled(options: Options) -> bool:
     from gputui.engine.files.leadership import current_leader
 
     return current_leader(options.state) is not None
-
-
-def known_gpus(options: Options) -> tuple[Gpu, ...]:
-    """Return the GPUs that the scheduler lists now; empty without a scheduler, since no GPU is read for this."""
-    from gputui.engine.files import live_file
-    from gputui.engine.files.leadership import current_leader
-
-    if current_leader(options.state) is None or (live := live_file.read(options.state)) is None:
-        return ()
-    return tuple(view.gpu for node in live.nodes for view in node.gpus)
 
 
 def gpu_past(options: Options) -> list[TakenStep]:

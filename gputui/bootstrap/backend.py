@@ -156,7 +156,13 @@ class LocalBackend:
         return bootstrap.is_scheduled(self._options)
 
     def known_gpus(self) -> tuple[Gpu, ...]:
-        return bootstrap.known_gpus(self._options)
+        from gputui.engine.files import live_file
+        from gputui.engine.files.leadership import current_leader
+
+        # without a scheduler none: no GPU is read for this
+        if current_leader(self._options.state) is None or (live := live_file.read(self._options.state)) is None:
+            return ()
+        return tuple(view.gpu for node in live.nodes for view in node.gpus)
 
     def gpus(self, tell: Callable[[str], object]) -> Snapshot:
         snapshot = bootstrap.current_snapshot(self._options, self.queue, planned=False)

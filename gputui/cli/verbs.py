@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import click
+from click.shell_completion import CompletionItem
 
 from gputui import bootstrap
-from gputui.cli import completing
 from gputui.cli.confirmation import changed, confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument, is_live, left_alone, resolve_all
 from gputui.cli.session import Session, pass_session
@@ -239,8 +239,14 @@ def unpause(session: Session, quiet: bool) -> None:
         confirm(f"unpaused: jobs start again{rest}", quiet=quiet)
 
 
+def _drained(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    from gputui.cli import completing  # only a shell that completes a word needs it
+
+    return completing.drained(ctx, param, incomplete)
+
+
 @click.command("drain", help=BY_NAME["drain"].shell_help)
-@click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.drained)
+@click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=_drained)
 @click.option("-r", "--reason", default="", metavar="TEXT", help="Reason, shown to all users.")
 @dry_run_option
 @quiet_option
@@ -269,7 +275,7 @@ def drain(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool, q
 
 
 @click.command("resume", help=BY_NAME["resume"].shell_help)
-@click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.drained)
+@click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=_drained)
 @dry_run_option
 @quiet_option
 @pass_session

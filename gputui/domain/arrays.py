@@ -370,17 +370,15 @@ def numbered(jobs: Iterable[Job], next_id: JobId) -> list[Job]:
     The runs of a new entry begin at 0.
     """
     batch = list(jobs)
-    places = [0, *accumulate(job.count for job in batch)]
-    return [_with_id(job, next_id + place, next_id, places[-1]) for job, place in zip(batch, places, strict=False)]
-
-
-def _with_id(job: Job, job_id: JobId, first: JobId, count: int) -> Job:
-    array = job.array
-    if job.runs:
-        job = job.evolve(runs=tuple(run._replace(id=run.id + job_id) for run in job.runs))
-    if array is None or array.id >= 0:
-        return job.evolve(id=job_id)
-    place = -array.id - 1
-    if place >= count:
-        raise InputError(f"an array begins at place {place} of {count} jobs", where="array")
-    return job.evolve(id=job_id, array=ArrayRef(first + place, array.index, array.limit))
+    *places, count = [0, *accumulate(job.count for job in batch)]
+    found = []
+    for job, place in zip(batch, places, strict=True):
+        moved = tuple(run._replace(id=run.id + next_id + place) for run in job.runs)
+        array = job.array
+        if array is not None and array.id < 0:
+            begin = -array.id - 1
+            if begin >= count:
+                raise InputError(f"an array begins at place {begin} of {count} jobs", where="array")
+            array = ArrayRef(next_id + begin, array.index, array.limit)
+        found.append(job.evolve(id=next_id + place, runs=moved, array=array))
+    return found

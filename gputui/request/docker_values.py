@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from pathlib import Path
 from gputui.config.options import typed_path
 from gputui.domain import docker_args
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import Pairs
 from gputui.domain.units import parse_duration, parse_size, quoted
 from gputui.request.job_values import any_text, one_line, token
 
@@ -239,17 +238,6 @@ def pair(text: str, where: str) -> tuple[str, str | None]:
     if not name or re.search(r"\s", name) or not name.isprintable():
         raise InputError(f"{quoted(text.partition('=')[0])} is not a name", where=where, hint="write NAME=VALUE")
     return name, value if equals else None
-
-
-def merged_env(pairs: Iterable[tuple[str, str | None]], environ: Mapping[str, str], where: str) -> Pairs:
-    """Return the environment, where later ones override; a name alone copies this process's value, if any."""
-    env: dict[str, str] = {}
-    for name, value in pairs:
-        if value is None and name in environ:
-            value = any_text(environ[name], f"{where} {name}")
-        if value is not None:
-            env[name] = value
-    return tuple(env.items())
 
 
 def env_file(text: str, where: str) -> tuple[tuple[str, str | None], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -25,6 +25,7 @@ from gputui.domain.job_spec import (
     GpuRequest,
     Inherited,
     JobSpec,
+    Pairs,
     Submission,
 )
 from gputui.domain.text import plain
@@ -205,18 +206,6 @@ def _gpus(values: Mapping[str, Any], where: Callable[[str], str]) -> GpuRequest:
     return replace(wanted, memory=memory, model=model, share=share)
 
 
-def _directory(submitter: Submitter, where: str) -> str:
-    hint = f"go to another one, or name one by {where}"
-    path = submitter.directory or present_directory()
-    if path is None:
-        raise InputError("a host job runs in the present directory, which has been deleted", hint=hint)
-    try:
-        return job_values.any_text(str(path), where)
-    except InputError as error:
-        what = f"a host job runs in the present directory, {plain(str(path), 200)}, whose name {error.what}"
-        raise InputError(what, hint=hint) from error
-
-
 def _options(
     values: Mapping[str, Any], is_host: bool, submitter: Submitter, where: Callable[[str], str]
 ) -> ContainerOptions:
@@ -228,16 +217,35 @@ def _options(
     given = (*inherited, *in_files, *values.get("env", ()))
     labels = (*(pair for file in values.get("label_file", ()) for pair in file), *values.get("label", ()))
     fields = {key.field: values[key.name] for key in DOCKER_KEYS if key.field and key.name in values}
-    if is_host:
-        fields["workdir"] = fields.get("workdir") or _directory(submitter, where("workdir"))
+    if is_host and not fields.get("workdir"):
+        hint = f"go to another one, or name one by {where('workdir')}"
+        path = submitter.directory or present_directory()
+        if path is None:
+            raise InputError("a host job runs in the present directory, which has been deleted", hint=hint)
+        try:
+            fields["workdir"] = job_values.any_text(str(path), where("workdir"))
+        except InputError as error:
+            what = f"a host job runs in the present directory, {plain(str(path), 200)}, whose name {error.what}"
+            raise InputError(what, hint=hint) from error
     if values.get("network") == "host" and any("auto:" in text for text in values.get("publish", ())):
         hint = "with the host's network a job listens on the host's own ports: choose one by the job's own option"
         raise InputError("cannot choose a port", where=where("publish"), hint=hint)
     return ContainerOptions(
-        env=docker_values.merged_env(given, submitter.environ, where("env")),
+        env=merged_env(given, submitter.environ, where("env")),
         labels=tuple(dict(labels).items()),
         **fields,
     )
+
+
+def merged_env(pairs: Iterable[tuple[str, str | None]], environ: Mapping[str, str], where: str) -> Pairs:
+    """Return the environment, where later ones override; a name alone copies this process's value, if any."""
+    env: dict[str, str] = {}
+    for name, value in pairs:
+        if value is None and name in environ:
+            value = job_values.any_text(environ[name], f"{where} {name}")
+        if value is not None:
+            env[name] = value
+    return tuple(env.items())
 
 
 _TIDIED = "gputui.request.tidied"

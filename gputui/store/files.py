@@ -349,21 +349,13 @@ _OWN = ("queue.json", "history-", "audit-", "scheduler.lock", "live.json", "gpus
 _OWN_DIRECTORIES = {"logs", "attempts"}
 
 
-def check_file_system(directory: Path, *, mountinfo: Path = MOUNTINFO) -> None:
-    """Raise StoreAccessError when the directory is on a network, FUSE or overlay file system."""
-    kind = file_system_of(directory, mountinfo=mountinfo)
-    if kind is not None and (kind in _SHARED or kind.startswith("fuse.")):
-        raise StoreAccessError(
-            f"it is on {kind}, where locks and renames are not reliable enough for a queue",
-            where=str(directory),
-            hint="set --state or GPUTUI_STATE to a directory on a local disk (ext4, xfs, btrfs, zfs) or tmpfs",
-        )
+def check_file_system(directory: Path, *, mountinfo: Path | None = None) -> str | None:
+    """Return the kernel's name of the file system of the directory; None if /proc does not show it.
 
-
-def file_system_of(directory: Path, *, mountinfo: Path = MOUNTINFO) -> str | None:
-    """Return the kernel's name of the file system of the directory; None if /proc does not show it."""
+    Raises StoreAccessError for a network, FUSE or overlay file system.
+    """
     try:
-        lines = mountinfo.read_bytes().decode(errors="surrogateescape").split("\n")
+        lines = (mountinfo or MOUNTINFO).read_bytes().decode(errors="surrogateescape").split("\n")
     except OSError:
         return None
     place = directory.resolve()
@@ -374,7 +366,14 @@ def file_system_of(directory: Path, *, mountinfo: Path = MOUNTINFO) -> str | Non
         # of two mounts on one point the later hides the earlier
         if place.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
             best = (len(point.parts), after.split(" ")[0])
-    return best[1] if best else None
+    kind = best[1] if best else None
+    if kind is not None and (kind in _SHARED or kind.startswith("fuse.")):
+        raise StoreAccessError(
+            f"it is on {kind}, where locks and renames are not reliable enough for a queue",
+            where=str(directory),
+            hint="set --state or GPUTUI_STATE to a directory on a local disk (ext4, xfs, btrfs, zfs) or tmpfs",
+        )
+    return kind
 
 
 def open_directory(directory: Path, group: str | None) -> FileAccess:

@@ -55,11 +55,11 @@ class LocalHarness:
         with (directory / "serve").open("wb") as errors:
             self._scheduler = subprocess.Popen(words, stdout=errors, stderr=errors, start_new_session=True)
         deadline = time.monotonic() + PATIENCE
-        while not bootstrap.is_scheduled(self.options) or not bootstrap.known_gpus(self.options):
+        self.backend = self.open()
+        while not self.backend.is_scheduled() or not self.backend.known_gpus():
             assert time.monotonic() < deadline, (directory / "serve").read_text()
             time.sleep(0.02)
-        self.backend = self.open()
-        self.drainable = tuple(gpu.uuid for gpu in bootstrap.known_gpus(self.options))
+        self.drainable = tuple(gpu.uuid for gpu in self.backend.known_gpus())
 
     def open(self) -> LocalBackend:
         return LocalBackend(self.options)

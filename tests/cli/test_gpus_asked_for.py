@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gputui import bootstrap
-from gputui.config import Options
+from gputui.bootstrap.backend import LocalBackend
 from gputui.domain.gpu import Gpu
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.gpus.placement import shortage
@@ -18,10 +17,10 @@ EIGHT = tuple(gpu(index) for index in range(8))
 
 @pytest.fixture
 def eight(monkeypatch: pytest.MonkeyPatch) -> None:
-    def known_gpus(options: Options) -> tuple[Gpu, ...]:
+    def known_gpus(backend: LocalBackend) -> tuple[Gpu, ...]:
         return EIGHT
 
-    monkeypatch.setattr(bootstrap, "known_gpus", known_gpus)
+    monkeypatch.setattr(LocalBackend, "known_gpus", known_gpus)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
-from gputui.request import docker_values
+from gputui.request import docker_values, submitter
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
@@ -22,7 +22,7 @@ def test_a_variable_is_formatted_and_read_back(name: str, value: str) -> None:
 
 def test_a_variable_without_a_value_takes_that_of_this_process() -> None:
     pairs = [("A", "1"), ("HOME", None), ("NOT_SET", None), ("A", "2")]
-    assert docker_values.merged_env(pairs, {"HOME": "/root"}, "--env") == (("A", "2"), ("HOME", "/root"))
+    assert submitter.merged_env(pairs, {"HOME": "/root"}, "--env") == (("A", "2"), ("HOME", "/root"))
 
 
 @pytest.mark.parametrize("text", ["", "=1", "a b=1", "a=\0", "a=" + "x" * 200_000])

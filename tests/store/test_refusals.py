@@ -18,7 +18,7 @@ from gputui.domain.errors import StoreAccessError, StoreError, StoreFullError
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
-from gputui.store.files import check_file_system, file_system_of, store_error
+from gputui.store.files import check_file_system, store_error
 from tests.factories import ACTOR, NOW, job
 
 IS_ROOT = os.geteuid() == 0
@@ -350,16 +350,17 @@ def test_shared_file_systems_are_refused_by_name(mountinfo: Path, place: str, ki
     [("/var/lib/gputui", "ext4"), ("/home/local/x", "xfs"), ("/tmp/x", "tmpfs"), ("/tank/x", "zfs")],
 )
 def test_local_file_systems_are_accepted(mountinfo: Path, place: str, kind: str) -> None:
-    assert file_system_of(Path(place), mountinfo=mountinfo) == kind
-    check_file_system(Path(place), mountinfo=mountinfo)
+    assert check_file_system(Path(place), mountinfo=mountinfo) == kind
 
 
 def test_a_machine_without_proc_is_trusted(tmp_path: Path) -> None:
     check_file_system(tmp_path, mountinfo=tmp_path / "none")
 
 
-def test_the_store_checks_its_file_system(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputui.store.files.file_system_of", lambda *_, **__: "nfs4")
+def test_the_store_checks_its_file_system(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"22 1 0:29 / {directory} rw - nfs4 server:/home rw\n")
+    monkeypatch.setattr("gputui.store.files.MOUNTINFO", mounts)
     with pytest.raises(StoreAccessError, match="nfs4"):
         TinyJobStore(directory)
     assert not directory.exists()

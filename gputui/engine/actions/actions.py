@@ -21,7 +21,7 @@ from gputui.domain.action import (
 )
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.submit_action import Done, SubmitJobs
-from gputui.engine.actions.context import ActionContext, Progress, UndoableChange
+from gputui.engine.actions.context import REPORT_EVERY, ActionContext, Progress, UndoableChange
 
 
 class Actions(ActionContext, eq=False, dict=True):
@@ -73,12 +73,12 @@ class Actions(ActionContext, eq=False, dict=True):
         self, changes: Iterable[UndoableChange], on_progress: Progress | None = None
     ) -> list[tuple[UndoableChange, str]]:
         """Undo the changes, latest first; return each with the reason why it was not undone, empty if it was."""
-        context = replace(self, on_progress=on_progress) if on_progress else self
         done = []
         with self.store.transaction() as transaction:
             latest_first = list(changes)[::-1]
             for number, change in enumerate(latest_first):
-                context.report(number, len(latest_first))
+                if on_progress is not None and number % REPORT_EVERY == 0:
+                    on_progress(number, len(latest_first))
                 refusal = change.revert(transaction, self.clock.now())
                 if not refusal:
                     self.audit(transaction, f"undo {change.verb}", change.target, "", change.done)

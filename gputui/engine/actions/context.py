@@ -49,11 +49,6 @@ class ActionContext(Struct, eq=False):
         """Write an entry of the audit log in the transaction."""
         transaction.audit(AuditEntry(self.clock.now(), self.actor.uid, self.actor.user, verb, target, before, after))
 
-    def report(self, number: int, total: int) -> None:
-        """Report the progress now and then."""
-        if self.on_progress is not None and number % REPORT_EVERY == 0:
-            self.on_progress(number, total)
-
 
 class PriorityCaps:
     """Caps of one user, from the settings and the operator's controls."""

@@ -35,7 +35,7 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids
 from gputui.domain.units import format_duration
 from gputui.engine.actions.admission import revouched, with_dependencies, within_limits
-from gputui.engine.actions.context import ActionContext, JobChange, PriorityCaps
+from gputui.engine.actions.context import REPORT_EVERY, ActionContext, JobChange, PriorityCaps
 from gputui.engine.actions.permissions import check_warning
 from gputui.ports import JobStore, Transaction
 
@@ -53,7 +53,8 @@ def change_jobs(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
     named = _named_dependencies(context, edit) if edit is not None else {}
     with context.store.transaction() as transaction:
         for number, (before, after) in enumerate(_changed(context, transaction, transaction.chosen, action, named)):
-            context.report(number, total)
+            if context.on_progress is not None and number % REPORT_EVERY == 0:
+                context.on_progress(number, total)
             if isinstance(action, EditJobs) and action.seen is not None and differs(action.seen, before):
                 what = f"job {before.shown_id} was changed meanwhile: nothing is edited"
                 raise GputuiError(what, hint="edit it as it is now")
