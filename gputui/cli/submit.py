@@ -15,14 +15,14 @@ from gputui import bootstrap
 from gputui.cli import completing
 from gputui.cli.main import print_done
 from gputui.cli.session import Session, pass_session
+from gputui.domain.action import SubmitJobs
 from gputui.domain.cluster import array_of, is_element
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.kept_data import id_ranges
-from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, local_time
-from gputui.request import command_line, submitter
+from gputui.request import submitter
 from gputui.request import submitter as request
 from gputui.request.job_options import BY_NAME
 from gputui.request.job_values import duration_text
@@ -100,7 +100,7 @@ def command(
         submissions = (submitter.submission_of(given, arguments, host, new_submitter(), found),)
         tell(found, submissions[0])
     else:
-        command_line.raised(found.faults)
+        submitter.raised(found.faults)
         _refuse_others(given, arguments, host)
         from gputui.request import job_file
 
@@ -132,7 +132,7 @@ def new_submitter() -> request.Submitter:
     return request.Submitter(bootstrap.actor().user, bootstrap.clock().now(), inherited=request.inherited())
 
 
-def tell(found: command_line.Tidied, submission: Submission) -> None:
+def tell(found: submitter.Tidied, submission: Submission) -> None:
     """Print on stderr a note for each option of docker that has no effect here."""
     notes = [found.note] if found.note else []
     spec = submission.spec

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gputui.domain.action import Action
-    from gputui.domain.submit_action import Done
+    from gputui.domain.action import Action, Done
 
 
 class ActionChange(Protocol):

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, JobSpec, LimitWarning, Submission
 from gputui.domain.redaction import SECRET_NAME
-from gputui.request import command_line, docker_values, job_values, submitter
+from gputui.request import docker_values, job_values, submitter
 from gputui.request.job_options import BY_NAME, DOCKER_KEYS, RARER, JobOption, OptionKind
 from gputui.request.job_options import YES as YES
 from gputui.request.job_values import duration_text, size_text
@@ -79,7 +79,7 @@ def read_further(text: str) -> dict[str, str]:
     try:
         given, found = pasted_line.parsed(list(split_words(text, FURTHER)))
         if found.taken:
-            hint = command_line.TAKEN.get(found.taken[0]) or command_line.REFUSED.get(found.taken[0]) or "leave it out"
+            hint = submitter.TAKEN.get(found.taken[0]) or submitter.REFUSED.get(found.taken[0]) or "leave it out"
             raise InputError("is not an option of a job", where=found.taken[0], hint=hint)
         if words := given["arguments"]:
             raise InputError(f"{str(words)[:60]} are not options", where=FURTHER, hint="write --cap-add SYS_PTRACE")

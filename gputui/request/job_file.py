@@ -14,10 +14,9 @@ from gputui.config import read_toml
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Submission
 from gputui.domain.units import quoted
-from gputui.request.command_line import raised
 from gputui.request.draft import Draft, check_further, filled_texts
 from gputui.request.job_options import BY_NAME, KEYS, JobOption, OptionKind
-from gputui.request.submitter import Submitter, submission
+from gputui.request.submitter import Submitter, raised, submission
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 

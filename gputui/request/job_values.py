@@ -336,17 +336,14 @@ def _chosen(fields: dict[str, list[str]], where: str) -> GpuRequest:
     count = "all" if "device" in fields else "".join(fields.get("count", ["1"]))
     if count == "all" or ("count" in fields and len(fields) > 1 and count == "-1"):
         return GpuRequest(1, MAX_GPUS, everything=True)
-    return _counted(count, where)
-
-
-def _counted(text: str, where: str) -> GpuRequest:
-    low, dash, high = text.partition("-")
+    low, dash, high = count.partition("-")
     if not re.fullmatch(r"\d+", low, re.ASCII):
-        raise InputError(f"{quoted(text)} is not a number of GPUs", where=where, hint="write 2, 2-4, all or device=0,1")
+        hint = "write 2, 2-4, all or device=0,1"
+        raise InputError(f"{quoted(count)} is not a number of GPUs", where=where, hint=hint)
     minimum = _gpu_count(low, where)
     maximum = _gpu_count(high, where) if dash else minimum
     if dash and not 1 <= minimum <= maximum:
-        raise InputError(f"{quoted(text)} is not a range", where=where, hint="write the smaller first, from 1 on")
+        raise InputError(f"{quoted(count)} is not a range", where=where, hint="write the smaller first, from 1 on")
     return GpuRequest(minimum, maximum)
 
 

@@ -15,10 +15,9 @@ import click
 from msgspec import Struct
 
 from gputui.domain.errors import InputError
-from gputui.request import command_line, docker_values
-from gputui.request.command_line import Tidied, raised
+from gputui.request import docker_values, submitter
 from gputui.request.job_options import BY_NAME, YES, JobOption, OptionKind
-from gputui.request.submitter import SubmitCommand, tidied, unsigned, with_options
+from gputui.request.submitter import SubmitCommand, Tidied, raised, tidied, unsigned, with_options
 
 _LINE = re.compile(
     r"\s*(?:[$#>]\s+)?(?:sudo\s+(?:-\S+\s+)*)?(?:\w+=\S*\s+)*(?:\S*/)?"
@@ -64,9 +63,9 @@ def read_line(text: str, directory: Path, environ: Mapping[str, str]) -> PastedL
 
 def _why(option: str) -> str:
     """Return why a docker option is left out, or what to write instead; empty for options that jobs imply anyway."""
-    if option in command_line.ANYHOW:
+    if option in submitter.ANYHOW:
         return ""
-    return command_line.TAKEN.get(option) or command_line.REFUSED.get(option, "")
+    return submitter.TAKEN.get(option) or submitter.REFUSED.get(option, "")
 
 
 def parsed(words: list[str]) -> tuple[dict[str, Any], Tidied]:
@@ -76,7 +75,7 @@ def parsed(words: list[str]) -> tuple[dict[str, Any], Tidied]:
     except click.UsageError as error:
         raise InputError(error.format_message().rstrip("."), where="the line") from error
     found = tidied(context)
-    refused = [fault.where or "" for fault in found.faults if (fault.where or "") in command_line.REFUSED]
+    refused = [fault.where or "" for fault in found.faults if (fault.where or "") in submitter.REFUSED]
     raised(fault for fault in found.faults if (fault.where or "") not in refused)
     found.taken += refused
     return dict(context.params), found

@@ -143,8 +143,9 @@ class JournalStorage(Storage):
         raise _not_by_tinydb()
 
     def close(self) -> None:
-        with self.memory:
-            self.replica.close()
+        if self.replica.loaded is not None:
+            with self.memory:
+                self.replica.close()
         self.unreadable_jobs = tuple  # or the store and its storage would keep one another
         self._close_writer()
         self.lock.close()
@@ -209,7 +210,7 @@ class JournalStorage(Storage):
     def add_unread(self, make: Callable[[int], JournalEntry]) -> None:
         """Append the entry that `make` returns for the next id, without loading the queue if the record is current."""
         with self.lock.held():
-            record = None if self._pending else self._trusted_record()
+            record = self.trusted_record()
             if record is None:
                 with self.transaction() as pending:
                     entry = make(pending.next_id)
@@ -228,12 +229,6 @@ class JournalStorage(Storage):
         if length > FOLD_UNREAD_AT:
             with suppress(StoreError):
                 self.checkpoint()
-
-    def caps_waiting(self) -> bool:
-        """Return whether submissions have limits, without loading the queue if the record is current."""
-        with self.lock.held():
-            record = None if self._pending else self._trusted_record()
-            return record.caps_waiting if record else caps_waiting(self.read().get(CONTROLS, {}))
 
     # folding
 
@@ -340,9 +335,12 @@ class JournalStorage(Storage):
                 self.wrote(time.perf_counter() - begun)
             return _check_journal(path, fd, at + len(line))
 
-    def _trusted_record(self) -> WriteRecord | None:
-        """Return the record if snapshot and journal are exactly as its writer left them."""
-        record = read_record(self.lock.fd)
+    def trusted_record(self) -> WriteRecord | None:
+        """Return the record if snapshot and journal are exactly as its writer left them, while the lock is held.
+
+        None in a transaction, whose changes it does not know.
+        """
+        record = None if self._pending else read_record(self.lock.fd)
         if record is None or record.schema != SCHEMA or record.journal is None or record.journal[2] != record.length:
             return None
         path = journal_path(self._path, record.generation)

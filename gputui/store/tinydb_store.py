@@ -30,6 +30,7 @@ from gputui.store.codec import (
     Document,
     JobCache,
     KnownRecurring,
+    caps_waiting,
     count_waiting,
     decode_audit,
     decode_controls,
@@ -287,7 +288,9 @@ class TinyJobStore:
         return RunAs(uid, is_strict=True)
 
     def caps_waiting(self) -> bool:
-        return self.storage.caps_waiting()
+        with self.storage.lock.held():  # without loading the queue if the record is current
+            record = self.storage.trusted_record()
+            return record.caps_waiting if record else caps_waiting(self.storage.read().get(CONTROLS, {}))
 
     def jobs(self) -> Entries:
         with self.storage.memory:

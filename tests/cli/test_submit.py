@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gputui.domain.container import Launch
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
-from gputui.request import command_line
+from gputui.request import submitter
 from gputui.request.job_options import KEYS
 from gputui.request.submitter import LIMITS, is_taken_over
 from gputui.runtime.accounts import account_of
@@ -189,9 +189,9 @@ def test_without_an_engine_an_image_is_refused(run: Run, store: KeptStore, tmp_p
     assert run("--runtime", "process", "submit", "--host", "--", "true").code == 0
 
 
-@pytest.mark.parametrize("option", sorted(command_line.REFUSED))
+@pytest.mark.parametrize("option", sorted(submitter.REFUSED))
 def test_unsupported_docker_options_are_refused_with_a_substitute(run: Run, store: KeptStore, option: str) -> None:
-    value = [] if option in command_line.WITHOUT_VALUE else ["x"]
+    value = [] if option in submitter.WITHOUT_VALUE else ["x"]
     result = run("submit", option, *value, "busybox")
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"gputui: error: {option}: is not an option of submit (")

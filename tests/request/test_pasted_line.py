@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.errors import InputError
-from gputui.request import command_line, pasted_line
+from gputui.request import pasted_line, submitter
 
 HERE = Path("/here")
 ENV = {"HOME": "/home/alice", "USER": "alice"}
@@ -74,12 +74,12 @@ def test_unsupported_options_are_named_and_the_others_used() -> None:
     assert all(hint for _, hint in found.dropped)
 
 
-@pytest.mark.parametrize("option", [*command_line.TAKEN, *command_line.REFUSED])
+@pytest.mark.parametrize("option", [*submitter.TAKEN, *submitter.REFUSED])
 def test_every_unsupported_option_of_docker_is_known(option: str) -> None:
-    value = "" if option in command_line.WITHOUT_VALUE else " value"
+    value = "" if option in submitter.WITHOUT_VALUE else " value"
     found = read(f"docker run {option}{value} busybox true")
     assert (found.draft["image"], found.draft["command"]) == ("busybox", "true")
-    is_silent = option in command_line.ANYHOW or command_line.TAKEN.get(option) == command_line.SILENT
+    is_silent = option in submitter.ANYHOW or submitter.TAKEN.get(option) == submitter.SILENT
     assert [name for name, _ in found.dropped] == ([] if is_silent else [option])
 
 
