@@ -292,7 +292,14 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCach
     """
     context, waiting, gated, outcome = decide_starts(snapshot, settings, now, known)
     reach, hold = Reach(), outcome.hold
-    may_start = context.cluster.lanes or context.making_way or not all(job.held for job in gated.line.jobs)
+    may_start = (
+        context.cluster.lanes
+        or context.making_way
+        or any(
+            not job.held and (job.not_before or (spec := job.spec).begin_at or spec.after or spec.after_any)
+            for job in gated.line.jobs
+        )
+    )  # as all others wait for nothing that comes by itself
     runs = expected_runs(context, gated.line, settings.policy.forecast_jobs, reach) if may_start else ()
     return Plan(
         starts=tuple(Placement(run.id, context.gpus.uuids(run.grant), run.gpu_share) for run in outcome.starts),
