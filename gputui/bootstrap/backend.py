@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gputui.config import Options
-    from gputui.domain.action import Action, Done
+    from gputui.domain.action import Action
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.snapshot import Snapshot
+    from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.files.logs import Logs

@@ -25,7 +25,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.config import Options, ProbeSpec
 from gputui.console import own_log
 from gputui.console.startup import terminal
-from gputui.domain.action import DrainGpus, SubmitJobs
+from gputui.domain.action import DrainGpus
 from gputui.domain.cause import cause_of_exit
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import GputuiError, RuntimeFault
@@ -44,6 +44,7 @@ from gputui.domain.settings import (
     TracesSettings,
 )
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.files.logs import log_path
 from gputui.ports import JobStore, Runtime
 from gputui.ports.actions import Performer

@@ -21,9 +21,9 @@ from gputui.cli.submit import (
     tell,
     with_elements,
 )
-from gputui.domain.action import SubmitJobs
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Interactive, Submission
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.files.console_marks import AttachWait
 from gputui.request import submitter
 from gputui.request.submitter import SubmitCommand, Tidied

@@ -15,11 +15,11 @@ from gputui import bootstrap
 from gputui.cli import completing
 from gputui.cli.main import print_done
 from gputui.cli.session import Session, pass_session
-from gputui.domain.action import SubmitJobs
 from gputui.domain.cluster import array_of, is_element
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.kept_data import id_ranges
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, local_time
 from gputui.request import submitter

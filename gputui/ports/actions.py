@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gputui.domain.action import Action, Done
+    from gputui.domain.action import Action
+    from gputui.domain.submit_action import Done
 
 
 class ActionChange(Protocol):

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from gputui.domain.action import (
     Action,
     AddRecurring,
-    Done,
     DrainGpus,
     Pause,
     PlaceJobs,
@@ -25,7 +24,6 @@ from gputui.domain.action import (
     ResumeGpus,
     SetStanding,
     SetTenant,
-    SubmitJobs,
     Unpause,
     Unreserve,
 )
@@ -37,6 +35,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.servers import own_id, parse_ssh_address, server_of
 from gputui.domain.settings import ServerSettings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
 from gputui.ports.backend import About, Entry
 from gputui.servers.connection import ServerConnection, command_of

@@ -15,11 +15,12 @@ import msgspec
 from msgspec import Raw
 
 from gputui import __version__
-from gputui.domain.action import Action, Done
+from gputui.domain.action import Action
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.submit_action import Done
 from gputui.ports import LiveLogStream, LogStream
 from gputui.ports.actions import ActionChange
 from gputui.ports.backend import Backend

@@ -21,7 +21,6 @@ from gputui.domain.action import (
     Edit,
     EditJobs,
     Hold,
-    Ids,
     Pause,
     PauseRecurring,
     Release,
@@ -32,7 +31,6 @@ from gputui.domain.action import (
     ResumeRecurring,
     SetPriority,
     Signal,
-    SubmitJobs,
     Suspend,
     Top,
     Unpause,
@@ -49,6 +47,7 @@ from gputui.domain.servers import own_id, without_server
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import Ids, SubmitJobs
 from gputui.ports.backend import Attach, Backend, DirectBackend
 from tests.cluster.talk import Talk
 from tests.needs import need

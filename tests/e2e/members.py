@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from gputui.bootstrap import clock
-from gputui.domain.action import SubmitJobs
 from gputui.domain.audit import Actor
 from gputui.domain.cause import CauseCode
 from gputui.domain.job import Job
 from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.files.leadership import current_leader
 from gputui.runtime.process import wrapper

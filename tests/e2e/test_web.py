@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from gputui.domain.action import SubmitJobs
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import StoreSettings
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.files.leadership import current_leader
 from gputui.store import TinyJobStore

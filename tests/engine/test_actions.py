@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.domain.action import (
-    Cancel,
-    DrainGpus,
-    Hold,
-    Pause,
-    PlaceJobs,
-    Requeue,
-    ResumeGpus,
-    SetPriority,
-    SubmitJobs,
-    Unpause,
-)
+from gputui.domain.action import Cancel, DrainGpus, Hold, Pause, PlaceJobs, Requeue, ResumeGpus, SetPriority, Unpause
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import find_gpu
 from gputui.domain.job import Placed, Placing
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from tests.engine.world import World
 from tests.factories import ACTOR, spec, uuid
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import SubmitJobs
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import RunAs
 from gputui.domain.errors import InputError, InputErrors, RuntimeFault, WarrantError
 from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.ports import JobStore

@@ -20,7 +20,6 @@ from gputui.domain.action import (
     Requeue,
     SetPriority,
     SetTenant,
-    SubmitJobs,
     Top,
 )
 from gputui.domain.audit import Actor
@@ -31,6 +30,7 @@ from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
 from gputui.domain.snapshot import effective_policy
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from tests.factories import ACTOR, FakeClock, job, spec

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import AddRecurring, Edit, EditJobs, SubmitJobs
+from gputui.domain.action import AddRecurring, Edit, EditJobs
 from gputui.domain.audit import Actor
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Leader
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files.leadership import LOCK_FILE, Leadership

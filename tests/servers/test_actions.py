@@ -27,7 +27,6 @@ from gputui.domain.action import (
     ResumeRecurring,
     SetPriority,
     Signal,
-    SubmitJobs,
     Suspend,
     Top,
     Unpause,
@@ -41,6 +40,7 @@ from gputui.domain.servers import server_of
 from gputui.domain.settings import ServerSettings, Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.servers.backend import RemoteBackend
 from tests.factories import NOW, gpu, spec
 from tests.servers.connections import Connections

@@ -13,13 +13,14 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from gputui.domain.action import Cancel, Edit, EditJobs, Hold, SubmitJobs
+from gputui.domain.action import Cancel, Edit, EditJobs, Hold
 from gputui.domain.cluster import Caps
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.telemetry_series import Measured
 from gputui.engine.actions.actions import Actions
 from gputui.ports import Channel, LogStream

@@ -20,7 +20,6 @@ from gputui.domain.action import (
     ReserveGpus,
     ResumeGpus,
     SetPriority,
-    SubmitJobs,
     Unpause,
     Unreserve,
 )
@@ -31,6 +30,7 @@ from gputui.domain.servers import own_id, server_of, shown_id
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.request.draft import asked
 from gputui.request.submitter import Submitter
 from tests.factories import NOW

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gputui.domain.action import SubmitJobs
 from gputui.domain.job import BootTime
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings
 from gputui.domain.snapshot import Leader
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.engine.process.host import Adapters, Host

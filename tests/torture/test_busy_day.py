@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.action import SubmitJobs
 from gputui.domain.audit import Actor
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.store import TinyJobStore
 from tests import leftovers

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gputui.domain.action import Done
 from gputui.domain.arrays import new_entries, numbered
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
@@ -20,6 +19,7 @@ from gputui.domain.policy.waits import has_failed
 from gputui.domain.settings import PolicySettings
 from gputui.domain.snapshot import Controls, effective_policy
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done
 from gputui.domain.units import plural
 from gputui.engine.actions.context import ActionContext, PriorityCaps
 from gputui.engine.actions.permissions import within_time_limits

@@ -15,10 +15,8 @@ from msgspec.structs import replace
 
 from gputui.domain import runs
 from gputui.domain.action import (
-    Done,
     Edit,
     EditJobs,
-    Ids,
     JobAction,
     PlaceJobs,
     Requeue,
@@ -34,6 +32,7 @@ from gputui.domain.job import Job, Placed
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.policy.waits import Dependencies, keep_wait
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done, Ids
 from gputui.domain.units import format_duration
 from gputui.engine.actions.admission import revouched, with_dependencies, within_limits
 from gputui.engine.actions.context import REPORT_EVERY, ActionContext, JobChange, PriorityCaps

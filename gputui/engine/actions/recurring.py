@@ -12,9 +12,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputui.domain.action import AddRecurring, Done, PauseRecurring, RemoveRecurring, ResumeRecurring
+from gputui.domain.action import AddRecurring, PauseRecurring, RemoveRecurring, ResumeRecurring
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.recurring import RecurringJob
+from gputui.domain.submit_action import Done
 from gputui.domain.units import quoted
 from gputui.engine.actions.admission import checked_spec
 from gputui.engine.actions.context import ActionContext, PriorityCaps

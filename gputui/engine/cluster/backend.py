@@ -12,10 +12,10 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
-from gputui.domain.action import Done, SubmitJobs
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.settings import Settings
+from gputui.domain.submit_action import Done, SubmitJobs
 
 if TYPE_CHECKING:
     from gputui.domain.action import Action

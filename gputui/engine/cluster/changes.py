@@ -14,12 +14,10 @@ from gputui.domain.action import (
     Action,
     AddRecurring,
     Cancel,
-    Done,
     DrainGpus,
     Edit,
     EditJobs,
     Hold,
-    Ids,
     JobAction,
     Release,
     Requeue,
@@ -38,6 +36,7 @@ from gputui.domain.gpu import Drain
 from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY, JobId
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done, Ids
 from gputui.domain.units import format_duration, plural
 from gputui.domain.verbs import VERBS
 

@@ -16,7 +16,6 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from gputui.config.options import present_directory
-from gputui.domain.action import SubmitJobs
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
@@ -24,6 +23,7 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.policy.gpus.placement import shortage
 from gputui.domain.servers import shown_id
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.units import listed
 from gputui.request import draft as drafts
 from gputui.request import pasted_line
