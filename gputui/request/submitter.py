@@ -71,7 +71,8 @@ def tidy(arguments: Sequence[str], options: Mapping[str, bool]) -> Tidied:
 
     `options` are those of the command, with whether each takes a value.
     """
-    reader = _Reader(options)
+    others = dict.fromkeys((*TAKEN, *REFUSED), True)
+    reader = _Reader({**others, **dict.fromkeys(WITHOUT_VALUE, False), **options}, options)
     place = 0
     while place < len(arguments) and (word := arguments[place]).startswith("-") and word not in {"-", "--"}:
         place += reader.take(arguments[place], arguments[place + 1 :])
@@ -87,14 +88,14 @@ def tidy(arguments: Sequence[str], options: Mapping[str, bool]) -> Tidied:
     return reader.found
 
 
-class _Reader:
+class _Reader(Struct):
     """Takes one option after the other."""
 
-    def __init__(self, options: Mapping[str, bool]) -> None:
-        others = dict.fromkeys((*TAKEN, *REFUSED), True)
-        self._options = {**others, **dict.fromkeys(WITHOUT_VALUE, False), **options}
-        self._own = options
-        self.found = Tidied()
+    _options: Mapping[str, bool]
+    """All options, with whether each takes a value."""
+    _own: Mapping[str, bool]
+    """Those of the command."""
+    found: Tidied = field(default_factory=Tidied)
 
     def take(self, word: str, rest: Sequence[str]) -> int:
         """Process the option and its value; return the number of words consumed."""

@@ -15,7 +15,7 @@ from gputui.domain.container import RunAs
 from gputui.domain.errors import InputError, StoreAccessError, StoreFormatError, WarrantError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec
-from gputui.store import TinyJobStore, tinydb_store, warrants
+from gputui.store import TinyJobStore, tinydb_store
 from tests.factories import ACTOR, NOW
 
 
@@ -37,7 +37,7 @@ def test_only_old_unused_warrants_are_removed(state: Path, monkeypatch: pytest.M
     store.submit([Job(0, kept, NOW)], actor=ACTOR)
     folder = state / "warrants" / str(os.geteuid())
     (folder / "notes.txt").touch()
-    then = time.time() - warrants.KEPT - 100
+    then = time.time() - tinydb_store.WARRANTS_KEPT - 100
     for name in (*(each.warrant.partition("/")[2] for each in (kept, old)), "notes.txt"):
         os.utime(folder / name, (then, then))
     store.maintain(NOW)

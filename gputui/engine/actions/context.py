@@ -56,20 +56,14 @@ class PriorityCaps:
     def __init__(self, context: ActionContext, controls: Controls) -> None:
         permissions, uid = context.permissions, context.actor.uid
         tenants = effective_policy(context.policy, controls).tenants
-        self._set = {tenant.name: tenant.max_priority for tenant in tenants}
         self._users = {tenant.name: tenant.users for tenant in tenants}
         self._permissions, self._uid = permissions, uid
         self._is_shared = permissions is not None and permissions.is_shared
-        self._is_free = self._is_shared and permissions is not None and permissions.is_operator(uid)
-
-    def most(self, tenant: str) -> int:
-        """Return the highest priority: in a shared queue any for operators, and 50 if none is set."""
-        if self._is_free:
-            return MAX_PRIORITY
-        most = self._set.get(tenant)
-        if most is None:
-            return NORMAL_PRIORITY if self._is_shared else MAX_PRIORITY
-        return most
+        is_free = self._is_shared and permissions is not None and permissions.is_operator(uid)
+        # in a shared queue any for operators, and 50 if none is set
+        self._usual = MAX_PRIORITY if is_free or not self._is_shared else NORMAL_PRIORITY
+        caps = {tenant.name: most for tenant in tenants if (most := tenant.max_priority) is not None}
+        self._most = {} if is_free else caps
 
     def check_new(self, spec: JobSpec) -> None:
         """Raise InputError for a job of another user's tenant, or with a higher priority than allowed."""
@@ -82,13 +76,13 @@ class PriorityCaps:
         ):
             text = f"only {', '.join(users)} and operators may submit for tenant {tenant}"
             raise InputError(text, where="--tenant", hint="leave it out: the job is then charged to you")
-        if spec.priority > (most := self.most(tenant)):
+        if spec.priority > (most := self._most.get(tenant, self._usual)):
             raise self._too_high(tenant, most, spec.priority, "--priority")
 
     def check(self, before: Job, after: Job) -> None:
         """Raise InputError if a job is raised to more than allowed, or put before all others."""
         tenant = after.spec.tenant
-        most = self.most(tenant)
+        most = self._most.get(tenant, self._usual)
         if after.priority > before.priority and after.priority > most:
             raise self._too_high(tenant, most, after.priority, "priority")
         if after.topped_at is not None and after.topped_at != before.topped_at and most < MAX_PRIORITY:
