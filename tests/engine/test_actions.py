@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
-from gputui.domain.action import Cancel, DrainGpus, Hold, Pause, PlaceJobs, Requeue, ResumeGpus, SetPriority, Unpause
+from gputui.domain.action import (
+    Cancel,
+    DrainGpus,
+    Hold,
+    Pause,
+    PlaceJobs,
+    Requeue,
+    ResumeGpus,
+    SetPriority,
+    Top,
+    Unpause,
+)
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import find_gpu
 from gputui.domain.job import Placed, Placing
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
+from gputui.engine.actions.actions import Actions
 from tests.engine.world import World
-from tests.factories import ACTOR, spec, uuid
+from tests.factories import ACTOR, FakeClock, spec, uuid
 
 
 def test_submit_gives_growing_ids_and_arrays_one_for_each_element(world: World) -> None:
@@ -51,6 +65,20 @@ def test_priority_is_set_moved_and_bounded(world: World) -> None:
     assert world.job(job_id).priority == 0
     with pytest.raises(InputError):
         world.actions.act(SetPriority((job_id,), 101))
+
+
+def test_of_jobs_that_are_put_on_top_together_the_last_is_first(world: World) -> None:
+    class GoingOn(FakeClock):
+        def now(self) -> datetime:
+            self.advance(1e-6)
+            return super().now()
+
+    world.submit(), world.submit()
+    Actions(world.store, GoingOn(world.clock.now()), ACTOR).act(Top((1, 2)))
+    first, second = world.job(1).topped_at, world.job(2).topped_at
+    assert first is not None
+    assert second is not None
+    assert first < second
 
 
 def test_a_running_job_cannot_be_held_nor_a_waiting_one_requeued(world: World) -> None:

@@ -107,7 +107,7 @@ def _changed(
             else:
                 if wish.may:
                     _check_owner(context, before, wish.may)
-                after = wish.apply(before, now, by)
+                after = wish.apply(before, context.clock.now(), by)  # of jobs put on top together the last is first
                 if isinstance(wish, Requeue) and not context.may_operate:
                     after = after.evolve(waited=())  # or members could divide a long job, each part with all waits
             if after != before:
