@@ -39,6 +39,14 @@ class Copy:
             text = text.replace(old, new, 1)
         source.write_text(text)
 
+    def write(self, place: str, name: str, text: str) -> None:
+        """Write the next file of the list, in a new folder that gets this name."""
+        assert place == self.untouched.pop(0)
+        source = self.directory / place.replace("NAME", name)
+        source.parent.mkdir()
+        (source.parent / "__init__.py").touch()
+        source.write_text(text)
+
     def run(self, *words: str) -> list[str]:
         """Run Python with these arguments once all files of the list are edited; return its pages."""
         assert not self.untouched
@@ -181,3 +189,63 @@ def test_a_verb_is_its_action_and_one_row(tmp_path: Path) -> None:
     assert "would sink: job 1" in foreseen
     assert '"priority": 0,' in queue
     assert "sunk job 1" in said
+
+
+RUNTIME = """
+from msgspec.structs import replace
+from gputui.runtime.process.runtime import ProcessRuntime
+
+class BareRuntime(ProcessRuntime):  # runs commands of images without their files
+    name = "bare"
+
+    def create(self, launch):
+        return super().create(replace(launch, spec=replace(launch.spec, image=None)))
+"""
+PLACES = """    if options.runtime == "bare":
+        from gputui.runtime.bare.runtime import BareRuntime
+
+        runtimes.append(BareRuntime(store_id, options.state, settings.runtime, bootstrap.clock()))
+    return tuple(runtimes)"""
+EXECS = """    if options.runtime == "bare":
+        found["bare"] = ProcessExec(store_id, options.state)
+    return found"""
+RUN_A_JOB = """
+import subprocess, sys, time
+from pathlib import Path
+from gputui.cli.main import run
+
+Path("alone.toml").write_text("[scheduler]\\nhost_jobs = false\\n")
+OPTIONS = ["--state", "state", "--config", "alone.toml", "--probe", "sim:2", "--runtime", "bare"]
+
+def shell(*words):
+    assert run([*OPTIONS, *words]) == 0, words
+    print(end="\\f", flush=True)
+
+serve = subprocess.Popen([sys.executable, "-m", "gputui", *OPTIONS, "serve"], stderr=subprocess.DEVNULL)
+try:
+    shell("submit", "--gpus", "1", "any/image", "sh", "-c", "echo it runs; while [ ! -e go ]; do sleep 0.02; done")
+    deadline = time.monotonic() + 30
+    while run([*OPTIONS, "logs", "1"]) != 0:  # it does not run yet
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    Path("go").touch()
+    shell("wait", "1")
+    shell("logs", "1")
+    shell("doctor")
+finally:
+    serve.terminate()
+    serve.wait()
+"""
+
+
+def test_a_runtime_is_its_folder_and_its_places(tmp_path: Path) -> None:
+    copy = Copy(tmp_path, "A runtime")
+    copy.write("gputui/runtime/NAME/runtime.py", "bare", RUNTIME)
+    copy.edit("gputui/domain/job_spec.py", ('"process": True', '"process": True, "bare": False'))
+    copy.edit("gputui/bootstrap/adapters.py", ("    return tuple(runtimes)", PLACES), ("    return found", EXECS))
+    submitted, ended, lines, checks, _ = copy.run("-c", RUN_A_JOB)
+    assert submitted.strip() == "1"
+    assert "Job 1 image" in ended
+    assert " completed in " in ended
+    assert lines.strip() == "it runs"
+    assert re.search(r"ok +bare ", checks)

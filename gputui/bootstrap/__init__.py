@@ -17,6 +17,7 @@ from gputui import __version__
 from gputui.config import Options
 from gputui.domain.audit import Actor
 from gputui.domain.errors import GputuiError, StoreError
+from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
 
 if TYPE_CHECKING:
@@ -85,10 +86,11 @@ def check_command(options: Options, name: str) -> None:
 
 
 def runtime_names(options: Options) -> tuple[str, ...]:
-    """Return what can run jobs: images need `docker`, jobs of the host `process`. A cluster's engine refuses itself."""
-    has_engine, in_cluster = options.runtime == "docker", options.in_cluster
-    has_processes = not has_engine or options.settings.scheduler.host_jobs
-    return ("docker",) * (has_engine or in_cluster) + ("process",) * (has_processes or in_cluster)
+    """Return the names of the runtimes that can run jobs here. A cluster's engine refuses what it cannot run itself."""
+    if options.in_cluster:
+        return tuple(RUNTIMES)
+    runs_host_jobs = RUNTIMES[options.runtime] or not options.settings.scheduler.host_jobs
+    return (options.runtime,) if runs_host_jobs else (options.runtime, "process")
 
 
 def may_schedule(options: Options, *, is_console: bool = False) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
-    from gputui.domain.job_spec import JobId
+    from gputui.domain.job_spec import JobId, JobSpec
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
@@ -196,10 +196,10 @@ def open_logs(options: Options, store: JobStore) -> Logs:
 
     runtimes: dict[str, Runtime] = {}
 
-    def find(name: str) -> Runtime | None:
+    def find(spec: JobSpec) -> Runtime | None:
         if not runtimes:
             runtimes.update({runtime.name: runtime for runtime in adapters.make_runtimes(options, store.store_id)})
-        return runtimes.get(name)
+        return runtimes.get(spec.runtime_in(runtimes))
 
     return Logs(store, options.state, find)
 

@@ -18,6 +18,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.config.options import typed_path
 from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain
 
 UNITS = "/etc/systemd/system"
@@ -111,7 +112,7 @@ def scheduler_command(options: Options) -> list[str]:
 
 
 def allows_host_jobs(options: Options) -> bool:
-    return options.runtime == "process" or options.settings.scheduler.host_jobs
+    return RUNTIMES[options.runtime] or options.settings.scheduler.host_jobs
 
 
 def _service(options: Options) -> str:

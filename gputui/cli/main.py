@@ -17,6 +17,7 @@ from gputui import __version__
 from gputui.cli.session import Session
 from gputui.config.options import ensure_home, present_directory
 from gputui.domain.errors import GputuiError, InputErrors
+from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def _server_names(ctx: click.Context, param: click.Parameter, incomplete: str) -
 @click.option("--state", metavar="DIR", help="State directory. [env: GPUTUI_STATE]")
 @click.option("--config", metavar="FILE", help="Settings file. [env: GPUTUI_CONFIG]")
 @click.option("--probe", metavar="nvml|sim:N[:MODEL]", help="Where readings of GPUs come from. [env: GPUTUI_PROBE]")
-@click.option("--runtime", metavar="docker|process", help="Runtime of the jobs. [env: GPUTUI_RUNTIME]")
+@click.option("--runtime", metavar="|".join(RUNTIMES), help="Runtime of the jobs. [env: GPUTUI_RUNTIME]")
 @click.option(
     "--on",
     "servers",

@@ -202,11 +202,12 @@ def with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
 
 def check_runtime(submission: Submission, runtimes: Collection[str]) -> None:
     """Raise InputError for a job that no runtime here can run."""
-    if submission.spec.is_host and "process" not in runtimes:
+    if submission.spec.runtime_in(runtimes):
+        return
+    if submission.spec.is_host:
         raise InputError("host jobs are switched off", where="--host", hint="the setting scheduler.host_jobs")
-    if not submission.spec.is_host and "docker" not in runtimes:
-        hint = "submit --host -- COMMAND..., or leave out --runtime process"
-        raise InputError("there is no engine here to run an image", where="IMAGE", hint=hint)
+    hint = "submit --host -- COMMAND..., or leave out --runtime process"
+    raise InputError("there is no engine here to run an image", where="IMAGE", hint=hint)
 
 
 def check_gpus(submissions: Iterable[Submission], backend: DirectBackend, where: str = "--gpus") -> None:

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from gputui.config.settings_file import load_merged, shown
 from gputui.domain.errors import InputError
+from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
 from gputui.domain.text import plain
 
 SITE_CONFIG = Path("/etc/gputui/config.toml")
 ROOT_STATE = Path("/var/lib/gputui")
-RUNTIMES = ("docker", "process")
 NO_HOME = Path("/")
 """Home of a user without one."""
 MAX_SIMULATED = 256
@@ -50,7 +50,7 @@ class Options(Struct, frozen=True):
     """The personal settings file: the named one or the default one; None: there is none."""
     probe: ProbeSpec = ProbeSpec()
     runtime: str = "docker"
-    """Name of the runtime: `docker` or `process`."""
+    """Name of the runtime."""
     settings: Settings = Settings()
     site: Path | None = None
     """The site's settings file, whose policy, store, runtime and hooks take precedence; None: there is none."""
@@ -105,7 +105,7 @@ def resolve(
     readings = parse_probe(source) if source else ProbeSpec()
     chosen = runtime or environ.get("GPUTUI_RUNTIME") or "docker"
     if chosen not in RUNTIMES:
-        raise InputError(f"{shown(chosen)} is not a runtime", where="--runtime", hint="docker or process")
+        raise InputError(f"{shown(chosen)} is not a runtime", where="--runtime", hint=" or ".join(RUNTIMES))
     return Options(
         state=directory,
         config=path,

@@ -154,7 +154,7 @@ class RuntimeStatus(Struct, frozen=True):
     """State of a runtime."""
 
     name: str
-    """Name of the runtime: `docker` or `process`."""
+    """Name of the runtime, as in `RUNTIMES`."""
     up: bool
     text: str
     """Description of the runtime; while it is down, the problem and its remedy."""

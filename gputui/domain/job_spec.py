@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -257,15 +258,18 @@ class JobSpec(Struct, frozen=True):
         """Return whether the job runs as a process on the host, without a container."""
         return self.image is None
 
-    @property
-    def runtime_name(self) -> str:
-        """Name of the runtime that runs the job."""
-        return runtime_name(is_host=self.is_host)
+    def runtime_in(self, present: Iterable[str]) -> str:
+        """Return the name of the runtime among these that runs the job; empty if none does."""
+        return runtime_in(present, is_host=self.is_host)
 
 
-def runtime_name(*, is_host: bool) -> str:
-    """Return the name of the runtime of host jobs, or of jobs with an image."""
-    return "process" if is_host else "docker"
+RUNTIMES: Mapping[str, bool] = {"docker": False, "process": True}
+"""Runtimes by name, each with whether it runs host jobs; the others run jobs with an image."""
+
+
+def runtime_in(present: Iterable[str], *, is_host: bool) -> str:
+    """Return the name of the runtime among these that runs host jobs, or jobs with an image; empty if none does."""
+    return next((name for name in present if RUNTIMES.get(name) is is_host), "")
 
 
 class Submission(Struct, frozen=True):

@@ -116,7 +116,7 @@ class Entrance:
 
     def _find(self, job: Job) -> JobExec:
         self._by_runtime = self._by_runtime or self._make()
-        found = self._by_runtime.get(job.spec.runtime_name)
+        found = self._by_runtime.get(job.spec.runtime_in(self._by_runtime))
         if found is None:
             raise GputuiError(
                 f"job {job.shown_id} runs in a container, and this console was started without a container engine"

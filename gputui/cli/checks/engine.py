@@ -26,7 +26,7 @@ from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.engine_service import SYSTEM, EngineService, by_hand, service_at, systemd
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Gpu
-from gputui.domain.job_spec import GpuRequest
+from gputui.domain.job_spec import RUNTIMES, GpuRequest
 from gputui.domain.policy.gpus.engine import engine_support
 
 HOOK = "nvidia-container-runtime-hook"
@@ -105,14 +105,14 @@ def of_runtime(status: RuntimeStatus, has_gpus: bool = False, service: EngineSer
 
 
 def _down(status: RuntimeStatus, has_gpus: bool) -> DoctorCheck:
-    if status.name != "docker":
+    if RUNTIMES.get(status.name):
         return fail(status.name, status.text, "No host job can start.", "")
     hint = f"{status.hint}\ndocker info    # with the same DOCKER_HOST and docker context".lstrip()
     if has_gpus:
         hint += "\nwithout Docker, jobs run as host processes: gputui --runtime process serve\n"
         hint += "gputui --runtime process submit --host --gpus 1 -- COMMAND    # or: export GPUTUI_RUNTIME=process"
     why = "No job with an image can start, and GPUs that containers use are unknown."
-    return fail("docker", status.text.removesuffix(f" ({status.hint})"), why, hint)
+    return fail(status.name, status.text.removesuffix(f" ({status.hint})"), why, hint)
 
 
 def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> DoctorCheck | None:

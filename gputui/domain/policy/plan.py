@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, Placement
-from gputui.domain.job_spec import JobId, runtime_name
+from gputui.domain.job_spec import JobId, runtime_in
 from gputui.domain.policy.decide import Outcome, decide
 from gputui.domain.policy.forecast import Reach, expected_runs
 from gputui.domain.policy.gpus.engine import EngineSupport, engine_support
@@ -53,14 +53,15 @@ class GateContext(Struct, dict=True):
     @cached_property
     def support(self) -> EngineSupport:
         """Ability of the container engine to give GPUs to containers."""
-        docker = self.runtimes.get("docker")
+        engine = self.runtimes.get(runtime_in(self.runtimes, is_host=False))
         present = [view.gpu for view in self.snapshot.gpus if view.health.code is not HealthCode.LOST]
-        return engine_support(docker.gpus if docker else None, present)
+        return engine_support(engine.gpus if engine else None, present)
 
     @cached_property
     def gates(self) -> tuple[Gate, ...]:
         """Gates that can refuse any job now."""
-        all_up = all(name in self.runtimes and self.runtimes[name].up for name in ("docker", "process"))
+        up = [name for name, status in self.runtimes.items() if status.up]
+        all_up = all(runtime_in(up, is_host=each) for each in (False, True))
         runs_all = all_up and self.member is None and self.support.is_full
         idle = {
             gate for gate, is_idle in ((_paused, not self.snapshot.controls.paused), (_runtime, runs_all)) if is_idle
@@ -182,7 +183,7 @@ def _anothers(job: Job, situation: GateContext) -> Reason | None:
 
 
 def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
-    status = situation.runtimes.get(runtime_name(is_host=is_host))
+    status = situation.runtimes.get(runtime_in(situation.runtimes, is_host=is_host))
     if not situation.runtimes and situation.snapshot.leader is None:
         return Reason(PendingReason.NODE_UNKNOWN, "no scheduler is running: start `gputui` or `gputui serve`")
     if (leader := situation.snapshot.leader) is not None and leader.silent_for:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Attempt, Job
-from gputui.domain.job_spec import CLASSES, JobId, whole_class
+from gputui.domain.job_spec import CLASSES, RUNTIMES, JobId, whole_class
 from gputui.domain.policy.cluster_state import ClusterState, release_gpus
 from gputui.domain.policy.decide import BackfillReservation, QueueHead, decide, gpus_kept_for_others
 from gputui.domain.policy.gpus.placement import SETTLING, SOON, GpuIndex, choose, gpu_masks
@@ -185,7 +185,7 @@ HOUR = timedelta(hours=1)
 
 def find_victims(snapshot: Snapshot, settings: PolicySettings, gpus: GpuIndex, now: datetime) -> Victims:
     """Return the jobs that may be preempted now, at a site that has preemption on."""
-    up = {status.name for node in snapshot.nodes for status in node.runtimes if status.up}
+    up = {RUNTIMES.get(status.name) for node in snapshot.nodes for status in node.runtimes if status.up}
     candidates: list[Candidate] = []
     lately = 0
     holders: Counter[str] = Counter()
@@ -195,7 +195,7 @@ def find_victims(snapshot: Snapshot, settings: PolicySettings, gpus: GpuIndex, n
         holders.update(job.gpus)
         attempt = job.attempts[-1]
         lately += sum(each.preempted_at is not None and each.preempted_at > now - HOUR for each in job.attempts)
-        if job.spec.runtime_name in up and is_candidate(job, settings, now):
+        if job.spec.is_host in up and is_candidate(job, settings, now):
             candidates.append(Candidate(-job.id, whole_class(job.priority), lost_work(attempt, now)))
     return Victims(
         grace=settings.preemption_grace.total_seconds(),

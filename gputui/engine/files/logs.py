@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gputui.domain.errors import NotFoundError, RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import Attempt, Job
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.text import tail_start
 from gputui.engine.files.file_modes import is_shared
 from gputui.ports import JobStore, LogStream, Runtime
@@ -27,7 +27,7 @@ def log_path(job_id: JobId, attempt: int) -> str:
 class Logs:
     """Opens the output of any attempt, running or ended."""
 
-    def __init__(self, store: JobStore, directory: Path, runtime: Callable[[str], Runtime | None]) -> None:
+    def __init__(self, store: JobStore, directory: Path, runtime: Callable[[JobSpec], Runtime | None]) -> None:
         self._store = store
         self._directory = directory
         self._runtime = runtime
@@ -51,7 +51,7 @@ class Logs:
         path = self._directory / log_path(job_id, chosen.number)
         if path.exists():
             return FileLog(path, tail)
-        runtime = self._runtime(job.spec.runtime_name)
+        runtime = self._runtime(job.spec)
         if runtime is None or chosen.container_id is None:
             raise NotFoundError(f"attempt {chosen.number} of job {job.shown_id} has no output")
         try:

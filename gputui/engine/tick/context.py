@@ -76,7 +76,7 @@ class TickContext:
 
     def observer_of(self, job: Job) -> Observer | None:
         """Return the observer of the job's runtime; None if this scheduler has no such runtime."""
-        return self.observers.get(job.spec.runtime_name)
+        return self.observers.get(job.spec.runtime_in(self.observers))
 
     def is_answered(self, job: Job) -> bool:
         """Return whether the job's runtime answered its last call: requests that fail are not repeated before that."""

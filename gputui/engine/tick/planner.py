@@ -16,7 +16,7 @@ from gputui.domain.errors import StoreError
 from gputui.domain.gpu import GpuState, GpuView, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import RUNTIMES, JobId
 from gputui.domain.policy.gpus.availability import Evidence, gpu_views
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.queue_order import OrderCache
@@ -295,7 +295,7 @@ def _sessions(observations: Iterable[Observation]) -> dict[int, JobId]:
     return {
         record.pid: record.job_id
         for seen in observations
-        if seen.status.name == "process"
+        if RUNTIMES.get(seen.status.name)
         for record in seen.records or ()
         if record.pid is not None
     }

@@ -51,7 +51,7 @@ class Reaper:
             seen = observer.latest
             if seen.records is None:
                 continue
-            mine = [job for job in context.queue.active if job.spec.runtime_name == name]
+            mine = [job for job in context.queue.active if job.spec.runtime_in(context.observers) == name]
             listing = reconcile.Listing(
                 seen.records, seen.begun, context.workers.is_busy, context.workers.last_worked_on
             )

@@ -37,7 +37,9 @@ def begin_starts(context: TickContext, planned: Iterable[Placement], now: dateti
     """Claim GPUs for the planned starts whose image is present, and start them; return the claimed jobs."""
     claims = _claim(context, [start for start in planned if has_image(context, start.job_id)], now)
     for job in claims:
-        context.workers.start(context.observers[job.spec.runtime_name].runtime, latest_launch(context, job))
+        context.workers.start(
+            context.observers[job.spec.runtime_in(context.observers)].runtime, latest_launch(context, job)
+        )
     if claims:
         context.refresh()
     return claims
@@ -60,7 +62,7 @@ def held_up(context: TickContext, now: datetime) -> dict[JobId, str]:
 
 def latest_launch(context: TickContext, job: Job) -> Launch:
     """Return the launch of the job's latest attempt."""
-    attempt, engine = job.attempts[-1], context.observers[job.spec.runtime_name].latest.status.gpus
+    attempt, engine = job.attempts[-1], context.observers[job.spec.runtime_in(context.observers)].latest.status.gpus
     names = cdi_names(engine, present_gpus(context.probe.latest()), attempt.gpus) if engine else ()
     return launch_of(context.store.store_id, job, attempt, names)
 
@@ -73,7 +75,7 @@ def _claim(context: TickContext, starts: list[Placement], now: datetime) -> list
     with context.store.transaction() as transaction:
         for start in starts:
             job = transaction.get(start.job_id)
-            records = context.observers[job.spec.runtime_name].latest.records or ()
+            records = context.observers[job.spec.runtime_in(context.observers)].latest.records or ()
             if reconcile.runs_already(job, records):
                 continue
             if job.state is JobState.PENDING and not job.held and not job.cancel_requested:
@@ -89,7 +91,7 @@ def has_image(context: TickContext, job_id: JobId) -> bool:
     if pull == "never":  # an engine without the image says so when the container is created
         return True
     always = job.next_attempt if pull == "always" else None
-    runtime = context.observers[job.spec.runtime_name].runtime
+    runtime = context.observers[job.spec.runtime_in(context.observers)].runtime
     return context.workers.pulls.is_here(runtime, job.id, job.spec.image, always)
 
 

@@ -56,7 +56,7 @@ class TelemetryRecorder:
             measurement = self._tallies.of(key, attempt, attempt.container_id or "", second)
             self._count(key, measurement, job, reading)
             if _is_due(measurement, second):
-                due.setdefault(job.spec.runtime_name, []).append((key, measurement.container_id))
+                due.setdefault(job.spec.runtime_in(observers), []).append((key, measurement.container_id))
             self._tallies.save_if_due(key, second)
         for name, containers in due.items():
             if name in observers:

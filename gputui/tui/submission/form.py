@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job_spec import Inherited, JobSpec, Submission
+from gputui.domain.job_spec import Inherited, JobSpec, Submission, runtime_in
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
@@ -154,7 +154,7 @@ def draft_submission(draft: Draft, origin: Origin, now: datetime) -> Submission:
 
 def within(asked: Submission, origin: Origin) -> Submission:
     """Return the submission; raises InputError, whose `where` is the field, if it cannot run here."""
-    is_processes_only = bool(origin.runtimes) and "docker" not in origin.runtimes
+    is_processes_only = bool(origin.runtimes) and not runtime_in(origin.runtimes, is_host=False)
     if asked.spec.is_host and not origin.scheduler.host_jobs and not is_processes_only:
         raise InputError("host jobs are switched off here", where="image", hint="name an image")
     if not asked.spec.is_host and is_processes_only:
