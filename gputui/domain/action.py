@@ -278,11 +278,15 @@ class SetPriority(_JobAction, frozen=True, tag="priority"):
     value: int
     relative: bool = False
 
+    def check(self) -> None:
+        """Raise InputError for a priority that is out of range."""
+        if not (self.relative or 0 <= self.value <= MAX_PRIORITY):
+            raise InputError(f"{self.value} is out of range", where="priority", hint=f"0 to {MAX_PRIORITY}")
+
     def apply(self, job: Job, now: datetime, by: str) -> Job:
         """Return the job with that priority; raises InputError for one that is out of range."""
         del now
-        if not (self.relative or 0 <= self.value <= MAX_PRIORITY):
-            raise InputError(f"{self.value} is out of range", where="priority", hint=f"0 to {MAX_PRIORITY}")
+        self.check()
         return _ranked(job, job.prioritised(self.value, relative=self.relative), by)
 
 

@@ -134,6 +134,7 @@ def _check_priority(queue: EngineQueue, action: SetPriority) -> None:
         after = _after(action, before)
         if after != before:
             queue.cluster.caps.need(Capability.RAISE_PRIORITY if after > before else Capability.LOWER_PRIORITY)
+    action.check()
 
 
 def _after(action: SetPriority, before: int) -> int:
