@@ -223,12 +223,15 @@ def shell(*words):
 
 serve = subprocess.Popen([sys.executable, "-m", "gputui", *OPTIONS, "serve"], stderr=subprocess.DEVNULL)
 try:
-    shell("submit", "--gpus", "1", "any/image", "sh", "-c", "echo it runs; while [ ! -e go ]; do sleep 0.02; done")
+    gate = Path("go").absolute()  # jobs begin in the home of their user
+    script = f"echo it runs; while [ ! -e {gate} ]; do sleep 0.02; done"
+    shell("submit", "--gpus", "1", "any/image", "sh", "-c", script)
     deadline = time.monotonic() + 30
-    while run([*OPTIONS, "logs", "1"]) != 0:  # it does not run yet
+    while run([*OPTIONS, "exec", "1", "sh", "-c", "echo inside: $CUDA_VISIBLE_DEVICES"]) != 0:  # it does not run yet
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    Path("go").touch()
+    print(end="\\f", flush=True)
+    gate.touch()
     shell("wait", "1")
     shell("logs", "1")
     shell("doctor")
@@ -243,8 +246,9 @@ def test_a_runtime_is_its_folder_and_its_places(tmp_path: Path) -> None:
     copy.write("gputui/runtime/NAME/runtime.py", "bare", RUNTIME)
     copy.edit("gputui/domain/job_spec.py", ('"process": True', '"process": True, "bare": False'))
     copy.edit("gputui/bootstrap/adapters.py", ("    return tuple(runtimes)", PLACES), ("    return found", EXECS))
-    submitted, ended, lines, checks, _ = copy.run("-c", RUN_A_JOB)
+    submitted, entered, ended, lines, checks, _ = copy.run("-c", RUN_A_JOB)
     assert submitted.strip() == "1"
+    assert entered.startswith("inside: GPU-")
     assert "Job 1 image" in ended
     assert " completed in " in ended
     assert lines.strip() == "it runs"
