@@ -22,7 +22,7 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
-from gputui.store.lock import StoreLock
+from gputui.store.files import StoreLock
 
 SIZES = (1_000, 150_000)
 NOW = datetime(2026, 3, 30, 12, tzinfo=UTC)

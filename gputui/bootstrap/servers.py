@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from gputui import bootstrap
 from gputui.config.settings_file import check_server_name
 from gputui.domain.errors import InputError
-from gputui.domain.servers import MOST, parse_ssh_address
+from gputui.domain.job_spec import MOST_SERVERS
 from gputui.domain.settings import ServerSettings, Settings
+from gputui.domain.ssh_address import parse_ssh_address
 
 if TYPE_CHECKING:
     from gputui.engine.feed import Feed
@@ -45,8 +46,8 @@ def chosen_servers(wanted: Sequence[str], settings: Settings) -> tuple[ServerSet
     if twice := next((name for name in names if names.count(name) > 1), ""):
         hint = "give them different names by [[servers]] in the settings"
         raise InputError(f"two servers would be called {twice}", where="--on", hint=hint)
-    if len(found) > MOST:
-        raise InputError(f"at most {MOST} servers", where="--on")
+    if len(found) > MOST_SERVERS:
+        raise InputError(f"at most {MOST_SERVERS} servers", where="--on")
     return tuple(found)
 
 

@@ -131,7 +131,7 @@ def _argv(server: ServerSettings, words: Sequence[str], *, is_tty: bool) -> list
 def _fault(server: ServerSettings, code: int) -> str:
     """Return why the command did not run there; empty if it did."""
     if server.address and code == _SSH_FAILED:
-        from gputui.domain.servers import parse_ssh_address
+        from gputui.domain.ssh_address import parse_ssh_address
 
         return f"`{parse_ssh_address(server.address, server.name).command}` must work without a question"
     if server.address and code == _NOT_FOUND:

@@ -452,7 +452,7 @@ def _check_servers(rows: object, where: str) -> None:
         if names.count(name) > 1:
             raise InputError(f"{shown(str(name))} is there twice", where=f"{where}.name")
         if address := row.get("address"):
-            from gputui.domain.servers import parse_ssh_address  # for consoles over several servers
+            from gputui.domain.ssh_address import parse_ssh_address  # for consoles over several servers
 
             parse_ssh_address(str(address), f"{where}.address")
 

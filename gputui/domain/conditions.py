@@ -28,6 +28,7 @@ from gputui.domain.gpu import (
 from gputui.domain.gpu_faults import LOST, NOT_READ, SICK, fault_of
 from gputui.domain.idle_gpus import IdleUse, idle_uses, idle_words
 from gputui.domain.job import Job
+from gputui.domain.job_spec import shown_id
 from gputui.domain.notices import (
     DISK_FULL,
     DISK_LOW,
@@ -45,7 +46,6 @@ from gputui.domain.notices import (
     slowed_kind,
     standing,
 )
-from gputui.domain.servers import shown_id
 from gputui.domain.snapshot import EMPTY, Node, Notice, Snapshot
 from gputui.domain.steady import Steady
 from gputui.domain.text import plain

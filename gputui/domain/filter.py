@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, Job, element_spec
-from gputui.domain.job_spec import JobId
-from gputui.domain.servers import server_of, shown_id
+from gputui.domain.job_spec import JobId, server_of, shown_id
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import plain
 from gputui.domain.units import parse_duration

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import GpuSample, GpuState, GpuView, Holder, index_of, index_ranges
 from gputui.domain.job import BootTime, Job
-from gputui.domain.job_spec import JobId
-from gputui.domain.servers import shown_id
+from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
 from gputui.domain.cause import Cause, with_error
-from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobId, JobSpec, PublishedPort, Submission
+from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobId, JobSpec, PublishedPort, Submission, shown_id
 from gputui.domain.runs import Run, Spans
-from gputui.domain.servers import shown_id
 from gputui.domain.state import JobState, check_transition
 from gputui.domain.telemetry import AttemptTelemetry, Efficiency
 

@@ -14,8 +14,7 @@ from msgspec import Struct, field
 
 from gputui.domain.filter import gpu_count_of
 from gputui.domain.job import Job
-from gputui.domain.job_spec import GpuRequest, JobId
-from gputui.domain.servers import server_of, without_server
+from gputui.domain.job_spec import GpuRequest, JobId, server_of, without_server
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import UNKNOWN, format_duration, format_limit, minute

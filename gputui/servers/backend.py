@@ -31,10 +31,10 @@ from gputui.domain.cluster import Capability, Caps
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.errors import CapabilityError, GputuiError, InputError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
-from gputui.domain.servers import own_id, parse_ssh_address, server_of
+from gputui.domain.job_spec import JobId, own_id, server_of
 from gputui.domain.settings import ServerSettings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
 from gputui.ports.backend import About, Entry

@@ -26,9 +26,9 @@ from gputui import __version__
 from gputui.domain.action import Action
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError
-from gputui.domain.servers import parse_ssh_address
 from gputui.domain.settings import ServerSettings, Settings
 from gputui.domain.snapshot import CONNECTING, EMPTY, ServerView, Snapshot
+from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.text import plain
 from gputui.servers.merging import IdMapper
 from gputui.servers.protocol import (

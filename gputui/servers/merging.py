@@ -15,10 +15,9 @@ from msgspec.structs import replace
 from gputui.domain.action import Action, Edit, PlaceJobs, Unreserve
 from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeStatus
 from gputui.domain.job import Job, Placed, Placing
-from gputui.domain.job_spec import JobId, JobSpec, Submission
+from gputui.domain.job_spec import JobId, JobSpec, Submission, own_id, shared_id
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
-from gputui.domain.servers import own_id, shared_id
 from gputui.domain.snapshot import Controls, Node, Notice, ServerView, Snapshot
 
 V = TypeVar("V")

@@ -33,9 +33,8 @@ from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreError, StoreFormatError
 from gputui.domain.kept_data import Finding
 from gputui.domain.settings import StoreSettings
-from gputui.store.files import MARKER, QUEUE, open_directory, open_file, os_errors, sync_directory
+from gputui.store.files import MARKER, QUEUE, StoreLock, open_directory, open_file, os_errors, sync_directory
 from gputui.store.history import line_paths
-from gputui.store.lock import StoreLock
 from gputui.store.queue_files import lock_path, read_meta
 from gputui.store.replica import LoadedQueue, Replica
 

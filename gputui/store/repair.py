@@ -43,6 +43,7 @@ from gputui.store.codec import (
 from gputui.store.files import (
     QUEUE,
     FileAccess,
+    StoreLock,
     keep_ranges,
     open_directory,
     open_file,
@@ -53,7 +54,6 @@ from gputui.store.files import (
     write_whole,
 )
 from gputui.store.history import AuditFiles, HistoryFiles, KeyedEntry, entry_of, job_of, line_paths
-from gputui.store.lock import StoreLock
 from gputui.store.queue_files import (
     SCHEMA,
     JournalEntry,

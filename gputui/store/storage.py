@@ -26,6 +26,7 @@ from gputui.store.codec import CONTROLS, JOBS, Document, caps_waiting
 from gputui.store.files import (
     FileAccess,
     FileStamp,
+    StoreLock,
     append,
     is_same_file,
     open_file,
@@ -34,7 +35,6 @@ from gputui.store.files import (
     sync_directory,
 )
 from gputui.store.history import AuditFiles
-from gputui.store.lock import StoreLock
 from gputui.store.queue_files import (
     META,
     SCHEMA,

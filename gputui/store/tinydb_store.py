@@ -50,9 +50,8 @@ from gputui.store.codec import (
     runs_in,
     without_ids,
 )
-from gputui.store.files import QUEUE, FileAccess, open_directory, os_errors
+from gputui.store.files import QUEUE, ChangeWatch, FileAccess, StoreLock, log_waiting, open_directory, os_errors
 from gputui.store.history import HistoryFiles, latest, submission_entries
-from gputui.store.lock import ChangeWatch, StoreLock, log_waiting
 from gputui.store.queue_files import JournalEntry, Meta, lock_path, new_store_id, read_meta
 from gputui.store.retention import Trimmer, ended_at, jobs_to_archive, month_of
 from gputui.store.storage import JournalDB, JournalStorage, begin_queue, check_not_orphaned

@@ -40,6 +40,7 @@ from gputui.store.codec import (
 from gputui.store.files import (
     QUEUE,
     FileAccess,
+    StoreLock,
     append_lines,
     check_file_system,
     open_directory,
@@ -47,7 +48,6 @@ from gputui.store.files import (
     sync_directory,
 )
 from gputui.store.history import AuditFiles, entry_of, job_line, job_of
-from gputui.store.lock import StoreLock
 from gputui.store.queue_files import SCHEMA, Meta, Tables, lock_path, parse_month
 from gputui.store.replica import LoadedQueue
 from gputui.store.storage import begin_queue

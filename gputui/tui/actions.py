@@ -11,9 +11,8 @@ from textual.message import Message
 
 from gputui.domain.action import Action, AddRecurring, EditJobs, PlaceJobs, ReserveGpus, SetPriority, Unreserve
 from gputui.domain.errors import GputuiError
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.notices import keyed
-from gputui.domain.servers import shown_id
 from gputui.domain.submit_action import Done, Ids, SubmitJobs
 from gputui.domain.text import plain
 from gputui.domain.verbs import verb_of

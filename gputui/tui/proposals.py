@@ -23,13 +23,12 @@ from gputui.domain.action import (
 from gputui.domain.arrays import count
 from gputui.domain.gpu import Gpu, GpuView
 from gputui.domain.job import Job, Placing
-from gputui.domain.job_spec import MAX_PRIORITY, JobId
+from gputui.domain.job_spec import MAX_PRIORITY, JobId, server_of, shown_id
 from gputui.domain.policy import reservations, whatif
 from gputui.domain.policy.reorder import Move
 from gputui.domain.policy.reservations import overlap_warnings
 from gputui.domain.policy.whatif import SnapshotChange
 from gputui.domain.runs import spans_of
-from gputui.domain.servers import server_of, shown_id
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState

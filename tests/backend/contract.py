@@ -41,9 +41,8 @@ from gputui.domain.cluster import Capability
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import CapabilityError, GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import Interactive, JobId, JobSpec, Submission
+from gputui.domain.job_spec import Interactive, JobId, JobSpec, Submission, own_id, without_server
 from gputui.domain.recurring import Recurrence
-from gputui.domain.servers import own_id, without_server
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState

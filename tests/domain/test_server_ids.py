@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.domain.servers import MOST, own_id, server_of, shared_id, shown_id, without_server
+from gputui.domain.job_spec import MOST_SERVERS, own_id, server_of, shared_id, shown_id, without_server
 from tests.factories import array, job
 
 
 @pytest.mark.parametrize("name", ["gpu1", "a", "a-long.name_of-24-letter"])
 @pytest.mark.parametrize("own", [1, 17, 2**50])
-@pytest.mark.parametrize("number", [1, MOST])
+@pytest.mark.parametrize("number", [1, MOST_SERVERS])
 def test_server_and_own_id_can_be_read_from_an_id(number: int, name: str, own: int) -> None:
     found = shared_id(number, name, own)
     assert (server_of(found), own_id(found), shown_id(found)) == (name, own, f"{name}:{own}")

@@ -34,9 +34,8 @@ from gputui.domain.action import (
 )
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job, Placed, Placing
-from gputui.domain.job_spec import Submission
+from gputui.domain.job_spec import Submission, server_of
 from gputui.domain.recurring import Recurrence
-from gputui.domain.servers import server_of
 from gputui.domain.settings import ServerSettings, Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState

@@ -8,7 +8,7 @@ import pytest
 
 from gputui.bootstrap.servers import chosen_servers, command_on, open_servers
 from gputui.domain.errors import InputError
-from gputui.domain.servers import MOST
+from gputui.domain.job_spec import MOST_SERVERS
 from gputui.domain.settings import ServerSettings, Settings
 
 LAB = ServerSettings("lab", "ssh://ann@lab.example.org:2222")
@@ -49,7 +49,11 @@ def test_a_server_called_all_is_that_server() -> None:
         (("big", "big"), SETTINGS, "two servers would be called big"),
         (("ssh://a.one", "ssh://a.two"), SETTINGS, "two servers would be called a"),
         (("ssh://big:0",), SETTINGS, "is not an ssh address"),
-        (tuple(f"ssh://gpu{number}" for number in range(MOST + 1)), SETTINGS, f"at most {MOST} servers"),
+        (
+            tuple(f"ssh://gpu{number}" for number in range(MOST_SERVERS + 1)),
+            SETTINGS,
+            f"at most {MOST_SERVERS} servers",
+        ),
     ],
 )
 def test_wrong_servers_are_refused(wanted: tuple[str, ...], settings: Settings, words: str) -> None:

@@ -26,7 +26,7 @@ from gputui.domain.action import (
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job, Placed, Placing
-from gputui.domain.servers import own_id, server_of, shown_id
+from gputui.domain.job_spec import own_id, server_of, shown_id
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState

@@ -20,8 +20,7 @@ from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, S
 from gputui.domain.job_spec import DEFAULT_BACKOFF, GpuRequest
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
-from gputui.store.files import access_for
-from gputui.store.lock import StoreLock
+from gputui.store.files import StoreLock, access_for
 from gputui.store.queue_files import JournalEntry, read_record
 from gputui.store.replica import Replica
 from gputui.store.storage import JournalDB

@@ -19,7 +19,7 @@ import pytest
 
 from gputui.domain.errors import StoreBusyError
 from gputui.domain.settings import StoreSettings
-from gputui.store import TinyJobStore, lock
+from gputui.store import TinyJobStore, files
 from tests.factories import ACTOR, NOW, job
 
 BRIEF = StoreSettings(lock_timeout=timedelta(seconds=0.1))
@@ -54,7 +54,7 @@ def test_a_writer_gives_up_and_names_the_holder(tiny: TinyJobStore, directory: P
 def test_a_long_wait_is_reported_and_ends_with_the_holder(
     tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "TELL_AFTER", 0.01)
+    monkeypatch.setattr(files, "TELL_AFTER", 0.01)
     told: list[str] = []
     has_told = threading.Event()
 
@@ -100,19 +100,19 @@ def test_a_holder_is_described_as_far_as_the_kernel_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: str | None, holder: str
 ) -> None:
     """Hidden where /proc is not mounted, of another container or of a network file system, or ended just now."""
-    monkeypatch.setattr(lock, "PROC", tmp_path)
+    monkeypatch.setattr(files, "PROC", tmp_path)
     (tmp_path / "4711").mkdir()
     (tmp_path / "4711" / "cmdline").write_text("rsync\0-a\0" + "x" * 99 + "\0")
     with (tmp_path / "queue.json.lock").open("w") as file:
         if locks is not None:
             (tmp_path / "locks").write_text(locks.format(inode=os.fstat(file.fileno()).st_ino))
-        assert lock.holder_of(file.fileno()) == holder
+        assert files.holder_of(file.fileno()) == holder
 
 
 def test_a_long_wait_is_logged_where_nobody_else_hears_of_it(
     tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lock, "TELL_AFTER", 0.0)
+    monkeypatch.setattr(files, "TELL_AFTER", 0.0)
     with (directory / "queue.json.lock").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with tiny.lock_timeout(0.001), pytest.raises(StoreBusyError):
@@ -136,8 +136,8 @@ def test_a_lock_on_a_file_that_was_replaced_keeps_no_writer_out(tiny: TinyJobSto
 def test_a_thread_with_a_short_timeout_does_not_wait_behind_a_patient_one(tiny: TinyJobStore, directory: Path) -> None:
     is_waiting = threading.Event()
     store = TinyJobStore(directory, StoreSettings(lock_timeout=timedelta(seconds=30)), lambda _: is_waiting.set())
-    patience = lock.TELL_AFTER
-    lock.TELL_AFTER = 0.0
+    patience = files.TELL_AFTER
+    files.TELL_AFTER = 0.0
     try:
         with held(directory):
             writer = threading.Thread(target=lambda: store.submit([job()], actor=ACTOR))
@@ -148,7 +148,7 @@ def test_a_thread_with_a_short_timeout_does_not_wait_behind_a_patient_one(tiny: 
                 store.submit([job()], actor=ACTOR)
             assert time.monotonic() - begun < 20
     finally:
-        lock.TELL_AFTER = patience
+        files.TELL_AFTER = patience
     writer.join(60)
     assert list(store.jobs()) == [1]
     store.close()

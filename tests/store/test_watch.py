@@ -11,7 +11,7 @@ import pytest
 
 from gputui.domain.snapshot import Controls
 from gputui.ports import StoreWatch
-from gputui.store import TinyJobStore, lock
+from gputui.store import TinyJobStore, files
 from tests.factories import ACTOR, job
 from tests.memory_store import MemoryJobStore
 
@@ -68,4 +68,4 @@ def test_without_kernel_notifications_there_is_no_watch(tiny: TinyJobStore) -> N
 
 def test_a_missing_file_is_not_watched(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"):
-        lock.ChangeWatch(tmp_path / "missing")
+        files.ChangeWatch(tmp_path / "missing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.domain.servers import server_of
+from gputui.domain.job_spec import server_of
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Choose
 from gputui.tui.screens.submit import Submit

@@ -17,8 +17,7 @@ from rich.style import Style
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
-from gputui.domain.servers import shown_id
+from gputui.domain.job_spec import JobId, shown_id
 from gputui.ports import LiveLogStream, LogStream
 from gputui.tui.log.buffer import FoundLines, LogRegion, PackedLines, pack_lines
 from gputui.tui.log.finder import MOST_HITS, Pattern, TooSlow

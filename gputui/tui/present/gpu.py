@@ -11,8 +11,8 @@ from gputui.domain.gpu import Drain, GpuProcess, GpuState, GpuView, Health, Heal
 from gputui.domain.gpu_faults import SICK
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
+from gputui.domain.job_spec import shown_id
 from gputui.domain.notices import INTRUDER
-from gputui.domain.servers import shown_id
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import UNKNOWN, format_duration, format_size
 from gputui.tui.present.cells import Cell, Span, cell, fitted, split_at_word, width_of

@@ -15,9 +15,8 @@ from gputui.domain.gpu import index_ranges
 from gputui.domain.gpu_faults import faulty_gpus
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, own_id, server_of
 from gputui.domain.queue_columns import QUEUE_COLUMNS, ColumnData, Tone, elapsed
-from gputui.domain.servers import own_id, server_of
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain

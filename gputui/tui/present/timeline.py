@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from gputui.domain.arrays import Entries, count
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.whatif import Bar, BarKind, KeptWindow, Timeline
-from gputui.domain.servers import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain, width

@@ -18,9 +18,8 @@ from gputui.domain.filter import EVERY_JOB, Filter, FilterSubject, parse_filter,
 from gputui.domain.gpu import GpuView
 from gputui.domain.idle_gpus import idle_jobs
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, own_id, without_server
 from gputui.domain.queue_columns import ColumnData
-from gputui.domain.servers import own_id, without_server
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import Reason
 from gputui.tui.present.cells import Cell

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import short_names
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.notices import keyed
 from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.recurring import RecurringJob
-from gputui.domain.servers import shown_id
 from gputui.domain.snapshot import WindowState, WindowView
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, minute, plural

@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 from gputui.config.options import present_directory, typed_path
 from gputui.domain.errors import InputError
-from gputui.domain.servers import shown_id
+from gputui.domain.job_spec import shown_id
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.clipboard import copy

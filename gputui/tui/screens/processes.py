@@ -13,8 +13,7 @@ from textual.binding import Binding
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
-from gputui.domain.servers import shown_id
+from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import UNKNOWN, format_duration, format_size, plural

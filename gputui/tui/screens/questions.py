@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from gputui.domain.job import Job, element_spec
-from gputui.domain.servers import shown_id
+from gputui.domain.job_spec import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
 from gputui.tui.commands.command import bindings

@@ -26,9 +26,8 @@ from gputui.domain.arrays import count
 from gputui.domain.errors import GputuiError
 from gputui.domain.filter import FilterSubject, searched_text
 from gputui.domain.job import Job, Placing
-from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.job_spec import JobId, Submission, server_of, shown_id
 from gputui.domain.recurring import Recurrence
-from gputui.domain.servers import server_of, shown_id
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import plural

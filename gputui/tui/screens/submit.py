@@ -19,9 +19,8 @@ from gputui.config.options import present_directory
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import Submission
+from gputui.domain.job_spec import Submission, shown_id
 from gputui.domain.policy.gpus.placement import shortage
-from gputui.domain.servers import shown_id
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.units import listed
