@@ -131,7 +131,7 @@ class Capability(StrEnum):
     EDIT = "edit"
     """Change a waiting job."""
     EXTEND = "extend"
-    """Change the time limit of a running job."""
+    """Change the time limit of a waiting or running job."""
     SIGNAL = "signal"
     SUSPEND = "suspend"
     PAUSE = "pause"

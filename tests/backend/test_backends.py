@@ -31,9 +31,6 @@ class TestLocal(BackendContract, ClosingContract, DirectContract):
         yield from closed(LocalHarness, tmp_path_factory)
 
 
-ASKS_LATE = "foresee takes every engine to change the time limit of a waiting job"
-
-
 class TestCluster(BackendContract, ClosingContract, DirectContract):
     differences: ClassVar = {
         "test_a_change_is_undone_once[top]": "a job at the head of a cluster's queue cannot be put back",
@@ -52,18 +49,12 @@ class TestCluster(BackendContract, ClosingContract, DirectContract):
 
 
 class TestClusterThatLacksAll(BackendContract, DirectContract):
-    differences: ClassVar = {
-        "test_what_is_foreseen_is_not_done[edit]": ASKS_LATE,
-    }
-
     @pytest.fixture(scope="class")
     def harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
         yield from closed(ClusterHarness, tmp_path_factory, NOTHING)
 
 
 class TestKubernetes(BackendContract, DirectContract):
-    differences: ClassVar = {"test_what_is_foreseen_is_not_done[edit]": ASKS_LATE}
-
     @staticmethod
     def waiting(harness: Harness, **changes: Any) -> Submission:
         spec = replace(harness.spec(), time_limit=2 * HOUR, gpus=GpuRequest(9, 9), **changes)

@@ -116,8 +116,7 @@ def _check_edit(queue: EngineQueue, action: EditJobs) -> None:
         if edit.spec["time_limit"] is None:
             what = f"{caps.engine} plans with time limits: each job has one"
             raise CapabilityError(what, hint="give it a longer one")
-        if any(queue.get(job_id).state.is_active for job_id in action.ids):
-            caps.need(Capability.EXTEND)
+        caps.need(Capability.EXTEND)
 
 
 def _set_priority(queue: EngineQueue, action: SetPriority) -> Done:
