@@ -79,9 +79,9 @@ class Backend(Performer, Protocol):
 
     `act` returns ids in the order in which the action names them, those of new jobs in the order of their submissions.
     It changes all jobs or none, except where an engine or several servers change one after the other; the error then
-    says what is done. What `act` has changed, `job` and `snapshots().read()` of the same backend show at once, or in
-    three seconds where a server or an engine has to tell it. Changes in `Done` are for `undo` of the same backend; an
-    action that is final has none.
+    says what is done. A job that the action does not suit is refused; engines leave it out of the ids. What `act` has
+    changed, `job` and `snapshots().read()` of the same backend show at once, or in three seconds where a server or an
+    engine has to tell it. Changes in `Done` are for `undo` of the same backend; an action that is final has none.
     """
 
     def about(self, server: str = "") -> About:

@@ -73,9 +73,9 @@ class Cluster(Protocol):
     def act(self, action: EngineAction) -> tuple[JobId, ...]:
         """Carry out an action on jobs or nodes, which are known to the engine; return the ids of the changed jobs.
 
-        A priority is 0 to 100, 50 being that of a job submitted without one, and never relative; `Top` puts jobs
-        before the user's others, or before all where the user may. Of an edit only the time limit, which is never
-        None, is the engine's.
+        Jobs that it does not suit are left out. A priority is 0 to 100, 50 being that of a job submitted without one,
+        and never relative; `Top` puts jobs before the user's others, or before all where the user may. Of an edit only
+        the time limit, which is never None, is the engine's.
         """
         ...
 

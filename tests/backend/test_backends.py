@@ -35,8 +35,6 @@ class TestCluster(BackendContract, ClosingContract, DirectContract):
     differences: ClassVar = {
         "test_a_change_is_undone_once[top]": "a job at the head of a cluster's queue cannot be put back",
         "test_what_was_changed_since_is_not_undone": "jobs that were alike are one change: none of them is undone",
-        "test_what_is_so_already_is_no_change": "the fake engine holds a held job again, and returns it",
-        "test_what_does_not_suit_a_waiting_job_is_refused": "the fake engine leaves out what does not suit a job",
     }
 
     @pytest.fixture(scope="class")

@@ -194,6 +194,8 @@ def _set(queue: EngineQueue, action: JobAction, name: str, after: object) -> Don
     """Have the cluster set a value of jobs; those whose values were alike are one change."""
     before = {job_id: queue.get(job_id) for job_id in action.ids}
     done = _call(queue, action)
+    if isinstance(action, Hold):  # some engines hold held jobs again; they check whose job it is
+        done = tuple(job_id for job_id in done if not _is_held_by_user(before.get(job_id)))
     alike: dict[Any, list[JobId]] = {}
     for job_id in done:
         value = _VALUES[name](before[job_id]) if job_id in before else None
@@ -204,6 +206,10 @@ def _set(queue: EngineQueue, action: JobAction, name: str, after: object) -> Don
         words = f"job {before[ids[0]].shown_id}" if len(ids) == 1 else plural(len(ids), "job")
         changes.append(EngineChange(words, *_back(name, tuple(ids), value), name, after))
     return Done(done, tuple(changes))
+
+
+def _is_held_by_user(job: Job | None) -> bool:
+    return job is not None and job.held and job.hold_reason is None
 
 
 def _back(name: str, ids: Ids, before: Any) -> tuple[str, JobAction]:
