@@ -21,6 +21,7 @@ from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
 
 if TYPE_CHECKING:
+    from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.job import BootTime
     from gputui.domain.snapshot import Snapshot
@@ -185,14 +186,16 @@ def open_backend(options: Options, waiting: Callable[[str], None] | None = None)
     return LocalBackend(options, waiting)
 
 
-def actions(store: JobStore, options: Options | None = None) -> ports.Performer:
-    """Return the actions of this process's user, within the settings of `options`."""
+def actions(
+    store: JobStore, options: Options | None = None, known_gpus: Callable[[], tuple[Gpu, ...]] = tuple
+) -> ports.Performer:
+    """Return the actions of this process's user, within the settings of `options`, on GPUs that are known."""
     from gputui.engine.actions.actions import Actions
     from gputui.engine.actions.permissions import UserPermissions
 
     settings = options.settings if options else Settings()
     permissions = UserPermissions(options.state, settings) if options else None
-    return Actions(store, clock(), actor(), settings.scheduler, settings.policy, permissions)
+    return Actions(store, clock(), actor(), settings.scheduler, settings.policy, permissions, known_gpus=known_gpus)
 
 
 def current_snapshot(options: Options, store: JobStore, *, planned: bool = True) -> Snapshot:

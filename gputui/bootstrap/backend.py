@@ -92,7 +92,8 @@ class LocalBackend:
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
     ) -> Done:
-        return bootstrap.actions(self.queue, self._options).act(action, server=server, on_progress=on_progress)
+        actions = bootstrap.actions(self.queue, self._options, self.known_gpus)
+        return actions.act(action, server=server, on_progress=on_progress)
 
     def foresee(self, action: Action, /) -> Done:
         return bootstrap.actions(self.queue, self._options).foresee(action)

@@ -20,8 +20,6 @@ def closed(make: Callable[..., Harness], factory: pytest.TempPathFactory, *more:
 
 
 class TestLocal(BackendContract, ClosingContract, DirectContract):
-    differences: ClassVar = {"test_an_unknown_gpu_is_not_drained": "the faces check names of GPUs, and actions do not"}
-
     @pytest.fixture(scope="class")
     def harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
         yield from closed(LocalHarness, tmp_path_factory)

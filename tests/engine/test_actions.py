@@ -26,7 +26,7 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from tests.engine.world import World
-from tests.factories import ACTOR, FakeClock, spec, uuid
+from tests.factories import ACTOR, FakeClock, gpu, spec, uuid
 
 
 def test_submit_gives_growing_ids_and_arrays_one_for_each_element(world: World) -> None:
@@ -101,6 +101,17 @@ def test_a_job_that_is_being_cancelled_can_neither_be_held_nor_moved(world: Worl
     with pytest.raises(GputuiError, match=f"job {job_id} is being cancelled"):
         world.actions.act(PlaceJobs((place,)))
     assert not world.job(job_id).held
+
+
+def test_a_gpu_that_the_scheduler_does_not_list_is_not_drained_unless_it_is_already(world: World) -> None:
+    world.actions.act(DrainGpus((uuid(7),), "fan"))  # no GPU is known
+    actions = Actions(world.store, world.clock, ACTOR, known_gpus=lambda: (gpu(0), gpu(1)))
+    with pytest.raises(NotFoundError, match=f"no GPU '{uuid(8)}'"):
+        actions.act(DrainGpus((uuid(0), uuid(8)), "fan"))
+    assert set(world.store.controls().drains) == {uuid(7)}
+    actions.act(DrainGpus((uuid(0), uuid(7)), "fan"))
+    actions.act(ResumeGpus((uuid(7), uuid(8))))  # the latter went with its drain
+    assert set(world.store.controls().drains) == {uuid(0)}
 
 
 def test_every_action_is_audited_with_user_time_and_values(world: World) -> None:

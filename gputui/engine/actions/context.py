@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.gpu import Drain
+from gputui.domain.gpu import Drain, Gpu
 from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobSpec
 from gputui.domain.settings import PolicySettings, SchedulerSettings
@@ -39,6 +39,8 @@ class ActionContext(Struct, eq=False):
     """The site's rules; None if everything is allowed."""
     on_progress: Progress | None = None
     """Called now and then with the number of finished jobs and the total; an exception undoes the action."""
+    known_gpus: Callable[[], tuple[Gpu, ...]] = tuple
+    """Returns the GPUs that the scheduler lists now; none if they are unknown."""
 
     @property
     def may_operate(self) -> bool:

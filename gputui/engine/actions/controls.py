@@ -51,6 +51,8 @@ def change_controls(context: ActionContext, action: ControlAction | _PolicyActio
                 after = replace(controls, standing=action.rule)
                 words = (_standing_word(context.policy, each) for each in (controls, after))
             case _:
+                if isinstance(action, DrainGpus):
+                    _check_known(context, action, controls)
                 after = action.apply(controls, context.clock.now(), context.actor.user)
                 words = ("paused: " + each.pause_reason if each.paused else "dispatching" for each in (controls, after))
         transaction.set_controls(after)
@@ -64,6 +66,14 @@ def change_controls(context: ActionContext, action: ControlAction | _PolicyActio
         context.audit(transaction, action.verb, "scheduler", *words)
         can_be_undone = isinstance(action, Pause | Unpause) and controls != after
     return Done(changes=(PauseChange(action.verb, controls, after),) if can_be_undone else ())
+
+
+def _check_known(context: ActionContext, action: DrainGpus, controls: Controls) -> None:
+    """Raise NotFoundError for a GPU that the scheduler does not list, unless it is drained already."""
+    known = {gpu.uuid for gpu in context.known_gpus()}
+    for uuid in action.uuids:
+        if known and uuid not in known and uuid not in controls.drains:
+            raise NotFoundError(f"no GPU {uuid!r}", hint="gputui gpus lists them")
 
 
 def _drain_words(drain: Drain | None) -> str:
