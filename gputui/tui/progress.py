@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
-from textual.app import App
 from textual.message import Message
 from textual.timer import Timer
 
@@ -22,6 +21,8 @@ from gputui.tui.present.graphs import bar, moving
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN
 
 if TYPE_CHECKING:
+    from textual.app import App
+
     from gputui.domain.policy.whatif import Timeline
 
 

@@ -100,6 +100,12 @@ def test_the_commands_called_most_load_nothing_slow(state: Path, arguments: list
     assert not modules_after(state, *arguments) & SLOW
 
 
+def test_top_loads_no_app(state: Path) -> None:
+    loaded = modules_after(state, "--probe", "sim:1", "--runtime", "process", "top", "-n", "1")
+    assert "textual" in loaded
+    assert "platformdirs" not in loaded  # textual.app loads it
+
+
 def test_the_commands_called_most_start_fast(tmp_path: Path) -> None:
     state = tmp_path / "state"
     store_waiting_jobs(state, 1000)
