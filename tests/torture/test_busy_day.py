@@ -23,6 +23,7 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
+from gputui.engine.files.leadership import current_leader
 from gputui.store import TinyJobStore
 from tests import leftovers
 from tests.e2e.site import RealClock
@@ -57,6 +58,9 @@ class Day:
     @contextmanager
     def served(self) -> Iterator[None]:
         with subprocess.Popen([*self.command, "serve"], env={**os.environ, **self.environ}) as serving:
+            while current_leader(self.state) is None:  # else a console would schedule
+                assert serving.poll() is None
+                time.sleep(0.05)
             yield
             serving.terminate()
         self.store.close()
