@@ -9,18 +9,20 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gputui.domain.job import Job
 from tests.e2e import witness
 from tests.e2e.site import Site, fresh_site
 from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
@@ -217,6 +219,16 @@ def test_nothing_is_lost_or_done_twice_while_everything_fails(soak: Soak, tortur
     print(f"\nseed {soak.seed}; {sum(soak.done.values())} faults: {dict(soak.done)}\n{figures}")
 
 
+def evidence(soak: Soak, shown: Mapping[int, Job], words: str) -> Iterator[str]:
+    """Yield the records and log lines of the jobs whose tags `STORE:JOB:ATTEMPT` are named; the disk is gone later."""
+    ids = {int(each) for each in re.findall(r":(\d+):\d+", words)}
+    yield f"seed {soak.seed}"
+    yield from (f"{shown[each]}" for each in ids)
+    about = re.compile(rf"job ({'|'.join(map(str, ids))})\b|scheduling|engine|dockerd")
+    for path in sorted(soak.site.state.glob("gputui.log*"), reverse=True):
+        yield from (line for line in path.read_text().splitlines() if about.search(line))
+
+
 def check(soak: Soak) -> str:
     """Compare what is told with what the jobs wrote down; return the figures."""
     store, lines = soak.site.store(), soak.site.runs()
@@ -240,7 +252,8 @@ def check(soak: Soak) -> str:
             wrong += judged(job, attempt, f"{prefix}:{attempt.number}", begun, ends, code, retries)
             causes[str(attempt.cause.code) if attempt.cause else "none"] += 1
     assert not wrong, "\n".join(wrong)
-    assert witness.overlaps([line for line in lines if ends.get(line.split()[0]) is not None]) == []
+    shared = witness.overlaps([line for line in lines if ends.get(line.split()[0]) is not None])
+    assert not shared, "\n".join((*shared, *evidence(soak, shown, " ".join(shared))))
     attempts = sum(len(shown[one].attempts) for one in soak.wanted)
     return (
         f"{len(soak.wanted)} jobs, {attempts} attempts, {len(begun)} begun, {len(ends)} ended; causes: {dict(causes)}"
