@@ -30,7 +30,7 @@ class Inside(Protocol):
 
 
 class FakeBackend:
-    """As much of a backend as a console uses."""
+    """Backend with what a console uses of it."""
 
     def __init__(
         self,

@@ -199,7 +199,10 @@ def actions(
 
 
 def current_snapshot(options: Options, store: JobStore, *, planned: bool = True) -> Snapshot:
-    """Return a snapshot from the store and the leader's last published readings. Starts nothing."""
+    """Return a snapshot from the store and the leader's last published readings; starts nothing.
+
+    Unless `planned`, one without GPUs has no plan.
+    """
     from gputui.engine.tick import snapshot_builder
 
     now = clock().now()

@@ -166,10 +166,8 @@ class LocalBackend:
         return tuple(view.gpu for node in live.nodes for view in node.gpus)
 
     def gpus(self, tell: Callable[[str], object]) -> Snapshot:
-        snapshot = bootstrap.current_snapshot(self._options, self.queue, planned=False)
-        if snapshot.gpus:  # else this process's reading takes its place, and a plan would be made for nothing
-            snapshot = self.read()
-        return self.with_gpus(snapshot, tell)
+        # without GPUs this process's reading takes its place, and a plan would be made for nothing
+        return self.with_gpus(bootstrap.current_snapshot(self._options, self.queue, planned=False), tell)
 
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
         if not snapshot.gpus:

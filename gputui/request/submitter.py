@@ -94,7 +94,7 @@ class _Reader(Struct):
     _options: Mapping[str, bool]
     """All options, with whether each takes a value."""
     _own: Mapping[str, bool]
-    """Those of the command."""
+    """Options of the command itself, with the same."""
     found: Tidied = field(default_factory=Tidied)
 
     def take(self, word: str, rest: Sequence[str]) -> int:

@@ -73,7 +73,7 @@ class Services(Struct, frozen=True, dict=True):
 
     @property
     def about(self) -> About:
-        """What is known of the queue, or of one server of several."""
+        """Description of the queue, or of one server of several."""
         return self.backend.about(self.server)
 
     @property

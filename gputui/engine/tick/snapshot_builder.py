@@ -94,7 +94,10 @@ def dependencies(store: JobStore, jobs: Mapping[JobId, Job]) -> Iterable[Job]:
 def follower_snapshot(
     store: JobStore, directory: Path, settings: Settings, now: datetime, *, planned: bool = True
 ) -> Snapshot:
-    """Return the snapshot of a process that does not schedule: the store, and the live view of the leader."""
+    """Return the snapshot of a process that does not schedule: the store, and the live view of the leader.
+
+    Unless `planned`, one without GPUs has no plan.
+    """
     leader = current_leader(directory)
     live = live_file.read(directory) if leader else None
     age = max(now - live.taken_at, leader.silent_for) if live and leader else timedelta()
@@ -117,7 +120,7 @@ def follower_snapshot(
     )
     if leader is None:
         snapshot = replace(snapshot, nodes=(Node(name="", probe=NOBODY),))
-    return with_plan(snapshot, plan(snapshot, settings, now)) if planned else snapshot
+    return with_plan(snapshot, plan(snapshot, settings, now)) if planned or snapshot.gpus else snapshot
 
 
 def refusal_notice(error: StoreError) -> Notice:
