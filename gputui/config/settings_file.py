@@ -19,6 +19,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.settings import (
     EVENTS,
+    AccessSettings,
     ClusterSettings,
     ConsoleSettings,
     GpuSettings,
@@ -291,6 +292,7 @@ TABLES: Mapping[str, type[Any]] = {
     "runtime": RuntimeSettings,
     "gpus": GpuSettings,
     "policy": PolicySettings,
+    "access": AccessSettings,
     "console": ConsoleSettings,
     "cluster": ClusterSettings,
     "hooks": HookSettings,

@@ -188,6 +188,10 @@ class Job(Struct, frozen=True, weakref=True):
     """UUIDs of GPUs on which it failed because of them."""
     submitted_by: str = ""
     """Name of the submitting user."""
+    submitted_uid: int | None = None
+    """Uid of the submitting user, as the kernel told it to the owner of the queue; None: not recorded."""
+    key: str = ""
+    """Idempotency key of its submission, which its submitter chose: a repeated request with it is the same job."""
     released_at: datetime | None = None
     """Time of the latest release by a user; earlier failures no longer count against its image or tenant."""
     recurring: JobId | None = None

@@ -185,6 +185,19 @@ class AllowSettings(Struct, frozen=True):
     """Volumes of the engine that may be mounted by name; None: all, but none in a shared queue."""
 
 
+class AccessSettings(Struct, frozen=True):
+    """Users of the queue, besides its operators."""
+
+    users: tuple[str, ...] = ()
+    """Users who may submit jobs and act on their own: names, `@group` for a group's members, or `*` for everybody."""
+    show_commands: bool = True
+    """True if all see the commands of all jobs; else only its submitter and operators see that of a job."""
+    show_logs: bool = False
+    """True if all users may read the logs of all jobs."""
+    socket: str | None = None
+    """Unix socket of the service; None: `api.sock` in the state directory, and `/run/gputui/api.sock`."""
+
+
 class PolicySettings(Struct, frozen=True):
     """Scheduling policy: the order of jobs and their GPUs."""
 
@@ -466,6 +479,7 @@ class Settings(Struct, frozen=True):
     runtime: RuntimeSettings = RuntimeSettings()
     gpus: GpuSettings = GpuSettings()
     policy: PolicySettings = PolicySettings()
+    access: AccessSettings = AccessSettings()
     console: ConsoleSettings = ConsoleSettings()
     cluster: ClusterSettings = ClusterSettings()
     hooks: HookSettings = HookSettings()

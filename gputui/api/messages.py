@@ -1,0 +1,168 @@
+"""What requests and answers carry. Unknown fields of requests are refused; answers may get new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from gputui.domain.action import Action
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.settings import PolicySettings, SchedulerSettings
+
+API = "1.0"
+"""Version of the routes and of what they carry: the major one is in the path."""
+OLDEST = "1.0"
+"""The oldest version that an owner serves, and a client asks."""
+
+
+class OwnerView(Struct, frozen=True, omit_defaults=True):
+    """Process that owns the queue."""
+
+    pid: int
+    kind: str
+    """console or serve."""
+    user: str
+    since: datetime | None = None
+    silent_for: float = 0.0
+    """Seconds without a tick; 0: it ticks."""
+
+
+class CallerView(Struct, frozen=True, omit_defaults=True):
+    """Who asks, as the owner knows it."""
+
+    uid: int
+    user: str
+    role: str
+    """viewer, user or operator."""
+    groups: tuple[int, ...] = ()
+    job: JobId | None = None
+    """Job in which the caller runs."""
+
+
+class AboutView(Struct, frozen=True, omit_defaults=True):
+    """The queue, its owner, and who asks."""
+
+    gputui: str
+    api: str
+    oldest: str
+    host: str
+    store: str
+    owner: OwnerView
+    caller: CallerView
+    home: str = ""
+    """Directory in which relative paths of the caller's jobs begin; empty: unknown to the owner."""
+    lacking: Mapping[str, str] = {}
+    """Capabilities that the queue lacks, each with its sentence."""
+    scheduler: SchedulerSettings = SchedulerSettings()
+    policy: PolicySettings = PolicySettings()
+
+
+class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs to submit: all or none."""
+
+    jobs: tuple[Submission, ...]
+
+
+class Submitted(Struct, frozen=True, omit_defaults=True):
+    """Answer to new jobs; 200 in place of 201 if the key was known already."""
+
+    ids: tuple[JobId, ...]
+    expected: tuple[datetime | None, ...] = ()
+    """With `dry_run`, when each would start."""
+
+
+class Change(Struct, frozen=True):
+    """A change that can be undone, by its number, as long as this owner lives."""
+
+    number: int
+    subject: str
+    done: str
+    """Sentence about the restored state."""
+
+
+class Acted(Struct, frozen=True, omit_defaults=True):
+    """Answer to an action."""
+
+    ids: tuple[JobId, ...] = ()
+    """Jobs that it changed, in the order in which it names them."""
+    changes: tuple[Change, ...] = ()
+    jobs: tuple[Raw, ...] = ()
+    """With `dry_run`, the jobs as they would be."""
+    window: Raw | None = None
+    sentence: str = ""
+
+
+class Undo(Struct, frozen=True, forbid_unknown_fields=True):
+    """Changes to undo, by their numbers."""
+
+    numbers: tuple[int, ...]
+
+
+class Undone(Struct, frozen=True):
+    """For each change why it was not undone; empty if it was."""
+
+    why: tuple[str, ...]
+
+
+class Forecast(Struct, frozen=True, forbid_unknown_fields=True):
+    """Actions whose effect on starts is asked for."""
+
+    actions: tuple[Action, ...]
+
+
+class Focus(Struct, frozen=True, forbid_unknown_fields=True):
+    """GPU whose PCIe and NVLink throughput a subscriber of events wants to see."""
+
+    stream: str
+    """Identifier from the `hello` of its events."""
+    gpu: str | None = None
+
+
+class Problem(Struct, frozen=True, omit_defaults=True):
+    """An error, as RFC 9457 has it."""
+
+    type: str
+    """`urn:gputui:` and the error's name, such as `urn:gputui:not-found`."""
+    title: str
+    """What is wrong."""
+    status: int
+    detail: str = ""
+    """What helps."""
+    instance: str = ""
+    """Where: an option, a file, a field."""
+    kind: str = ""
+    """Class of the error in gputui, for its own clients."""
+    exit_code: int = 1
+    errors: tuple[Problem, ...] = ()
+    """All of them, if there are several."""
+
+
+class CommandLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """A command of our own thin client, which the owner runs for its caller."""
+
+    version: str
+    """Version of the client's gputui: another one is refused with 421, and the client runs the command itself."""
+    argv: tuple[str, ...]
+    cwd: str
+    width: int = 0
+    """Columns of the terminal; 0: standard output is none."""
+    ttys: int = 0
+    """Which standard streams are terminals: 1 input, 2 output, 4 errors, added up."""
+    umask: int = 0o022
+    limits: Mapping[str, tuple[int, int]] = {}
+    """Soft and hard limits of the client, by their names in ulimit's notation."""
+    environ: Mapping[str, str] = {}
+
+
+class CommandResult(Struct, frozen=True):
+    """Result of a command: what its client prints, and its exit code."""
+
+    code: int
+    out: bytes = b""
+    err: bytes = b""
+
+
+JsonObject = Mapping[str, Any]

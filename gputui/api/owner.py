@@ -1,0 +1,55 @@
+"""What the owner of a queue gives the handlers of its door."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from gputui.api.http import Peer
+from gputui.api.messages import CommandLine, CommandResult
+from gputui.domain.access import Caller
+from gputui.domain.container import ExecRequest
+from gputui.domain.job_spec import JobId
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Leader, Snapshot
+from gputui.ports.backend import Attach, DirectBackend
+
+
+class FollowLog(Struct, frozen=True):
+    """Request for the output of an attempt, up to its end."""
+
+    attempt: int | None = None
+    """None: the latest."""
+    tail: int | None = None
+    stamped: bool = False
+
+
+StreamRequest: TypeAlias = Attach | ExecRequest | FollowLog
+
+
+class OwnerServices(Struct, frozen=True):
+    """Services of the process that owns the queue. All may be called from any thread."""
+
+    settings: Settings
+    store_id: str
+    leader: Callable[[], Leader]
+    """Returns this process as others see it."""
+    caller_of: Callable[[Peer, Mapping[str, str]], Caller]
+    """Returns who asks, by the process at the other end and the request's headers, which only the audit believes."""
+    backend: Callable[[Caller], DirectBackend]
+    """Returns the queue with the rights of a caller; close it after use."""
+    latest: Callable[[], Snapshot]
+    """Returns the last published snapshot, which holds all secrets: see `visibility`."""
+    subscribe: Callable[[Callable[[Snapshot], None]], Callable[[], None]]
+    """Has a function called with each new snapshot, in the scheduler's thread; returns one that ends that."""
+    refused: Callable[[Caller, str, str], None]
+    """Writes a refusal into the audit log: the caller, the rule's name, and what was asked for. Limited in rate."""
+    focus: Callable[[str | None], object]
+    """Has the throughput of this GPU read besides."""
+    stream: Callable[[Caller, JobId, StreamRequest, socket.socket, bytes], object]
+    """Gives a connection to a process of its own that serves the stream; the bytes came behind the request."""
+    command: Callable[[Caller, CommandLine], CommandResult] | None = None
+    """Runs a command for its caller; None: this owner runs none."""

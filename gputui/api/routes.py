@@ -1,0 +1,164 @@
+"""The one table of routes. Checks of roles, the OpenAPI document, tests and docs come from it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from gputui.api import messages
+from gputui.domain.access import Role
+from gputui.domain.action import Action
+
+
+class Scope(StrEnum):
+    """Whose things a route is about."""
+
+    QUEUE = "queue"
+    """Of the whole queue: the role alone decides."""
+    JOB = "job"
+    """Of one job: its submitter and operators, unless the least role is viewer."""
+
+
+class Kind(StrEnum):
+    """How a route answers."""
+
+    JSON = "json"
+    TEXT = "text"
+    EVENTS = "events"
+    BYTES = "bytes"
+    """Output of a job, or a tar archive."""
+    STREAM = "stream"
+    """By an upgrade of the connection to `gputui-stream/1`: frames in both directions."""
+
+
+class Query(Struct, frozen=True):
+    """A parameter of the query."""
+
+    name: str
+    type: Any
+    text: str
+    default: Any = None
+
+
+class Route(Struct, frozen=True):
+    """What may be asked."""
+
+    method: str
+    path: str
+    """With `{name}` for a part; `{id}` is the number of a job."""
+    handler: str
+    """Name of its handler, and of its operation in OpenAPI."""
+    role: Role
+    """Least role."""
+    text: str
+    """What it does, in one sentence."""
+    scope: Scope = Scope.QUEUE
+    kind: Kind = Kind.JSON
+    body: Any = None
+    """Type of the body; None: there is none."""
+    result: Any = messages.JsonObject
+    status: int = 200
+    query: tuple[Query, ...] = ()
+    is_public: bool = True
+    """False for our own clients: not in OpenAPI, and free to change."""
+
+
+_DRY_RUN = Query("dry_run", bool, "Tell what would happen, and change nothing.", False)
+_AFTER = Query("after", int, "Only jobs behind this one, for the next page.")
+_LIMIT = Query("limit", int, "At most so many.", 1000)
+_SINCE = Query("since", str, "Only what ended since this time, ISO 8601.")
+
+VIEWER, USER, OPERATOR = Role.VIEWER, Role.USER, Role.OPERATOR
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/v1/about", "about", VIEWER, "The queue, its owner, and who asks.", result=messages.AboutView),
+    Route(
+        "GET",
+        "/v1/jobs",
+        "jobs",
+        VIEWER,
+        "Live jobs in the order of the queue, then those that ended lately.",
+        result=list[dict[str, Any]],
+        query=(
+            Query("state", str, "Only jobs in these states, with commas between."),
+            Query("tenant", str, "Only jobs of this tenant."),
+            Query("filter", str, "Only jobs that suit this filter, as `gputui queue --filter` takes it; no patterns."),
+            Query("all", bool, "With ended jobs.", False),
+            _AFTER,
+            _LIMIT,
+        ),
+    ),
+    Route(
+        "POST",
+        "/v1/jobs",
+        "submit",
+        USER,
+        "Submit jobs, all or none. With the header `Idempotency-Key` a repeated request is one submission.",
+        body=messages.NewJobs,
+        result=messages.Submitted,
+        status=201,
+        query=(_DRY_RUN, Query("anyway", bool, "Also jobs for GPUs that this server does not have.", False)),
+    ),
+    Route("GET", "/v1/jobs/{id}", "job", VIEWER, "A job, waiting, running or ended.", Scope.JOB),
+    Route("GET", "/v1/jobs/{id}/explain", "explain", VIEWER, "Why it waits, and when it starts.", Scope.JOB),
+    Route("GET", "/v1/jobs/{id}/telemetry", "telemetry", VIEWER, "Use of GPUs by its attempts.", Scope.JOB),
+    Route("GET", "/v1/jobs/{id}/processes", "processes", USER, "Its present processes.", Scope.JOB, result=list[Any]),
+    Route(
+        "GET",
+        "/v1/jobs/{id}/attempts/{attempt}/log",
+        "log",
+        USER,
+        "Output of an attempt, by its number or `latest`.",
+        Scope.JOB,
+        Kind.BYTES,
+        query=(
+            Query("tail", int, "Only the last so many lines."),
+            Query("stamped", bool, "Begin lines with their times, where they are known.", False),
+            Query("follow", bool, "Go on to the end of a running attempt.", False),
+        ),
+    ),
+    Route("POST", "/v1/jobs/{id}/attach", "attach", USER, "Attach to its streams.", Scope.JOB, Kind.STREAM),
+    Route("POST", "/v1/jobs/{id}/exec", "execute", USER, "Run a command in it.", Scope.JOB, Kind.STREAM),
+    Route(
+        "POST",
+        "/v1/actions",
+        "act",
+        USER,
+        "Carry out an action, for all of its jobs or none.",
+        body=Action,
+        result=messages.Acted,
+        query=(_DRY_RUN,),
+    ),
+    Route("POST", "/v1/undo", "undo", USER, "Undo changes.", body=messages.Undo, result=messages.Undone),
+    Route("POST", "/v1/forecast", "forecast", USER, "Which starts actions would move.", body=messages.Forecast),
+    Route("GET", "/v1/gpus", "gpus", VIEWER, "The GPUs, and the jobs on them.", result=list[dict[str, Any]]),
+    Route("GET", "/v1/controls", "controls", VIEWER, "Drains, the pause, tenants, reservations."),
+    Route("GET", "/v1/recurring", "recurring", VIEWER, "Recurring jobs.", result=list[dict[str, Any]]),
+    Route(
+        "GET",
+        "/v1/history",
+        "history",
+        VIEWER,
+        "Ended jobs that are no longer in the queue, the latest month first.",
+        result=list[dict[str, Any]],
+        query=(_SINCE, _AFTER, _LIMIT),
+    ),
+    Route("GET", "/v1/audit", "audit", USER, "Who asked for what; a user reads what is about his own jobs."),
+    Route("GET", "/v1/images", "images", USER, "Images that the engine has.", result=list[str]),
+    Route("GET", "/v1/events", "events", VIEWER, "Changes of the queue and the GPUs as they happen.", kind=Kind.EVENTS),
+    Route("PUT", "/v1/focus", "focus", VIEWER, "Which GPU a subscriber looks at.", body=messages.Focus),
+    Route("POST", "/v1/backup", "backup", OPERATOR, "A backup of one moment, as a tar archive.", kind=Kind.BYTES),
+    Route("GET", "/metrics", "metrics", VIEWER, "Metrics for Prometheus.", kind=Kind.TEXT),
+    Route("GET", "/openapi.json", "openapi", VIEWER, "This interface as OpenAPI 3.1."),
+    Route(
+        "POST",
+        "/v1/cli",
+        "command",
+        VIEWER,
+        "Run a command of our own thin client; it has the rights of its caller.",
+        body=messages.CommandLine,
+        is_public=False,
+    ),
+    Route("GET", "/v1/snapshot", "snapshot", VIEWER, "The whole picture, for our own consoles.", is_public=False),
+)

@@ -1,0 +1,86 @@
+"""Who asks, and what they may: roles of the users of one queue.
+
+The kernel tells who asks (credentials of a Unix socket, or of this process); nothing that a user can write decides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+
+from msgspec import Struct
+
+from gputui.domain.audit import Actor
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.settings import AccessSettings, Settings
+
+EVERYBODY = "*"
+"""Name in `access.users` that stands for every account of the machine."""
+
+
+class Role(IntEnum):
+    """What a caller may do; each role may do all that those below it may."""
+
+    VIEWER = 0
+    """Sees GPUs, the queue and reports; of jobs neither environment, mounts nor logs."""
+    USER = 1
+    """Submits as himself, and acts on his own jobs."""
+    OPERATOR = 2
+    """May do everything: root, the owner of the state directory, and the users of `policy.operators`."""
+
+
+class Caller(Struct, frozen=True):
+    """User of one request."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    """Supplementary groups, as the kernel knows them: `newgrp` counts, and no database of accounts is asked."""
+    user: str
+    role: Role
+    pid: int = 0
+    job: JobId | None = None
+    """Job in whose container or processes the caller runs; it then has the rights of the job's submitter at most."""
+    via: str = ""
+    """Program that asks for the user, such as `mcp`, or `sudo alice`; for the audit log alone."""
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(self.uid, self.user)
+
+    @property
+    def operates(self) -> bool:
+        return self.role is Role.OPERATOR
+
+    def owns(self, job: Job) -> bool:
+        """Return whether the job was submitted by this user, as the kernel told at its submission."""
+        return job.submitted_uid is not None and job.submitted_uid == self.uid
+
+    def may_act_on(self, job: Job) -> bool:
+        """Return whether the caller may change the job, and read what only its submitter may read."""
+        return self.operates or (self.role >= Role.USER and self.owns(job))
+
+
+def role_of(
+    uid: int, groups: Iterable[int], owner: int, settings: Settings, resolve: Callable[[str], tuple[int | None, bool]]
+) -> Role:
+    """Return the role of a user; `owner` is the uid of the state directory.
+
+    `resolve` returns the id of a name of the settings, `alice` or `@group`, and whether that is a group; None: unknown.
+    """
+    if uid in {0, owner}:
+        return Role.OPERATOR
+    mine = frozenset(groups)
+
+    def is_named(names: Iterable[str]) -> bool:
+        for name in names:
+            number, is_group = resolve(name)
+            if number is not None and (number in mine if is_group else number == uid):
+                return True
+        return False
+
+    if is_named(settings.policy.operators):
+        return Role.OPERATOR
+    access: AccessSettings = settings.access
+    return Role.USER if EVERYBODY in access.users or is_named(access.users) else Role.VIEWER
