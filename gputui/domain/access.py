@@ -44,6 +44,8 @@ class Caller(Struct, frozen=True):
     """Job in whose container or processes the caller runs; it then has the rights of the job's submitter at most."""
     via: str = ""
     """Program that asks for the user, such as `mcp`, or `sudo alice`; for the audit log alone."""
+    key: str = ""
+    """Idempotency key of the request as it is stored with new jobs and in the audit log, see `domain/keys.py`."""
 
     @property
     def actor(self) -> Actor:

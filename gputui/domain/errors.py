@@ -13,6 +13,7 @@ GputuiError
 │   ├── StoreDamagedError     acknowledged changes are missing: nothing is written until a repair
 │   └── StoreBusyError        another process kept the lock for too long
 ├── WarrantError              nothing proves who wants the job run       exit code 1
+├── AccessError               a rule forbids it to this user             exit code 1
 ├── NotLeaderError            another process holds the scheduler lock   exit code 1
 ├── RuntimeFault              the runtime could not do what was asked    exit code 1
 │   └── RuntimeUnavailableError   the engine does not answer
@@ -102,6 +103,14 @@ class StoreBusyError(StoreError):
 
 class WarrantError(GputuiError):
     """The submitter has not proved that they asked for exactly this run."""
+
+
+class AccessError(GputuiError):
+    """A rule forbids this to the user; `rule` names it in a few words with dashes, such as `own-jobs`."""
+
+    def __init__(self, what: str, *, rule: str = "role", where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.rule = rule
 
 
 class NotLeaderError(GputuiError):
