@@ -14,10 +14,11 @@ from gputui import bootstrap
 from gputui.cli import queue, submit, table
 from gputui.cli.confirmation import confirm, quiet_option
 from gputui.cli.main import CommandGroup, print_done
-from gputui.cli.output import json_text, print_json, recurring_json
+from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.action import AddRecurring
 from gputui.domain.arrays import indices_word
+from gputui.domain.as_json import json_text, recurring_json
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob

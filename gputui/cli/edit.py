@@ -16,11 +16,11 @@ from gputui.cli import completing
 from gputui.cli.confirmation import confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.job_ids import Named, OneJobId, is_live, resolve_all
 from gputui.cli.main import print_done
-from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
 from gputui.cli.submit import check_gpus, with_elements
 from gputui.cli.verbs import show_shifts
 from gputui.domain.action import Edit, EditJobs
+from gputui.domain.as_json import json_text
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission

@@ -8,9 +8,10 @@ from datetime import datetime
 import click
 
 from gputui.cli import readings, table
-from gputui.cli.output import gpu_json, host_json, print_json
+from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.arrays import Names
+from gputui.domain.as_json import gpu_json, host_json
 from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder, short_names
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain

@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from gputui import bootstrap
 from gputui.cli import table
-from gputui.cli.output import job_json, print_array
+from gputui.cli.output import print_array
 from gputui.cli.queue import FILTER_HELP
 from gputui.cli.session import Session, pass_session
+from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError
 from gputui.domain.filter import Filter, FilterSubject, parse_filter, searched_text
 from gputui.domain.job import Attempt, Job, element_spec

@@ -11,8 +11,9 @@ import click
 
 from gputui.bootstrap.backend import open_foreign_use
 from gputui.cli import completing, readings, table
-from gputui.cli.output import Json, print_json
+from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
+from gputui.domain.as_json import Json
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import find_gpu
 from gputui.domain.gpu_processes import (

@@ -11,9 +11,10 @@ from functools import lru_cache
 import click
 
 from gputui.cli import completing, table
-from gputui.cli.output import job_json, print_json
+from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
+from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS, FilterSubject, parse_filter, searched_text
 from gputui.domain.gpu import GpuView, short_names

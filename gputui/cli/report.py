@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli import table
-from gputui.cli.output import json_text
 from gputui.cli.report_figures import Replayed, Report, as_json, lines, period, replay_jobs, report, row
 from gputui.cli.session import Session, pass_session
 from gputui.domain.accounting import GROUPINGS
+from gputui.domain.as_json import json_text
 from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from gputui.cli import table
-from gputui.cli.output import Json
 from gputui.cli.session import Session
 from gputui.cli.table import TextColumn
 from gputui.domain.accounting import (
@@ -23,6 +22,7 @@ from gputui.domain.accounting import (
     UsageAccounts,
     account,
 )
+from gputui.domain.as_json import Json
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_record import JobRecord

@@ -252,7 +252,7 @@ def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool, ids: tup
     `ids` are those of the new jobs, for the case that nothing can be printed.
     """
     if as_json:
-        from gputui.cli.output import json_text
+        from gputui.domain.as_json import json_text
 
         text = json_text(_submitted_json(*told[0]) if len(told) == 1 else [_submitted_json(*each) for each in told])
     elif sys.stdout.isatty():

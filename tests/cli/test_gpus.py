@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.cli import gpus
-from gputui.cli.output import gpu_json
 from gputui.config import resolve
+from gputui.domain.as_json import gpu_json
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus, Sharer
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Node, Snapshot, WindowState, WindowView

@@ -149,10 +149,10 @@ sys.exit(code)
 NOT_TO_SUBMIT = frozenset(
     {
         "csv", "logging", "shutil", "tempfile",
-        "gputui.bootstrap.adapters", "gputui.cli.output", "gputui.cluster.ssh",
+        "gputui.bootstrap.adapters", "gputui.cluster.ssh",
         "gputui.cluster.slurm.accounting", "gputui.cluster.slurm.changes", "gputui.cluster.slurm.picture",
         "gputui.cluster.slurm.inside",
-        "gputui.domain.job", "gputui.domain.snapshot", "gputui.domain.sweep", "gputui.ports",
+        "gputui.domain.as_json", "gputui.domain.job", "gputui.domain.snapshot", "gputui.domain.sweep", "gputui.ports",
     }
 )  # fmt: skip
 """Modules that a submission to Slurm does not need; its job waits while they are imported."""

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from gputui.cli import explain as explaining
 from gputui.cli import queue as listing
-from gputui.cli.output import job_json
 from gputui.domain import arrays
 from gputui.domain.action import Cancel, Hold, SetPriority
+from gputui.domain.as_json import job_json
 from gputui.domain.filter import parse_filter
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.policy.explain import explain

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from gputui.cli import gpus, output, queue
+from gputui.cli import gpus, queue
+from gputui.domain import as_json
 from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode
 from gputui.domain.gpu_faults import faulty_gpus
 from gputui.domain.gpu_processes import process_rows
@@ -89,7 +90,7 @@ def test_a_sample_of_a_lost_gpu_and_an_old_one_are_shown_nowhere_as_current() ->
         seen = snapshot([running(1, on=[uuid(0)])], [gone])
         assert gone.current is None
         assert "92%" not in " ".join(gpus.row(gone, "GPU-0"))
-        told = output.gpu_json(gone)
+        told = as_json.gpu_json(gone)
         assert [told[key] for key in ("utilization", "memory_used", "temperature", "power")] == [None] * 4
         assert told["age"] == 120
         assert "".join(words for words, _ in summary_line(seen, NOW)) == "1 GPU"

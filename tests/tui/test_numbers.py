@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from textual.screen import Screen
 
-from gputui.cli.output import gpu_json, job_json, json_text
+from gputui.domain.as_json import gpu_json, job_json, json_text
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetailScreen

@@ -1,0 +1,288 @@
+"""Objects of the queue as JSON, for `--json` and for programs. They rely on the keys; docs/cli.md documents them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from gputui.domain import arrays
+from gputui.domain.audit import AuditEntry
+from gputui.domain.cause import Cause
+from gputui.domain.gpu import GpuView, HostSample
+from gputui.domain.job import ArrayRef, Attempt, Job, element_spec, sweep_values
+from gputui.domain.job_spec import JobSpec
+from gputui.domain.recurring import RecurringJob
+from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.telemetry import AttemptTelemetry
+
+if TYPE_CHECKING:
+    from gputui.domain.telemetry_series import Measured
+
+MASK = "***"
+"""Placeholder for every value of a job's environment."""
+Json = dict[str, Any]
+
+
+def json_text(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
+    """Return an object over several lines, an array with one element a line; ASCII: no terminal acts on it."""
+    import json  # tables do not need it
+
+    if isinstance(value, Mapping):
+        return json.dumps(value, indent=2)
+    return "".join(array_parts(value))
+
+
+def array_parts(values: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the text of an array as its elements become known."""
+    import json
+
+    comma = ""
+    yield "["
+    for value in values:
+        yield f"{comma}\n{json.dumps(value)}"
+        comma = ","
+    yield "\n]"
+
+
+def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
+    spec, reason = element_spec(job), snapshot.reasons.get(job.id)
+    return {
+        "id": job.id,
+        "name": spec.name,
+        "comment": spec.comment,
+        "state": str(job.state),
+        "reason": {"code": str(reason.code), "text": reason.text} if reason else None,
+        "tenant": spec.tenant,
+        "priority": job.priority,
+        "image": spec.image,
+        "command": list(spec.command),
+        "gpus_min": spec.gpus.minimum,
+        "gpus_max": None if spec.gpus.everything else spec.gpus.maximum,
+        **_hold(job),
+        "priority_by": job.ranked_by or None,
+        **_times(job, snapshot),
+        "exit_code": job.exit_code,
+        "labels": dict(spec.options.labels),
+        "attempts": [_attempt(attempt) for attempt in job.attempts],
+        **_cause(job.cause),
+        "error": (job.attempt.error or None) if job.attempt else None,
+        "submitted_by": job.submitted_by,
+        "recurring_id": job.recurring,
+        "suspended": job.suspended,
+        "suspended_by": job.suspended_by or None,
+        "cancel_requested": job.cancel_requested,
+        "requeue_requested": job.requeue_requested,
+        "topped_at": _time(job.topped_at),
+        "beside": job.placed.past if job.placed else None,
+        "not_before": _time(job.not_before),
+        "progress": snapshot.progress.get(job.id),
+        "array": _array(job, job.array) if job.array else None,
+        "sweep": dict(sweep_values(job) or job.spec.sweep) or None,
+    }
+
+
+def _hold(job: Job) -> Json:
+    return {
+        "held": job.held,
+        "held_by": job.held_by or None,
+        "held_at": _time(job.held_at),
+        "hold_reason": job.hold_reason,
+    }
+
+
+def _times(job: Job, snapshot: Snapshot) -> Json:
+    """Return when the job was submitted, started and ended, and when it is expected to."""
+    return {
+        "submitted_at": _time(job.submitted_at),
+        "started_at": _time(job.started_at),
+        "ended_at": _time(job.ended_at),
+        "expected_start_at": _time(snapshot.expected_starts.get(job.id)),
+        "time_limit": _seconds(job.spec.time_limit),
+        "limit_at": _time(job.limit_at),
+        "warning_at": _time(job.warning_at),
+    }
+
+
+def _array(job: Job, array: ArrayRef) -> Json:
+    """Return the job's place in its array; for waiting elements that are one entry, their indices."""
+    indices = arrays.all_indices(job)
+    return {"id": array.id, "index": array.index, "limit": array.limit, "count": job.count, "indices": indices}
+
+
+def job_detail_json(
+    job: Job, snapshot: Snapshot, audit: Sequence[AuditEntry], measured: Mapping[int, Measured] = MappingProxyType({})
+) -> Json:
+    """Return a job as JSON, with its submission, its audit entries, and the telemetry of its attempts by number."""
+    attempts = [_measured_attempt(attempt, measured.get(attempt.number)) for attempt in job.attempts]
+    recorded = [{**asdict(entry), "at": _time(entry.at)} for entry in audit]
+    about = {"attempts": attempts, "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": recorded}
+    return {**job_json(job, snapshot), **about}
+
+
+def _measured_attempt(attempt: Attempt, found: Measured | None) -> Json:
+    """Return an attempt with its telemetry (up to now if it is running) and its readings over time."""
+    series = found.series if found else None
+    readings = (
+        {name: [None if mean is None else round(mean, 4) for mean in means] for name, means in series.means.items()}
+        if series
+        else {}
+    )
+    told = {"begin": series.begin, "width": series.width, "end": series.end, "readings": readings} if series else None
+    summary = found.summary if found else attempt.telemetry
+    return {**_attempt(attempt), "telemetry": _telemetry(summary), "series": told}
+
+
+def recurring_json(entry: RecurringJob) -> Json:
+    submission, spec = entry.submission, entry.submission.spec
+    skipped = {"at": _time(entry.skipped.at), "why": entry.skipped.why} if entry.skipped else None
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "expression": entry.expression,
+        "time_zone": entry.zone,
+        "missed": str(entry.missed),
+        "overlap": str(entry.overlap),
+        "paused": entry.paused,
+        "next_run_at": None if entry.paused else _time(entry.next_at),
+        "last_run_at": _time(entry.last_at),
+        "last_job_id": entry.last_job_id,
+        "skipped": skipped,
+        "added_at": _time(entry.added_at),
+        "added_by": entry.added_by,
+        "submits": {
+            "name": spec.name,
+            "tenant": spec.tenant,
+            "priority": spec.priority,
+            "image": spec.image,
+            "command": list(spec.command),
+            "gpus_min": spec.gpus.minimum,
+            "gpus_max": None if spec.gpus.everything else spec.gpus.maximum,
+            "time_limit": _seconds(spec.time_limit),
+            "held": submission.held,
+            "array": list(submission.array),
+            "array_limit": submission.array_limit,
+            "spec": _spec(spec),
+        },
+    }
+
+
+def _attempt(attempt: Attempt) -> Json:
+    return {
+        "number": attempt.number,
+        "gpus": list(attempt.gpus),
+        "gpu_count": attempt.gpu_count,
+        "node": attempt.node or None,
+        "container_id": attempt.container_id,
+        "claimed_at": _time(attempt.claimed_at),
+        "started_at": _time(attempt.started_at),
+        "warned_at": _time(attempt.warned_at),
+        "suspended_at": _time(attempt.suspended_at),
+        "preempted_at": _time(attempt.preempted_at),
+        "preempted_by": attempt.preempted_by,
+        "ended_at": _time(attempt.ended_at),
+        "exit_code": attempt.exit_code,
+        **_cause(attempt.cause),
+        "error": attempt.error or None,
+        "efficiency": asdict(attempt.efficiency) if attempt.efficiency else None,
+        "telemetry": _telemetry(attempt.telemetry),
+        "log_path": attempt.log_path,
+        "charged": attempt.charged,
+        "gpu_share": attempt.gpu_share,
+        "notes": list(attempt.notes),
+        "ports": [{**asdict(port), "ssh": port.ssh(platform.node())} for port in attempt.ports],
+    }
+
+
+def _telemetry(found: AttemptTelemetry | None) -> Json | None:
+    plain: Json | None = msgspec.to_builtins(found)
+    return plain
+
+
+def _cause(cause: Cause | None) -> Json:
+    """Return a cause as JSON: the sentence, and its code for programs."""
+    return {"cause": cause.text if cause else None, "cause_code": str(cause.code) if cause else None}
+
+
+def _spec(spec: JobSpec) -> Json:
+    options, gpus = spec.options, spec.gpus
+    return {
+        "host": spec.is_host,
+        "nice": spec.nice,
+        "retries": spec.retries,
+        "retry_on": list(spec.retry_on),
+        "warning": {"signal": spec.warning.number, "before": _seconds(spec.warning.before)} if spec.warning else None,
+        "gpu_memory_step": spec.gpu_memory_step,
+        "idle_timeout": _seconds(spec.idle_timeout) if spec.idle_timeout else None,
+        "interactive": {"stdin": spec.interactive.stdin, "tty": spec.interactive.tty} if spec.interactive else None,
+        "backoff": _seconds(spec.backoff),
+        "after": list(spec.after),
+        "after_any": list(spec.after_any),
+        "begin_at": _time(spec.begin_at),
+        "preemptible": spec.preemptible,
+        "gpu_devices": list(gpus.devices),
+        "gpu_all": gpus.everything,
+        "gpu_memory": gpus.memory,
+        "share": gpus.share,
+        "gpu_model": gpus.model,
+        "gpu_capabilities": list(gpus.capabilities),
+        **{name: _plain(value) for name, value in asdict(options).items()},
+        "env": dict.fromkeys((name for name, _ in options.env), MASK),
+        "labels": dict(options.labels),
+    }
+
+
+def _plain(value: object) -> object:
+    """Return an option's value as JSON; durations in seconds."""
+    if isinstance(value, timedelta):
+        return _seconds(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def gpu_json(view: GpuView) -> Json:
+    gpu, sample = view.gpu, view.current
+    return {
+        "uuid": gpu.shown_uuid,
+        "index": gpu.index,
+        "model": gpu.model,
+        "state": str(view.state),
+        "why": view.why or None,
+        "health": {"code": str(view.health.code), "text": view.health.text},
+        "job_id": view.job_id,
+        "job_ids": list(view.job_ids),
+        "trespassers": list(view.trespassers),
+        "sharers": [asdict(sharer) for sharer in view.sharers],
+        "closed": view.closed or None,
+        "holders": [(asdict(holder) | {"since": _time(holder.since)}) for holder in view.holders],
+        "memory_total": (sample.memory_total if sample else None) or gpu.memory_total,
+        "memory_used": sample.memory_used if sample else None,
+        "unified": gpu.unified,
+        "utilization": sample.utilization if sample else None,
+        "temperature": sample.temperature if sample else None,
+        "power": sample.power if sample else None,
+        "power_limit": sample.power_limit if sample and sample.power_limit is not None else gpu.power_limit,
+        "age": _seconds(view.age),
+        "idle_since": _time(view.idle_since),
+        "drain": {**asdict(view.drain), "at": _time(view.drain.at)} if view.drain else None,
+    }
+
+
+def host_json(host: HostSample | None) -> Json | None:
+    """Return the reading of a host as JSON; durations in seconds."""
+    if host is None:
+        return None
+    disks = [{**asdict(disk), "full_in": _seconds(disk.full_in)} for disk in host.disks]
+    return {**asdict(host), "sampled_at": _time(host.sampled_at), "disks": disks}
+
+
+def _time(at: datetime | None) -> str | None:
+    return at.isoformat().replace("+00:00", "Z") if at else None
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return duration.total_seconds() if duration is not None else None
