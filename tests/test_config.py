@@ -658,3 +658,63 @@ def test_invalid_tables_are_refused_by_key(tmp_path: Path, content: str, key: st
     with pytest.raises(InputError) as caught:
         load_settings(file, {})
     assert (caught.value.where or "").endswith(key)
+
+
+RUN = "/run/gputui/api.sock"
+HOME_QUEUE = "/home/alice/.local/state/gputui"
+SHARED_QUEUE = "/var/lib/gputui"
+
+
+@pytest.mark.parametrize(
+    ("uid", "state", "option", "environ", "service", "paths", "in_process"),
+    [
+        (7, HOME_QUEUE, False, {}, False, (f"{HOME_QUEUE}/api.sock",), True),
+        (7, HOME_QUEUE, False, {}, True, (RUN,), False),
+        (7, "/srv/q", True, {"GPUTUI_SOCKET": "/tmp/x"}, True, ("/srv/q/api.sock",), True),
+        (7, "/srv/q", False, {"GPUTUI_SOCKET": "/tmp/x", "GPUTUI_STATE": "/srv/q"}, True, ("/tmp/x",), False),
+        (7, "/srv/q", False, {"GPUTUI_STATE": "/srv/q"}, True, ("/srv/q/api.sock",), True),
+        (7, SHARED_QUEUE, False, {"GPUTUI_STATE": SHARED_QUEUE}, True, (f"{SHARED_QUEUE}/api.sock", RUN), True),
+        (0, SHARED_QUEUE, False, {}, True, (f"{SHARED_QUEUE}/api.sock", RUN), True),
+        (0, SHARED_QUEUE, False, {}, False, (f"{SHARED_QUEUE}/api.sock", RUN), True),
+        (0, "/srv/q", True, {}, True, ("/srv/q/api.sock",), True),
+    ],
+)
+def test_a_command_finds_the_owner_of_its_queue(
+    uid: int,
+    state: str,
+    option: bool,
+    environ: dict[str, str],
+    service: bool,
+    paths: tuple[str, ...],
+    in_process: bool,
+) -> None:
+    is_named = option or "GPUTUI_STATE" in environ
+    found = options.find_sockets(
+        state,
+        is_option=option,
+        is_named=is_named,
+        environ=environ,
+        uid=uid,
+        exists=lambda path: service and path == RUN,
+    )
+    assert found == options.Sockets(paths, in_process=in_process)
+
+
+def test_the_settings_place_the_services_socket_elsewhere() -> None:
+    found = options.find_sockets(
+        HOME_QUEUE,
+        is_option=False,
+        is_named=False,
+        environ={},
+        service="/srv/api.sock",
+        uid=7,
+        exists=lambda path: True,
+    )
+    assert found == options.Sockets(("/srv/api.sock",), in_process=False)
+
+
+def test_options_say_where_the_owner_is_asked(tmp_path: Path) -> None:
+    own = f"{tmp_path}/queue"
+    assert resolve(state=own, environ={}).sockets.paths == (f"{own}/api.sock",)
+    assert resolve(environ={"GPUTUI_SOCKET": "/tmp/x", "GPUTUI_STATE": own}).sockets.paths == ("/tmp/x",)
+    assert Options(Path(own)).sockets.paths == (f"{own}/api.sock",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +19,10 @@ from gputui.domain.text import plain
 
 SITE_CONFIG = Path("/etc/gputui/config.toml")
 ROOT_STATE = Path("/var/lib/gputui")
+SOCKET = "api.sock"
+"""Name of the socket that the owner of a state directory serves in it."""
+SERVICE_SOCKET = "/run/gputui/api.sock"
+"""Socket of the machine's service for its users, which systemd listens at."""
 NO_HOME = Path("/")
 """Home of a user without one."""
 MAX_SIMULATED = 256
@@ -42,6 +46,15 @@ class ProbeSpec(Struct, frozen=True):
         return f"sim:{self.simulated}" + (f":{self.model}" if self.model else "") + machine
 
 
+class Sockets(Struct, frozen=True):
+    """Where the owner of a queue is asked."""
+
+    paths: tuple[str, ...]
+    """Sockets to try in turn: the next one if there is none of that name, or nobody listens there."""
+    in_process: bool = True
+    """True if a process may open the state directory itself where nobody owns it; False: the service alone has it."""
+
+
 class Options(Struct, frozen=True):
     """Options that all commands share, resolved once from options, environment and settings file."""
 
@@ -58,6 +71,8 @@ class Options(Struct, frozen=True):
     """Settings that the site does not let a personal file or the environment change: the source, and the keys."""
     names_queue: bool = False
     """True if this process was told its queue: a state directory, or a cluster in the environment."""
+    asked: Sockets | None = None
+    """Where the service is asked, which alone has the queue; None: the owner of the state directory is asked."""
 
     serve_arguments: tuple[str, ...] = ()
     """Options of `gputui serve` for another process that takes over scheduling from this one."""
@@ -66,6 +81,11 @@ class Options(Struct, frozen=True):
     def in_cluster(self) -> bool:
         """Return whether a cluster owns the queue, in place of this machine's scheduler."""
         return bool(self.settings.cluster.engine)
+
+    @property
+    def sockets(self) -> Sockets:
+        """Return where the owner of this queue is asked."""
+        return self.asked or Sockets(_own_sockets(str(self.state), self.settings.access.socket or SERVICE_SOCKET))
 
     def local(self) -> Options:
         """Return the options with which this server's own queue is opened, also in cluster mode."""
@@ -100,12 +120,20 @@ def resolve(
     if given := state or environ.get("GPUTUI_STATE"):
         directory = typed_path(given, "--state", is_kept=True)
     else:
-        directory = _usual_state()
+        is_served = os.path.exists(loaded.settings.access.socket or SERVICE_SOCKET)
+        directory = _usual_state(is_served)
     source = probe or environ.get("GPUTUI_PROBE")
     readings = parse_probe(source) if source else ProbeSpec()
     chosen = runtime or environ.get("GPUTUI_RUNTIME") or "docker"
     if chosen not in RUNTIMES:
         raise InputError(f"{shown(chosen)} is not a runtime", where="--runtime", hint=" or ".join(RUNTIMES))
+    asked = find_sockets(
+        str(directory),
+        is_option=bool(state),
+        is_named=bool(given),
+        environ=environ,
+        service=loaded.settings.access.socket,
+    )
     return Options(
         state=directory,
         config=path,
@@ -115,7 +143,45 @@ def resolve(
         settings=loaded.settings,
         ignored=loaded.ignored,
         names_queue=bool(given or environ.get("GPUTUI_CLUSTER")),
+        asked=None if asked.in_process else asked,
     )
+
+
+def find_sockets(
+    state: str,
+    *,
+    is_option: bool,
+    is_named: bool,
+    environ: Mapping[str, str],
+    service: str | None = None,
+    uid: int | None = None,
+    exists: Callable[[str], bool] = os.path.exists,
+) -> Sockets:
+    """Return where the owner of a queue is asked. The first of these rules decides:
+
+    1. `--state DIR` (`is_option`): at DIR/api.sock.
+    2. GPUTUI_SOCKET: there alone.
+    3. GPUTUI_STATE (`is_named`): at api.sock in that directory.
+    4. root: at /var/lib/gputui/api.sock.
+    5. The service's socket exists, be it that this user may not open it: there alone.
+    6. At api.sock in the user's own state directory.
+
+    /var/lib/gputui, by whatever rule, is asked for at the service's socket too: plain users cannot open the directory.
+    `service` is the setting `access.socket`, in place of /run/gputui/api.sock. `gputui.thin` follows the same rules
+    without the setting. `uid` is the effective user's.
+    """
+    place = service or SERVICE_SOCKET
+    if not is_option:
+        if told := environ.get("GPUTUI_SOCKET"):
+            return Sockets((told,), in_process=False)
+        if not is_named and (os.geteuid() if uid is None else uid) and exists(place):
+            return Sockets((place,), in_process=False)
+    return Sockets(_own_sockets(state, place))
+
+
+def _own_sockets(state: str, service: str) -> tuple[str, ...]:
+    own = f"{state}/{SOCKET}"
+    return (own, service) if state == str(ROOT_STATE) else (own,)
 
 
 def parse_probe(text: str) -> ProbeSpec:
@@ -129,12 +195,12 @@ def parse_probe(text: str) -> ProbeSpec:
     return ProbeSpec(int(match[1]), match[2], int(match[3] or 0))
 
 
-def _usual_state() -> Path:
-    """Return the state directory of a user who names none."""
+def _usual_state(is_served: bool) -> Path:
+    """Return the state directory of a user who names none; where a service has the queue, none need be possible."""
     if os.geteuid() == 0:
         return ROOT_STATE
     found = user_directory("XDG_STATE_HOME", "~/.local/state")
-    if found == NO_HOME / ".local/state" and not os.access(NO_HOME, os.W_OK):
+    if not is_served and found == NO_HOME / ".local/state" and not os.access(NO_HOME, os.W_OK):
         what = f"the user {os.geteuid()} has no home directory that could have a queue"
         raise InputError(what, where="--state", hint="name one: --state DIR, or GPUTUI_STATE=DIR")
     return typed_path(str(found / "gputui"), "--state", is_kept=True)
