@@ -695,7 +695,7 @@ def test_a_command_finds_the_owner_of_its_queue(
         is_named=is_named,
         environ=environ,
         uid=uid,
-        exists=lambda path: service and path == RUN,
+        exists=lambda path: service and str(path) == RUN,
     )
     assert found == options.Sockets(paths, in_process=in_process)
 

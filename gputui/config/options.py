@@ -120,7 +120,7 @@ def resolve(
     if given := state or environ.get("GPUTUI_STATE"):
         directory = typed_path(given, "--state", is_kept=True)
     else:
-        is_served = os.path.exists(loaded.settings.access.socket or SERVICE_SOCKET)
+        is_served = _exists(Path(loaded.settings.access.socket or SERVICE_SOCKET))
         directory = _usual_state(is_served)
     source = probe or environ.get("GPUTUI_PROBE")
     readings = parse_probe(source) if source else ProbeSpec()
@@ -147,6 +147,14 @@ def resolve(
     )
 
 
+def _exists(path: Path) -> bool:
+    """Return whether the file exists; one in an unsearchable directory counts as existing, and is refused later."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
+
+
 def find_sockets(
     state: str,
     *,
@@ -155,7 +163,7 @@ def find_sockets(
     environ: Mapping[str, str],
     service: str | None = None,
     uid: int | None = None,
-    exists: Callable[[str], bool] = os.path.exists,
+    exists: Callable[[Path], bool] = _exists,
 ) -> Sockets:
     """Return where the owner of a queue is asked. The first of these rules decides:
 
@@ -174,7 +182,7 @@ def find_sockets(
     if not is_option:
         if told := environ.get("GPUTUI_SOCKET"):
             return Sockets((told,), in_process=False)
-        if not is_named and (os.geteuid() if uid is None else uid) and exists(place):
+        if not is_named and (os.geteuid() if uid is None else uid) and exists(Path(place)):
             return Sockets((place,), in_process=False)
     return Sockets(_own_sockets(state, place))
 
@@ -216,14 +224,6 @@ def site_config(environ: Mapping[str, str] = os.environ) -> Path | None:
         return SITE_CONFIG
     given = environ.get("GPUTUI_SITE_CONFIG")
     return typed_path(given, "GPUTUI_SITE_CONFIG", is_kept=True) if given else None
-
-
-def _exists(path: Path) -> bool:
-    """Return whether the file exists; one in an unsearchable directory counts as existing, and is refused later."""
-    try:
-        return path.exists()
-    except PermissionError:
-        return True
 
 
 def templates_path() -> Path:
