@@ -66,7 +66,7 @@ class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
     jobs: tuple[Submission, ...]
 
 
-class Submitted(Struct, frozen=True, omit_defaults=True):
+class NewIds(Struct, frozen=True, omit_defaults=True):
     """Answer to new jobs; 200 in place of 201 if the key was known already."""
 
     ids: tuple[JobId, ...]
@@ -74,7 +74,7 @@ class Submitted(Struct, frozen=True, omit_defaults=True):
     """With `dry_run`, when each would start."""
 
 
-class Change(Struct, frozen=True):
+class ChangeNumber(Struct, frozen=True):
     """A change that can be undone, by its number, as long as this owner lives."""
 
     number: int
@@ -88,14 +88,14 @@ class Acted(Struct, frozen=True, omit_defaults=True):
 
     ids: tuple[JobId, ...] = ()
     """Jobs that it changed, in the order in which it names them."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ChangeNumber, ...] = ()
     jobs: tuple[Raw, ...] = ()
     """With `dry_run`, the jobs as they would be."""
     window: Raw | None = None
     sentence: str = ""
 
 
-class Undo(Struct, frozen=True, forbid_unknown_fields=True):
+class UndoRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Changes to undo, by their numbers."""
 
     numbers: tuple[int, ...]

@@ -21,7 +21,7 @@ class Scope(StrEnum):
     """Of one job: its submitter and operators, unless the least role is viewer."""
 
 
-class Kind(StrEnum):
+class AnswerKind(StrEnum):
     """How a route answers."""
 
     JSON = "json"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
     """By an upgrade of the connection to `gputui-stream/1`: frames in both directions."""
 
 
-class Query(Struct, frozen=True):
+class Parameter(Struct, frozen=True):
     """A parameter of the query."""
 
     name: str
@@ -55,20 +55,20 @@ class Route(Struct, frozen=True):
     text: str
     """What it does, in one sentence."""
     scope: Scope = Scope.QUEUE
-    kind: Kind = Kind.JSON
+    kind: AnswerKind = AnswerKind.JSON
     body: Any = None
     """Type of the body; None: there is none."""
     result: Any = messages.JsonObject
     status: int = 200
-    query: tuple[Query, ...] = ()
+    query: tuple[Parameter, ...] = ()
     is_public: bool = True
     """False for our own clients: not in OpenAPI, and free to change."""
 
 
-_DRY_RUN = Query("dry_run", bool, "Tell what would happen, and change nothing.", False)
-_AFTER = Query("after", int, "Only jobs behind this one, for the next page.")
-_LIMIT = Query("limit", int, "At most so many.", 1000)
-_SINCE = Query("since", str, "Only what ended since this time, ISO 8601.")
+_DRY_RUN = Parameter("dry_run", bool, "Tell what would happen, and change nothing.", False)
+_AFTER = Parameter("after", int, "Only jobs behind this one, for the next page.")
+_LIMIT = Parameter("limit", int, "At most so many.", 1000)
+_SINCE = Parameter("since", str, "Only what ended since this time, ISO 8601.")
 
 VIEWER, USER, OPERATOR = Role.VIEWER, Role.USER, Role.OPERATOR
 ROUTES: tuple[Route, ...] = (
@@ -81,10 +81,12 @@ ROUTES: tuple[Route, ...] = (
         "Live jobs in the order of the queue, then those that ended lately.",
         result=list[dict[str, Any]],
         query=(
-            Query("state", str, "Only jobs in these states, with commas between."),
-            Query("tenant", str, "Only jobs of this tenant."),
-            Query("filter", str, "Only jobs that suit this filter, as `gputui queue --filter` takes it; no patterns."),
-            Query("all", bool, "With ended jobs.", False),
+            Parameter("state", str, "Only jobs in these states, with commas between."),
+            Parameter("tenant", str, "Only jobs of this tenant."),
+            Parameter(
+                "filter", str, "Only jobs that suit this filter, as `gputui queue --filter` takes it; no patterns."
+            ),
+            Parameter("all", bool, "With ended jobs.", False),
             _AFTER,
             _LIMIT,
         ),
@@ -96,9 +98,9 @@ ROUTES: tuple[Route, ...] = (
         USER,
         "Submit jobs, all or none. With the header `Idempotency-Key` a repeated request is one submission.",
         body=messages.NewJobs,
-        result=messages.Submitted,
+        result=messages.NewIds,
         status=201,
-        query=(_DRY_RUN, Query("anyway", bool, "Also jobs for GPUs that this server does not have.", False)),
+        query=(_DRY_RUN, Parameter("anyway", bool, "Also jobs for GPUs that this server does not have.", False)),
     ),
     Route("GET", "/v1/jobs/{id}", "job", VIEWER, "A job, waiting, running or ended.", Scope.JOB),
     Route("GET", "/v1/jobs/{id}/explain", "explain", VIEWER, "Why it waits, and when it starts.", Scope.JOB),
@@ -111,15 +113,15 @@ ROUTES: tuple[Route, ...] = (
         USER,
         "Output of an attempt, by its number or `latest`.",
         Scope.JOB,
-        Kind.BYTES,
+        AnswerKind.BYTES,
         query=(
-            Query("tail", int, "Only the last so many lines."),
-            Query("stamped", bool, "Begin lines with their times, where they are known.", False),
-            Query("follow", bool, "Go on to the end of a running attempt.", False),
+            Parameter("tail", int, "Only the last so many lines."),
+            Parameter("stamped", bool, "Begin lines with their times, where they are known.", False),
+            Parameter("follow", bool, "Go on to the end of a running attempt.", False),
         ),
     ),
-    Route("POST", "/v1/jobs/{id}/attach", "attach", USER, "Attach to its streams.", Scope.JOB, Kind.STREAM),
-    Route("POST", "/v1/jobs/{id}/exec", "execute", USER, "Run a command in it.", Scope.JOB, Kind.STREAM),
+    Route("POST", "/v1/jobs/{id}/attach", "attach", USER, "Attach to its streams.", Scope.JOB, AnswerKind.STREAM),
+    Route("POST", "/v1/jobs/{id}/exec", "execute", USER, "Run a command in it.", Scope.JOB, AnswerKind.STREAM),
     Route(
         "POST",
         "/v1/actions",
@@ -130,7 +132,7 @@ ROUTES: tuple[Route, ...] = (
         result=messages.Acted,
         query=(_DRY_RUN,),
     ),
-    Route("POST", "/v1/undo", "undo", USER, "Undo changes.", body=messages.Undo, result=messages.Undone),
+    Route("POST", "/v1/undo", "undo", USER, "Undo changes.", body=messages.UndoRequest, result=messages.Undone),
     Route("POST", "/v1/forecast", "forecast", USER, "Which starts actions would move.", body=messages.Forecast),
     Route("GET", "/v1/gpus", "gpus", VIEWER, "The GPUs, and the jobs on them.", result=list[dict[str, Any]]),
     Route("GET", "/v1/controls", "controls", VIEWER, "Drains, the pause, tenants, reservations."),
@@ -146,10 +148,17 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", "/v1/audit", "audit", USER, "Who asked for what; a user reads what is about his own jobs."),
     Route("GET", "/v1/images", "images", USER, "Images that the engine has.", result=list[str]),
-    Route("GET", "/v1/events", "events", VIEWER, "Changes of the queue and the GPUs as they happen.", kind=Kind.EVENTS),
+    Route(
+        "GET",
+        "/v1/events",
+        "events",
+        VIEWER,
+        "Changes of the queue and the GPUs as they happen.",
+        kind=AnswerKind.EVENTS,
+    ),
     Route("PUT", "/v1/focus", "focus", VIEWER, "Which GPU a subscriber looks at.", body=messages.Focus),
-    Route("POST", "/v1/backup", "backup", OPERATOR, "A backup of one moment, as a tar archive.", kind=Kind.BYTES),
-    Route("GET", "/metrics", "metrics", VIEWER, "Metrics for Prometheus.", kind=Kind.TEXT),
+    Route("POST", "/v1/backup", "backup", OPERATOR, "A backup of one moment, as a tar archive.", kind=AnswerKind.BYTES),
+    Route("GET", "/metrics", "metrics", VIEWER, "Metrics for Prometheus.", kind=AnswerKind.TEXT),
     Route("GET", "/openapi.json", "openapi", VIEWER, "This interface as OpenAPI 3.1."),
     Route(
         "POST",
