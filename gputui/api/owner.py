@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 from msgspec import Struct
 
 from gputui.api.http import Peer
 from gputui.api.messages import CommandLine, CommandResult
 from gputui.domain.access import Caller
-from gputui.domain.container import ExecRequest
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
-from gputui.ports.backend import Attach, DirectBackend
-
-
-class FollowLog(Struct, frozen=True):
-    """Request for the output of an attempt, up to its end."""
-
-    attempt: int | None = None
-    """None: the latest."""
-    tail: int | None = None
-    stamped: bool = False
-
-
-StreamRequest: TypeAlias = Attach | ExecRequest | FollowLog
+from gputui.ports.backend import DirectBackend, StreamRequest
 
 
 class OwnerServices(Struct, frozen=True):
@@ -50,6 +36,10 @@ class OwnerServices(Struct, frozen=True):
     focus: Callable[[str | None], object]
     """Has the throughput of this GPU read besides."""
     stream: Callable[[Caller, JobId, StreamRequest, socket.socket, bytes], object]
-    """Gives a connection to a process of its own that serves the stream; the bytes came behind the request."""
+    """Gives a connection to a process of its own that serves the stream; the bytes came behind the request.
+
+    The head of the answer is sent here too: 101 and frames, or of a `FollowLog` without frames 200 and plain bytes.
+    Whether the caller may is checked before. Returns soon; safe in a thread of the pool.
+    """
     command: Callable[[Caller, CommandLine], CommandResult] | None = None
     """Runs a command for its caller; None: this owner runs none."""

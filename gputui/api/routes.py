@@ -10,6 +10,11 @@ from msgspec import Struct
 from gputui.api import messages
 from gputui.domain.access import Role
 from gputui.domain.action import Action
+from gputui.domain.container import ExecRequest
+from gputui.ports.backend import Attach
+
+UPGRADE = "gputui-stream/1"
+"""Protocol of the routes that are streams: frames in both directions, see `domain/frames.py`."""
 
 
 class Scope(StrEnum):
@@ -96,11 +101,16 @@ ROUTES: tuple[Route, ...] = (
         "/v1/jobs",
         "submit",
         USER,
-        "Submit jobs, all or none. With the header `Idempotency-Key` a repeated request is one submission.",
+        "Submit jobs, all or none. With the header `Idempotency-Key` a repeated request is one submission. "
+        "An upgrade to `gputui-stream/1` attaches to the job, of which there is one, from its start.",
         body=messages.NewJobs,
         result=messages.NewIds,
         status=201,
-        query=(_DRY_RUN, Parameter("anyway", bool, "Also jobs for GPUs that this server does not have.", False)),
+        query=(
+            _DRY_RUN,
+            Parameter("anyway", bool, "Also jobs for GPUs that this server does not have.", False),
+            Parameter("detach_keys", str, "Keys that detach, as of docker's --detach-keys, with an upgrade.", ""),
+        ),
     ),
     Route("GET", "/v1/jobs/{id}", "job", VIEWER, "A job, waiting, running or ended.", Scope.JOB),
     Route("GET", "/v1/jobs/{id}/explain", "explain", VIEWER, "Why it waits, and when it starts.", Scope.JOB),
@@ -120,8 +130,12 @@ ROUTES: tuple[Route, ...] = (
             Parameter("follow", bool, "Go on to the end of a running attempt.", False),
         ),
     ),
-    Route("POST", "/v1/jobs/{id}/attach", "attach", USER, "Attach to its streams.", Scope.JOB, AnswerKind.STREAM),
-    Route("POST", "/v1/jobs/{id}/exec", "execute", USER, "Run a command in it.", Scope.JOB, AnswerKind.STREAM),
+    Route(
+        "POST", "/v1/jobs/{id}/attach", "attach", USER, "Attach to its streams.", Scope.JOB, AnswerKind.STREAM, Attach
+    ),
+    Route(
+        "POST", "/v1/jobs/{id}/exec", "execute", USER, "Run a command in it.", Scope.JOB, AnswerKind.STREAM, ExecRequest
+    ),
     Route(
         "POST",
         "/v1/actions",

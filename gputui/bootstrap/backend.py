@@ -278,7 +278,7 @@ def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> 
 
 def peer(connection: socket.socket) -> int:
     """Return the uid of the process at the other end of a unix socket, as the kernel recorded it."""
-    from gputui.runtime.frame_channel import peer_uid
+    from gputui.ports.frame_channel import peer_uid
 
     return peer_uid(connection)
 

@@ -52,9 +52,27 @@ class Attach(Struct, frozen=True):
 
     detach_keys: str = ""
     """Keys in the notation of docker's --detach-keys."""
+    from_start: bool = False
+    """Wait for the next start of the job, and attach before its command runs, so that no output is missed."""
 
 
 Entry: TypeAlias = ExecRequest | Attach
+
+
+class FollowLog(Struct, frozen=True):
+    """Request for the output of an attempt."""
+
+    attempt: int | None = None
+    """None: the latest."""
+    tail: int | None = None
+    stamped: bool = False
+    follow: bool = True
+    """Go on to the end of a running attempt."""
+    in_frames: bool = False
+    """Send frames, as the client has asked for an upgrade; else the plain bytes of an HTTP answer."""
+
+
+StreamRequest: TypeAlias = Entry | FollowLog
 
 
 class Snapshots(Protocol):

@@ -1,107 +1,18 @@
-"""Channel over a socket that carries frames, to the wrapper of a host job or the scheduler's relay."""
+"""Client of the scheduler's relay into jobs."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gputui.domain import frames
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.errors import GputuiError, RuntimeFault
-
-_PIECE = 65536
-_MOST = 32768
-"""Maximum number of bytes of input in one frame."""
-
-
-class FrameChannel:
-    """Channel over a connected socket. Frames other than output are passed to `hear`."""
-
-    def __init__(self, connection: socket.socket, *, is_tty: bool) -> None:
-        self._connection = connection
-        self._frames = frames.Frames()
-        self._exit_code: int | None = None
-        self._early: list[tuple[bool, bytes]] = []
-        self.is_tty = is_tty
-        self.on_input: Callable[[], None] = lambda: None
-        self.hear: Callable[[bytes, bytes], None] = lambda kind, content: None
-
-    @property
-    def has_pending(self) -> bool:
-        return bool(self._early)
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def input_fileno(self) -> int:
-        return self._connection.fileno()
-
-    def receive(self) -> list[tuple[bool, bytes]] | None:
-        """Return output; None at the end. Raises GputuiError with the message of a refusal."""
-        if self._early:
-            early, self._early = self._early, []
-            return early
-        try:
-            piece = self._connection.recv(_PIECE)
-            return [part for part in map(self._part, self._frames.feed(piece)) if part] if piece else None
-        except (ConnectionError, frames.MalformedFrameError):
-            return None
-
-    def keep(self, parts: list[tuple[bool, bytes]]) -> None:
-        """Keep output that arrived with the greeting, as on a busy machine, for the next `receive`."""
-        self._early = parts
-
-    def _part(self, message: tuple[bytes, bytes]) -> tuple[bool, bytes] | None:
-        kind, content = message
-        if kind in (frames.OUTPUT, frames.ERRORS):
-            return kind == frames.ERRORS, content
-        if kind == frames.REFUSED:
-            raise GputuiError(content.decode(errors="replace"))
-        if kind == frames.UNREACHABLE:
-            raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, content.decode(errors="replace")))
-        if kind == frames.EXIT:
-            self._exit_code = frames.exit_of(content)
-        self.hear(kind, content)
-        return None
-
-    def send(self, data: bytes) -> None:
-        """Send input; empty input tells only that there will be some. Raises OSError."""
-        self.on_input()
-        for at in range(0, max(1, len(data)), _MOST):
-            self._connection.sendall(frames.frame(frames.INPUT, data[at : at + _MOST]))
-
-    def end_input(self) -> None:
-        with suppress(OSError):
-            self._connection.sendall(frames.frame(frames.END_OF_INPUT))
-
-    def resize(self, rows: int, columns: int) -> None:
-        with suppress(OSError):
-            self._connection.sendall(frames.size_frame(rows, columns))
-
-    def exit_code(self) -> int | None:
-        return self._exit_code
-
-    def keep_exit_code(self, code: int | None) -> None:
-        """Keep an exit code that is known from elsewhere."""
-        self._exit_code = code
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """Return the uid of the process at the other end, as recorded by the kernel when it connected or listened."""
-    import struct
-
-    uid: int = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-    return uid
-
+from gputui.domain.errors import GputuiError
+from gputui.ports.frame_channel import FrameChannel, peer_uid
 
 RELAY_SOCKET = "relay"
 RELAY_PATIENCE = 30.0

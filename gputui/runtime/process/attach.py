@@ -11,7 +11,7 @@ from pathlib import Path
 from gputui.domain import frames
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeFault
-from gputui.runtime.frame_channel import FrameChannel, peer_uid
+from gputui.ports.frame_channel import FrameChannel, peer_uid
 from gputui.runtime.process.attempt_folder import AttemptFolder, OpenFolder
 from gputui.runtime.process.terminal import MARK, MARKS, SOCKET
 
