@@ -15,6 +15,7 @@ GputuiError
 ├── WarrantError              nothing proves who wants the job run       exit code 1
 ├── AccessError               a rule forbids it to this user             exit code 1
 ├── NotLeaderError            another process holds the scheduler lock   exit code 1
+├── NoOwnerError              no process owns the queue                  exit code 1
 ├── RuntimeFault              the runtime could not do what was asked    exit code 1
 │   └── RuntimeUnavailableError   the engine does not answer
 │       └── RuntimeAccessError    this user may not speak to it
@@ -115,6 +116,10 @@ class AccessError(GputuiError):
 
 class NotLeaderError(GputuiError):
     """Another process holds the scheduler lock of this state directory."""
+
+
+class NoOwnerError(GputuiError):
+    """No process owns the queue and serves it, or none that this user may ask."""
 
 
 class RuntimeFault(GputuiError):  # noqa: N818 - RuntimeError is Python's own

@@ -1,0 +1,509 @@
+"""Client of the owner of a queue: HTTP/1.1 with JSON, blocking, small, and with the patience of a command.
+
+A request whose connection is cut is sent again, with the same `Idempotency-Key` if it changes anything: the next owner
+finds the key in the queue, and does nothing twice. A request that waits tells so after two seconds, and gives up after
+`store.lock_timeout`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from gputui.api.messages import API, Problem
+from gputui.api.wire import Dial, Server, SilenceError, Wire
+from gputui.domain import errors
+from gputui.domain.decoding import decode_json
+from gputui.domain.errors import GputuiError, InputError, InputErrors, StoreBusyError
+from gputui.domain.text import plain
+
+T = TypeVar("T")
+
+TELL_AFTER = 2.0
+"""Seconds without an answer after which the user is told."""
+LONGEST_HEAD = 64 * 1024
+LONGEST_BODY = 512 * 1024**2
+"""Bytes of the head and of the body of an answer, at most."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+"""Seconds before a cut request is sent again, and at most."""
+_WAITING = frozenset({429, 503})
+"""Statuses that ask to come again later: too many requests, the owner begins or is busy."""
+_MOST_IDLE = 4
+"""Connections kept for the next requests."""
+_KEPT_FOR = 1.0
+"""Seconds after which an idle connection is not used again: the server may be closing it."""
+
+
+class Reply(Struct, frozen=True):
+    """A whole answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Values by name in lower case."""
+    body: bytes
+
+
+class Prepared(Struct, frozen=True):
+    """A request as it is sent."""
+
+    method: str
+    target: str
+    head: bytes
+    body: bytes
+    may_repeat: bool
+
+
+class _CutError(Exception):
+    """The connection ended before the answer did."""
+
+
+def new_key() -> str:
+    """Return a key for a request that changes something."""
+    return os.urandom(16).hex()
+
+
+class Patience:
+    """Time that a request may take, over all of its tries."""
+
+    def __init__(self, limit: float, tell: Callable[[str], object], name: Callable[[Server], tuple[str, str]]) -> None:
+        """`name` returns the name of the owner for a sentence, and what helps if it hangs."""
+        self._began = time.monotonic()
+        self._limit = limit
+        self._tell = tell
+        self._name = name
+        self._is_told = False
+        self.server = Server()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def step(self) -> float:
+        """Return the seconds until `passed` has something to do."""
+        until = self._limit if self._is_told else min(TELL_AFTER, self._limit)
+        return max(0.001, until - self.elapsed)
+
+    def passed(self) -> None:
+        """Tell the user once that the owner does not answer; raise StoreBusyError when the time is over."""
+        elapsed = self.elapsed
+        if elapsed >= self._limit:
+            who, cure = self._name(self.server)
+            what = f"{who} has not answered for {elapsed:.0f} s"
+            raise StoreBusyError(what, hint=f"{cure}; store.lock_timeout sets how long gputui waits")
+        if elapsed >= TELL_AFTER and not self._is_told:
+            self._is_told = True
+            self._tell(f"{self._name(self.server)[0]} has not answered for {elapsed:.0f} s")
+
+    def pause(self, seconds: float) -> None:
+        """Wait before the next try, and do as `passed`."""
+        time.sleep(max(0.001, min(seconds, self._limit - self.elapsed)))
+        self.passed()
+
+
+def plain_name(server: Server) -> tuple[str, str]:
+    """Return the name of an owner of which nothing else is known, and what helps if it hangs."""
+    pid = f" (pid {server.pid})" if server.pid > 1 else ""
+    cure = f"kill -CONT {server.pid} if it was stopped, else kill -9 {server.pid}" if server.pid > 1 else ""
+    return f"the owner of the queue{pid}", cure or "ask an operator to restart gputui.service"
+
+
+class Exchange:
+    """An answer that is read from a connection, and its body in parts."""
+
+    def __init__(self, wire: Wire, patience: Patience) -> None:
+        self._wire = wire
+        self._patience = patience
+        self._read = bytearray()
+        self.status = 0
+        self.headers: dict[str, str] = {}
+
+    def send(self, data: bytes) -> None:
+        """Send a request. A server that has refused it already may read no more: its answer still counts."""
+        left = memoryview(data)
+        with contextlib.suppress(ConnectionError):
+            while left:
+                self._wire.wait_for(self._patience.step())
+                try:
+                    left = left[self._wire.send(left) :]
+                except SilenceError:
+                    self._patience.passed()
+
+    def _more(self) -> bool:
+        """Read what comes next; return False at the end of the connection."""
+        while True:
+            self._wire.wait_for(self._patience.step())
+            try:
+                data = self._wire.receive()
+            except SilenceError:
+                self._patience.passed()
+                continue
+            except OSError:  # reset, or closed by another thread
+                return False
+            self._read += data
+            return bool(data)
+
+    def _line(self) -> bytes:
+        """Return the next line; raises _CutError."""
+        while (end := self._read.find(b"\n")) < 0:
+            if len(self._read) > LONGEST_HEAD or not self._more():
+                raise _CutError
+        line = bytes(self._read[:end]).rstrip(b"\r")
+        del self._read[: end + 1]
+        return line
+
+    def _exactly(self, size: int) -> bytes:
+        while len(self._read) < size:
+            if not self._more():
+                raise _CutError
+        data = bytes(self._read[:size])
+        del self._read[:size]
+        return data
+
+    def read_head(self) -> None:
+        """Read status and headers; raises _CutError, which is an empty or broken answer."""
+        version, _, rest = self._line().partition(b" ")
+        if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
+            raise _CutError
+        self.status = int(rest[:3])
+        size = 0
+        while line := self._line():
+            size += len(line)
+            name, colon, value = line.partition(b":")
+            if not colon or size > LONGEST_HEAD:
+                raise _CutError
+            self.headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the body as it comes; raises _CutError if the connection ends before it does."""
+        if self.headers.get("transfer-encoding", "").lower() == "chunked":
+            while size := self._chunk_size():
+                yield self._exactly(size)
+                self._line()
+            while self._line():
+                pass
+        elif "content-length" in self.headers:
+            left = int(self.headers["content-length"])
+            while left:
+                if not self._read and not self._more():
+                    raise _CutError
+                data = bytes(self._read[:left])
+                del self._read[:left]
+                left -= len(data)
+                yield data
+        elif self.status not in {204, 304}:
+            while self._read or self._more():
+                data = bytes(self._read)
+                self._read.clear()
+                yield data
+
+    def _chunk_size(self) -> int:
+        try:
+            size = int(self._line().partition(b";")[0], 16)
+        except ValueError:
+            raise _CutError from None
+        if not 0 <= size <= LONGEST_BODY:
+            raise _CutError
+        return size
+
+    def body(self) -> bytes:
+        """Return the whole body."""
+        found = bytearray()
+        for part in self.parts():
+            found += part
+            if len(found) > LONGEST_BODY:
+                raise _CutError
+        return bytes(found)
+
+    @property
+    def may_stay(self) -> bool:
+        """Return whether the connection can carry another request after the body was read."""
+        is_framed = "content-length" in self.headers or "transfer-encoding" in self.headers
+        return is_framed and self.headers.get("connection", "").lower() != "close" and not self._read
+
+    def take_rest(self) -> bytes:
+        """Return what came behind the head."""
+        rest = bytes(self._read)
+        self._read.clear()
+        return rest
+
+    def endless(self, silence: float) -> None:
+        """From now on the body may come for ever, with at most so many seconds between its parts."""
+        self._patience = _Silence(silence, self._patience)
+
+
+class _Silence(Patience):
+    """Patience with a stream: it begins anew with each part."""
+
+    def __init__(self, limit: float, before: Patience) -> None:
+        super().__init__(limit, lambda _: None, lambda _: ("", ""))
+        self._quiet = limit
+        self.server = before.server
+
+    def step(self) -> float:
+        return self._quiet
+
+    def passed(self) -> None:
+        raise _CutError
+
+
+class ByteStream:
+    """Parts of an answer without an end. Iterate in one thread; close from any."""
+
+    def __init__(self, wire: Wire, exchange: Exchange) -> None:
+        self._wire = wire
+        self._exchange = exchange
+        self.headers = exchange.headers
+        self.is_whole = False
+        """True once the answer has ended properly; else the connection was cut, or silent for too long."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._exchange.parts()
+            self.is_whole = True
+        except _CutError:
+            pass
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class ApiClient:
+    """Asks the owner of one queue. Methods block, may be called from any thread, and raise GputuiError.
+
+    NoOwnerError: nobody owns the queue now. After a request that was sent, the caller may carry it out itself, with the
+    same key. StoreBusyError: the owner did not answer in time.
+    """
+
+    def __init__(
+        self,
+        dial: Dial,
+        *,
+        patience: float = 60.0,
+        tell: Callable[[str], object] = lambda _: None,
+        name: Callable[[Server], tuple[str, str]] = plain_name,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`tell` is called with a sentence while a request waits; `name` as for `Patience`; `headers` go with all."""
+        self._dial = dial
+        self._limit = patience
+        self._tell = tell
+        self._name = name
+        self._headers = "".join(f"{key}: {value}\r\n" for key, value in (headers or {}).items())
+        self._idle: list[tuple[float, Wire]] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Close the idle connections; requests that wait go on."""
+        self._is_closed = True
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, wire in idle:
+            wire.close()
+
+    def message(
+        self, method: str, path: str, body: Any, query: Mapping[str, object], key: str, headers: Mapping[str, str]
+    ) -> Prepared:
+        """Return a request; `body` is bytes, or a value that is sent as JSON, or None."""
+        data = b"" if body is None else body if isinstance(body, bytes) else _json(body)
+        words = "&".join(f"{name}={quote(_word(value), safe='')}" for name, value in query.items() if value is not None)
+        target = quote(path, safe="/") + (f"?{words}" if words else "")
+        head = f"{method} {target} HTTP/1.1\r\nHost: gputui\r\nGputui-Api: {API}\r\n{self._headers}"
+        if body is not None:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+        elif method != "GET":
+            head += "Content-Length: 0\r\n"
+        if key:
+            head += f"Idempotency-Key: {key}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return Prepared(method, target, head.encode("latin-1") + b"\r\n", data, bool(key) or method == "GET")
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        result: Any = Any,
+        query: Mapping[str, object] | None = None,
+        key: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Return the decoded answer to a request; an error that it tells is raised.
+
+        A request that changes something is sent again only with a key.
+        """
+        reply = self.request(method, path, body, query=query, key=key, headers=headers)
+        try:
+            return decode_json(reply.body, result)
+        except msgspec.MsgspecError as error:
+            raise GputuiError(f"the answer to {method} {path} cannot be read: {error}", hint=_VERSIONS) from error
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, object] | None = None,
+        key: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Return the whole answer to a request; an error that it tells is raised."""
+        message = self.message(method, path, body, query or {}, key, headers or {})
+
+        def finish(wire: Wire, exchange: Exchange) -> Reply:
+            reply = Reply(exchange.status, exchange.headers, exchange.body())
+            self._put_back(wire, exchange)
+            return reply
+
+        return self._tried(message, finish)
+
+    def stream(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence: float,
+    ) -> ByteStream:
+        """Open an answer without an end, which is cut after so many seconds without a part."""
+
+        def finish(wire: Wire, exchange: Exchange) -> ByteStream:
+            exchange.endless(silence)
+            return ByteStream(wire, exchange)
+
+        return self._tried(self.message("GET", path, None, query or {}, "", headers or {}), finish)
+
+    def upgrade(
+        self,
+        path: str,
+        protocol: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, object] | None = None,
+        key: str = "",
+    ) -> tuple[socket.socket, bytes]:
+        """Turn a new connection into a stream; return its socket, and what came behind the answer already."""
+        more = {"Connection": "Upgrade", "Upgrade": protocol}
+
+        def finish(wire: Wire, exchange: Exchange) -> tuple[socket.socket, bytes]:
+            if exchange.status != 101:
+                wire.close()
+                raise GputuiError("the owner of the queue opened no stream", hint=_VERSIONS)
+            return wire.detach(), exchange.take_rest()
+
+        return self._tried(self.message("POST", path, body, query or {}, key, more), finish)
+
+    # tries
+
+    def _tried(self, message: Prepared, finish: Callable[[Wire, Exchange], T]) -> T:
+        """Send a request until an answer has come; `finish` reads its rest."""
+        patience, pause = Patience(self._limit, self._tell, self._name), _FIRST_PAUSE
+        while True:
+            wire = self._connected(patience)
+            exchange = Exchange(wire, patience)
+            try:
+                exchange.send(message.head + message.body)
+                exchange.read_head()
+                if exchange.status < 400:
+                    return finish(wire, exchange)
+                body = exchange.body()
+                self._put_back(wire, exchange)
+            except _CutError:
+                wire.close()
+                if not message.may_repeat:
+                    what = "the connection was cut before the answer came"
+                    raise GputuiError(what, hint="look whether it was done") from None
+                patience.pause(pause)
+            except BaseException:
+                wire.close()
+                raise
+            else:
+                if exchange.status not in _WAITING or "retry-after" not in exchange.headers:
+                    raise error_of(exchange.status, exchange.headers, body)
+                with contextlib.suppress(ValueError):
+                    pause = max(pause, float(exchange.headers["retry-after"]))
+                patience.pause(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    def _connected(self, patience: Patience) -> Wire:
+        """Return an idle connection that is not too old, or a new one."""
+        with self._lock:
+            while self._idle:
+                kept_at, wire = self._idle.pop()
+                if time.monotonic() - kept_at < _KEPT_FOR:
+                    patience.server = wire.server
+                    return wire
+                wire.close()
+        while True:
+            try:
+                wire = self._dial(patience.step())
+            except SilenceError:
+                patience.passed()
+            except OSError as error:
+                raise GputuiError(f"cannot connect to the owner of the queue: {error.strerror}") from error
+            else:
+                patience.server = wire.server
+                return wire
+
+    def _put_back(self, wire: Wire, exchange: Exchange) -> None:
+        with self._lock:
+            if exchange.may_stay and len(self._idle) < _MOST_IDLE and not self._is_closed:
+                self._idle.append((time.monotonic(), wire))
+                return
+        wire.close()
+
+
+_VERSIONS = "the owner may run another gputui: restart it with this one"
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value, enc_hook=_listed)
+
+
+def _listed(value: Any) -> Any:
+    """Return a read-only mapping as a dict, and what yields values as a list."""
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+def _word(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> GputuiError:
+    """Return the error that an answer tells."""
+    try:
+        problem = decode_json(body, Problem)
+    except msgspec.MsgspecError:
+        words = plain(body[:200].decode(errors="replace"), 200).strip()
+        return GputuiError(
+            f"the owner of the queue answered with status {status}: {words or headers.get('server', '')}"
+        )
+    return made(problem)
+
+
+def made(problem: Problem) -> GputuiError:
+    """Return an error of gputui for what the owner tells; an unknown kind is one with these words."""
+    parts = tuple(each for each in map(made, problem.errors) if isinstance(each, InputError))
+    if parts:
+        return InputErrors(parts)
+    kind = getattr(errors, problem.kind, GputuiError)
+    is_simple = isinstance(kind, type) and issubclass(kind, GputuiError) and kind.__init__ is GputuiError.__init__
+    error: GputuiError = (kind if is_simple else GputuiError)(
+        problem.title, where=problem.instance or None, hint=problem.detail or None
+    )
+    if error.exit_code != problem.exit_code:
+        error.exit_code = problem.exit_code
+    return error

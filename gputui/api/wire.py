@@ -1,0 +1,193 @@
+"""Connections to the owner of a queue: its Unix socket, or a command such as ssh that passes bytes on to one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import struct
+import subprocess
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from gputui.domain.errors import GputuiError, NoOwnerError
+
+_PIECE = 256 * 1024
+_ABSENT = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED, errno.EACCES, errno.EPERM, errno.ENOTSOCK, errno.ELOOP}
+)
+"""Errors of a connect that mean: not for us, or nobody is there."""
+
+
+class Server(Struct, frozen=True):
+    """Process at the other end, as the kernel knows it: the one that listens, or that listened first."""
+
+    uid: int | None = None
+    """None: it is on another machine."""
+    pid: int = 0
+
+
+class SilenceError(Exception):
+    """Nothing came, or could be sent, within the time that was set."""
+
+
+class Wire:
+    """A connection. One thread uses it at a time, but any may close it, which ends what the other one waits for."""
+
+    def __init__(self, link: socket.socket, server: Server, ended: Callable[[], object] = lambda: None) -> None:
+        """`ended` is called once, after the socket is closed."""
+        self._link = link
+        self.server = server
+        self._ended = ended
+        self._is_closed = False
+
+    def wait_for(self, seconds: float) -> None:
+        """Set how long `send` and `receive` wait before they raise SilenceError."""
+        set_patience(self._link, seconds)
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Send a part of the data; return its length. Raises SilenceError and OSError."""
+        try:
+            return self._link.send(data)
+        except BlockingIOError as error:
+            raise SilenceError from error
+
+    def receive(self) -> bytes:
+        """Return what has come, at least a byte; empty at the end. Raises SilenceError and OSError."""
+        try:
+            return self._link.recv(_PIECE)
+        except BlockingIOError as error:
+            raise SilenceError from error
+
+    def detach(self) -> socket.socket:
+        """Give the socket away, without limits of time; this connection may not be used afterwards."""
+        set_patience(self._link, 0)
+        self._is_closed = True
+        return self._link
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
+        self._link.close()
+        self._ended()
+
+
+Dial: TypeAlias = Callable[[float], Wire]
+"""Connects within so many seconds. Raises NoOwnerError if nobody listens, and SilenceError if nobody accepts."""
+
+
+def set_patience(link: socket.socket, seconds: float) -> None:
+    """Set how long the blocking calls of a socket wait, its connect included; 0: without an end.
+
+    A connect with `settimeout` does not wait at all while the backlog of a Unix socket is full.
+    """
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+        link.setsockopt(socket.SOL_SOCKET, option, limit)
+
+
+def peer_of(link: socket.socket) -> Server:
+    """Return the process at the other end, as recorded by the kernel when it connected or listened."""
+    pid, uid, _ = struct.unpack("iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Server(uid, pid)
+
+
+def to_sockets(paths: Iterable[Path]) -> Dial:
+    """Return what connects to the first of these sockets at which somebody listens and this user may connect."""
+    known = tuple(paths)
+
+    def dial(seconds: float) -> Wire:
+        for path in known:
+            if (wire := _to_socket(path, seconds)) is not None:
+                return wire
+        raise NoOwnerError(f"nobody listens on {' or '.join(map(str, known))}")
+
+    return dial
+
+
+def _to_socket(path: Path, seconds: float) -> Wire | None:
+    """Connect to a socket; None if nobody listens there for this user."""
+    try:
+        place = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        set_patience(link, max(0.001, seconds))
+        link.connect(f"/proc/self/fd/{place}/{path.name}")  # a longer path fits into no address
+        server = peer_of(link)
+        check_server(server, {0, os.geteuid(), os.fstat(place).st_uid}, path)
+    except BlockingIOError as error:
+        link.close()
+        raise SilenceError from error
+    except OSError as error:
+        link.close()
+        if error.errno in _ABSENT:
+            return None
+        raise
+    except BaseException:
+        link.close()
+        raise
+    finally:
+        os.close(place)
+    return Wire(link, server)
+
+
+def check_server(server: Server, trusted: Collection[int], path: Path) -> None:
+    """Raise GputuiError unless the one who listens is among those whom the caller may tell his secrets."""
+    if server.uid in trusted:
+        return
+    who = f"uid {server.uid}, who is neither root nor the owner of its directory"
+    raise GputuiError(f"somebody else listens there: {who}", where=str(path), hint="remove that socket")
+
+
+def to_command(words: Sequence[str], told: Callable[[bytes], object], ended: Callable[[int], object]) -> Dial:
+    """Return what starts a command that serves on its standard input and output, such as `ssh gpu1 gputui api-stdio`.
+
+    `told` is called with each line that it writes on stderr, in a thread of its own, and `ended` with its exit code.
+    """
+    import threading
+
+    def dial(seconds: float) -> Wire:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            process: subprocess.Popen[bytes] = subprocess.Popen(
+                list(words),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # a Ctrl-C in the terminal is not for it
+            )
+        except OSError as error:
+            ours.close()
+            raise GputuiError(f"{error.filename}: {error.strerror}") from error
+        finally:
+            theirs.close()
+        threading.Thread(target=_tend, args=(process, told, ended), name="stderr", daemon=True).start()
+        set_patience(ours, seconds)
+        return Wire(ours, Server(None, process.pid), lambda: _end(process))
+
+    return dial
+
+
+def _tend(process: subprocess.Popen[bytes], told: Callable[[bytes], object], ended: Callable[[int], object]) -> None:
+    """Pass on what a command writes on stderr, and reap it."""
+    assert process.stderr is not None
+    with contextlib.suppress(OSError, ValueError), process.stderr:
+        while line := process.stderr.readline(4096):
+            if line.strip():
+                told(line.strip())
+    ended(process.wait())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a command to end; it has lost its standard input already."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
