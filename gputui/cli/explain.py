@@ -13,9 +13,10 @@ from gputui import bootstrap
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
+from gputui.domain.as_json import explanation_json
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
-from gputui.domain.policy.cluster_state import fair_share_factor
+from gputui.domain.listing import meant
 from gputui.domain.policy.explain import Explanation, describe_terms, explain
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -32,7 +33,7 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     with session.backend() as backend:
         job = backend.job(resolve_one(backend.queue, ids[0]))
         snapshot, plans = backend.snapshots().read(), backend.about().caps.runs_jobs
-    job = _meant(snapshot, snapshot.job(job.id) or job, is_whole=not ids[0].indices)
+    job = meant(snapshot, snapshot.job(job.id) or job, is_whole=not ids[0].indices)
     if job.state is not JobState.PENDING:
         why = f" ({job.end_words})" if job.state.is_terminal and job.cause else ""
         raise GputuiError(
@@ -50,15 +51,6 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
         sys.stdout.writelines(f"{plain(line)}\n" for line in lines)
 
 
-def _meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
-    """Return the job; for an array whose first element has started, its next waiting element."""
-    if not is_whole or job.array is None or job.state is JobState.PENDING:
-        return job
-    alike = (each for each in snapshot.jobs if each.array and each.array.id == job.array.id)
-    waiting = next((each for each in alike if each.state is JobState.PENDING), job)
-    return waiting.element(waiting.id)
-
-
 def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
     yield f"job {job.shown_id} {plain(job.name, 120)}: number {told.position} of {told.waiting} waiting"
     yield f"why       {told.reason.local(now) if told.reason else 'it starts in the next pass of the scheduler'}"
@@ -73,32 +65,6 @@ def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
         yield f"  {term.name:<10}  {term.points:8.3f}  {term.of}".rstrip()
     if job.topped_at:
         yield "  at the head of the queue by hand, before any score"
-
-
-def explanation_json(job: Job, told: Explanation) -> dict[str, Any]:
-    terms = told.terms
-    return {
-        "id": job.id,
-        "reason": {"code": str(told.reason.code), "text": told.reason.text} if told.reason else None,
-        "position": told.position,
-        "waiting": told.waiting,
-        "waits_for": list(told.waits_for),
-        "expected_start_at": told.expected_start_at.isoformat() if told.expected_start_at else None,
-        "certainty": told.certainty,
-        "score": {
-            "total": terms.total,
-            "level": terms.level,
-            "promoted": terms.is_promoted,
-            "waited": terms.waited,
-            "planned": terms.planned,
-            "expansion": terms.expansion,
-            "credited": terms.credited,
-            "age": terms.age,
-        },
-        "fair_share": fair_share_factor(told.used),
-        "planned_duration": told.planned.total_seconds(),
-        "topped_at": job.topped_at.isoformat() if job.topped_at else None,
-    }
 
 
 def engine_story(job: Job, snapshot: Snapshot) -> Iterator[str]:

@@ -15,17 +15,17 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.as_json import job_json
-from gputui.domain.errors import InputError
-from gputui.domain.filter import FIELDS, FilterSubject, parse_filter, searched_text
+from gputui.domain.filter import FIELDS, parse_filter
 from gputui.domain.gpu import GpuView, short_names
 from gputui.domain.gpu_faults import faulty_gpus
-from gputui.domain.idle_gpus import idle_gpus, idle_jobs
+from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest
+from gputui.domain.listing import in_order, parse_states, seen
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_limit, format_size, listed, quoted
+from gputui.domain.units import format_duration, format_limit, format_size, listed
 
 COLUMNS = (
     table.TextColumn("ID", right=True),
@@ -115,12 +115,6 @@ def command(
             sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(snapshot))
 
 
-def seen(job: Job, snapshot: Snapshot) -> FilterSubject:
-    reason = snapshot.reasons.get(job.id)
-    idle = job.state is JobState.RUNNING and job.id in idle_jobs(snapshot)
-    return FilterSubject(job, snapshot.taken_at, reason, searched_text(job, reason), leaves_idle=idle)
-
-
 def footnotes(snapshot: Snapshot) -> Iterator[str]:
     """Yield sentences below the table: why no job starts at all, and what needs an operator's attention."""
     controls = snapshot.controls
@@ -132,32 +126,6 @@ def footnotes(snapshot: Snapshot) -> Iterator[str]:
         by = f" by {controls.paused_by}" if controls.paused_by else ""
         yield f"paused{by}{at}{why} (gputui unpause)"
     yield from (notice.text for notice in snapshot.notices if notice.severity != "information")
-
-
-def parse_states(texts: Iterable[str]) -> frozenset[JobState]:
-    """Return the states named by `PD`, `pending` or `R,CG`; empty when none is given."""
-    known = {name: state for state in JobState for name in (state.value, state.short)}
-    wanted = set()
-    for text in (part for given in texts for part in given.split(",")):
-        if text.strip().upper() not in known:
-            hint = ", ".join(state.short for state in JobState)
-            raise InputError(f"{quoted(text)} is not a state", where="--state", hint=hint)
-        wanted.add(known[text.strip().upper()])
-    return frozenset(wanted)
-
-
-def in_order(snapshot: Snapshot) -> list[Job]:
-    """Sort the jobs: active by start time, waiting in the order of their turn, finished with the latest first."""
-    place = {job_id: number for number, job_id in enumerate(snapshot.order)}
-
-    def rank(job: Job) -> tuple[int, float, int]:
-        if job.state.is_terminal:
-            return (2, -job.ended_at.timestamp() if job.ended_at else 0.0, -job.id)
-        if job.state.is_active:
-            return (0, job.started_at.timestamp() if job.started_at else float("inf"), job.id)
-        return (1, place.get(job.id, float("inf")), job.id)
-
-    return sorted(snapshot.jobs, key=rank)
 
 
 def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.telemetry import AttemptTelemetry
 
 if TYPE_CHECKING:
+    from gputui.domain.policy.explain import Explanation
     from gputui.domain.telemetry_series import Measured
 
 MASK = "***"
@@ -169,6 +170,34 @@ def recurring_json(entry: RecurringJob) -> Json:
             "array_limit": submission.array_limit,
             "spec": _spec(spec),
         },
+    }
+
+
+def explanation_json(job: Job, told: Explanation) -> Json:
+    from gputui.domain.policy.cluster_state import fair_share_factor
+
+    terms = told.terms
+    return {
+        "id": job.id,
+        "reason": {"code": str(told.reason.code), "text": told.reason.text} if told.reason else None,
+        "position": told.position,
+        "waiting": told.waiting,
+        "waits_for": list(told.waits_for),
+        "expected_start_at": told.expected_start_at.isoformat() if told.expected_start_at else None,
+        "certainty": told.certainty,
+        "score": {
+            "total": terms.total,
+            "level": terms.level,
+            "promoted": terms.is_promoted,
+            "waited": terms.waited,
+            "planned": terms.planned,
+            "expansion": terms.expansion,
+            "credited": terms.credited,
+            "age": terms.age,
+        },
+        "fair_share": fair_share_factor(told.used),
+        "planned_duration": told.planned.total_seconds(),
+        "topped_at": job.topped_at.isoformat() if job.topped_at else None,
     }
 
 

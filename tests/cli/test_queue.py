@@ -18,6 +18,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, Stopping
 from gputui.domain.job_spec import GpuRequest
+from gputui.domain.listing import parse_states
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import width
@@ -76,7 +77,7 @@ def test_an_unknown_state_is_refused(run: Run) -> None:
     assert (result.code, result.out) == (2, "")
     assert "--state" in result.err
     with pytest.raises(InputError):
-        queue.parse_states([""])
+        parse_states([""])
 
 
 def test_json_is_an_array_in_the_same_order(run: Run, store: KeptStore) -> None:

@@ -12,9 +12,10 @@ from gputui.cli import explain as explaining
 from gputui.cli import queue as listing
 from gputui.domain import arrays
 from gputui.domain.action import Cancel, Hold, SetPriority
-from gputui.domain.as_json import job_json
+from gputui.domain.as_json import explanation_json, job_json
 from gputui.domain.filter import parse_filter
 from gputui.domain.job import ArrayRef, Job
+from gputui.domain.listing import seen
 from gputui.domain.policy.explain import explain
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.whatif import change_of, what_if
@@ -77,8 +78,8 @@ def test_every_view_of_the_queue_survives_arrays(picture: Snapshot, height: int 
         if each.state is JobState.PENDING:
             told = explain(picture, each, SETTINGS, NOW)
             assert list(explaining.story(each, told, NOW))
-            json.dumps(explaining.explanation_json(each, told))
-        assert parse_filter(f"id:{each.id}").matches(listing.seen(each, picture))
+            json.dumps(explanation_json(each, told))
+        assert parse_filter(f"id:{each.id}").matches(seen(each, picture))
 
 
 def _check_the_table(picture: Snapshot) -> None:
