@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ import click
 
 from gputui import bootstrap
 from gputui.bootstrap.backend import output_of
-from gputui.cli import conversation, wait
+from gputui.cli import conversation, terminal, wait
 from gputui.cli.conversation import (
     SHOWING,
     SIGNALS,
@@ -29,8 +28,8 @@ from gputui.cli.conversation import (
 )
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.logs import print_log, wait_until_started, was_started
-from gputui.cli.main import discard, discard_stdout
 from gputui.cli.session import Session, pass_session
+from gputui.cli.terminal import discard, discard_stdout
 from gputui.domain.action import Cancel
 from gputui.domain.errors import CapabilityError, ClusterError, GputuiError, RuntimeFault
 from gputui.domain.job import Job
@@ -59,7 +58,7 @@ class Status:
 
     def __init__(self, *, is_quiet: bool) -> None:
         self._is_quiet = is_quiet
-        self._is_terminal = sys.stderr.isatty()
+        self._is_terminal = terminal.is_tty(terminal.ERR)
         self._shown = ""
 
     def show(self, words: str, *, is_passing: bool = False) -> None:
@@ -86,8 +85,8 @@ class Status:
     def _write(text: str) -> None:
         """Write to stderr; errors are ignored, since a closed or full stderr must not affect the job."""
         try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            terminal.write(text, err=True)
+            terminal.flush_err()
         except OSError:
             discard(2)
 
@@ -299,7 +298,7 @@ class Attendance:
         if outcome is Ending.ENDED:
             return None
         if outcome is Ending.DETACHED:
-            click.echo(err=True)  # the cursor is behind the job's prompt
+            terminal.echo(err=True)  # the cursor is behind the job's prompt
             self._status.say(f"job {self._id} keeps running; `gputui attach {self._id}` attaches again")
             return 0
         return talk.exit_code if outcome is Ending.HUNG_UP else self._left(talk.exit_code)
@@ -431,7 +430,7 @@ def attach(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
                     print_log(backend.log(job.id, follow=True))
                 return max(map(wait.exit_code, wait.wait_for(backend.queue, (job.id,))))
             except KeyboardInterrupt:
-                click.echo(f"gputui: job {job.id} keeps running", err=True)
+                terminal.echo(f"gputui: job {job.id} keeps running", err=True)
                 return 128 + signal.SIGINT
         check_terminal(stdin=interactive.stdin, is_tty=interactive.tty)
         return Attendance(session, backend, job.id, keys, is_owner=False).run()

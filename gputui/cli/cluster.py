@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from msgspec.structs import asdict
 
 from gputui.bootstrap import clusters
-from gputui.cli import completing, table
+from gputui.cli import completing, table, terminal
 from gputui.cli.main import CommandGroup
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.output import print_json
@@ -60,16 +59,16 @@ def check(session: Session, image: str | None, waits: bool, timeout: str, as_jso
     else:
         known = {uuid for check in checks for uuid in (*check.expected, *(check.seen or ()))}
         names = short_names(sorted(known))
-        lines = table.lines(COLUMNS, [_row(check, names) for check in checks], table.terminal_width())
+        lines = table.lines(COLUMNS, [_row(check, names) for check in checks], terminal.width())
         for check in checks:
             lines += [plain(f"{check.node}: {fault}") for fault in check.faults]
-        sys.stdout.write("\n".join(lines) + "\n")
+        terminal.write("\n".join(lines) + "\n")
     verdicts = {check.verdict for check in checks}
     return 0 if Verdict.OK in verdicts and Verdict.FAULTY not in verdicts else 1
 
 
 def _tell(sentence: str) -> None:
-    click.echo(f"gputui: {plain(sentence)}", err=True)
+    terminal.echo(f"gputui: {plain(sentence)}", err=True)
 
 
 def _row(check: NodeCheck, names: Any) -> tuple[str, ...]:
@@ -112,19 +111,19 @@ def install(dry_run: bool, yes: bool, epilog_dir: str) -> int:
     """
     wanted = {Path(epilog_dir).absolute() / _NAME: epilog()}
     if dry_run:
-        click.echo(listing(wanted))
-        click.echo(_lines(epilog_dir, "#"))
+        terminal.echo(listing(wanted))
+        terminal.echo(_lines(epilog_dir, "#"))
         return 0
     changed = changes(wanted)
     if not changed:
-        click.echo(f"the epilog in {plain(epilog_dir)} is up to date")
+        terminal.echo(f"the epilog in {plain(epilog_dir)} is up to date")
         return 0
     if not agreed(changed, "cluster install", yes=yes):
         return 1
     with suppress(OSError):  # writing tells
         Path(epilog_dir).mkdir(parents=True, exist_ok=True)
     write(changed, option="--epilog-dir", mode=0o755)
-    click.echo(_lines(epilog_dir, "now:"))
+    terminal.echo(_lines(epilog_dir, "now:"))
     return 0
 
 
@@ -158,7 +157,7 @@ def rbac(
     if len(given) != 1:
         raise click.UsageError("name one of --user, --group and --service-account")
     place = namespace or session.options.settings.cluster.namespace or ""
-    click.echo(clusters.kubernetes_rbac(place, *given[0], is_operator=operator, is_wide=not own_namespace), nl=False)
+    terminal.echo(clusters.kubernetes_rbac(place, *given[0], is_operator=operator, is_wide=not own_namespace), nl=False)
 
 
 def epilog() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from gputui.cli import terminal
 from gputui.cli.session import Session, is_elsewhere
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.state import JobState
@@ -171,4 +171,4 @@ def completions(ctx: click.Context, shell: str) -> None:
     source = script.source_template % script.source_vars()
     if shell == "fish":  # fish would cut values and descriptions at their first comma
         source = source.replace('(string split "," $completion)', '(string split --max 1 "," $completion)')
-    sys.stdout.write(source)
+    terminal.write(source)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gputui.cli import terminal
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
@@ -46,7 +47,7 @@ def confirm(sentence: str, *, quiet: bool = False) -> None:
     """
     if not quiet:
         with suppress(OSError):
-            click.echo(plain(sentence), err=True)
+            terminal.echo(plain(sentence), err=True)
 
 
 def jobs_of(queue: Queue, ids: Iterable[JobId]) -> list[Job]:

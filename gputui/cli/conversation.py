@@ -17,6 +17,7 @@ from enum import Enum, auto
 
 import click
 
+from gputui.cli import terminal
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.domain.container import ExecRequest
@@ -310,7 +311,7 @@ def execute(
     check_terminal(stdin=stdin, is_tty=is_tty)
     sequence = parse(keys)
     rows, columns = terminal_size()
-    term = os.environ.get("TERM", "xterm")
+    term = terminal.environ().get("TERM", "xterm")
     request = ExecRequest(words, stdin, is_tty, rows, columns, term, keys if is_tty else "")
     with session.backend() as backend:
         job_id = resolve_one(backend.queue, ids[0])
@@ -327,14 +328,14 @@ def execute(
     if outcome is Ending.DETACHED:
         return 0
     if code is None:
-        click.echo("gputui: the connection ended, and the command's exit code is not known", err=True)
+        terminal.echo("gputui: the connection ended, and the command's exit code is not known", err=True)
         return 1
     return code
 
 
 def check_terminal(*, stdin: bool, is_tty: bool) -> None:
     """Raise InputError if a terminal is requested but standard input is not one."""
-    if stdin and is_tty and not sys.stdin.isatty():
+    if stdin and is_tty and not terminal.is_tty(terminal.IN):
         raise InputError("standard input is not a terminal", where="-t", hint="leave out -t")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
@@ -11,11 +10,12 @@ from click.shell_completion import CompletionItem
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import queue, submit, table
+from gputui.cli import queue, submit, table, terminal
 from gputui.cli.confirmation import confirm, quiet_option
-from gputui.cli.main import CommandGroup, print_done
+from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
+from gputui.cli.terminal import print_done
 from gputui.domain.action import AddRecurring
 from gputui.domain.arrays import indices_word
 from gputui.domain.as_json import json_text, recurring_json
@@ -157,10 +157,10 @@ def list_(session: Session, as_json: bool) -> None:
         return
     now = bootstrap.clock().now()
     rows = [row(entry, now) for entry in entries]
-    lines = table.lines(COLUMNS, rows, table.terminal_width()) if rows else ["no recurring jobs"]
-    sys.stdout.write("\n".join(lines) + "\n")
-    if sys.stderr.isatty():
-        sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(entries, now))
+    lines = table.lines(COLUMNS, rows, terminal.width()) if rows else ["no recurring jobs"]
+    terminal.write("\n".join(lines) + "\n")
+    if terminal.is_tty(terminal.ERR):
+        terminal.write_lines((f"{plain(note)}\n" for note in footnotes(entries, now)), err=True)
 
 
 def row(entry: RecurringJob, now: datetime) -> tuple[str, ...]:

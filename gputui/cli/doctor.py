@@ -6,7 +6,6 @@ import gc
 import grp
 import os
 import stat
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from msgspec.structs import asdict
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters, upkeep
+from gputui.cli import terminal
 from gputui.cli.checks import CheckLevel, DoctorCheck, driver, engine, state
 from gputui.cli.checks.engine import INSTALL, EngineHost
 from gputui.cli.install import SERVICE, UNITS
@@ -60,7 +60,7 @@ def command(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
     if as_json:
         print_json([{**asdict(check), "level": str(check.level)} for check in found])
     else:
-        sys.stdout.writelines(map(lines, found))
+        terminal.write_lines(map(lines, found))
     return 1 if any(check.level is CheckLevel.FAIL for check in found) else 0
 
 
@@ -242,22 +242,22 @@ def register(options: Options, *, ask: bool) -> int:
     host = _host(options)
     change = engine.registration(host.settings_file)
     if change is None:
-        click.echo(f"{host.settings_file}: runtime nvidia is registered already; nothing to change")
+        terminal.echo(f"{host.settings_file}: runtime nvidia is registered already; nothing to change")
         _say_what_is_left(host)
         return 0
     for line in change.diff:
-        click.echo(plain(line))
+        terminal.echo(plain(line))
     if ask and not _agreed(host):
-        click.echo("nothing was changed")
+        terminal.echo("nothing was changed")
         return 1
     backup = engine.write(change, bootstrap.clock().now())
-    click.echo(f"wrote {change.path}" + (f"; the file as it was: {backup}" if backup else ""))
+    terminal.echo(f"wrote {change.path}" + (f"; the file as it was: {backup}" if backup else ""))
     _say_what_is_left(host)
     return 0
 
 
 def _agreed(host: EngineHost) -> bool:
-    if not sys.stdin.isatty():
+    if not terminal.is_tty(terminal.IN):
         raise GputuiError("cannot ask: standard input is not a terminal", hint="--yes writes it without asking")
     return click.confirm(f"Write this to {host.settings_file}?")
 
@@ -296,8 +296,9 @@ def _host(options: Options) -> EngineHost:
 
 def _refuse_the_engine_of_another(options: Options) -> None:
     """Raise GputuiError if sudo changed the engine: it drops DOCKER_HOST, and root has contexts of its own."""
-    is_named = os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT") or options.settings.runtime.docker_host
-    who = os.environ.get("SUDO_UID", "")
+    environ = terminal.environ()
+    is_named = environ.get("DOCKER_HOST") or environ.get("DOCKER_CONTEXT") or options.settings.runtime.docker_host
+    who = environ.get("SUDO_UID", "")
     if is_named or os.geteuid() or not who.isdigit() or not (own := engine.own_engine(int(who))):
         return
     name = engine.user_name(int(who))
@@ -320,7 +321,7 @@ def _docker(options: Options) -> RuntimeStatus:
 
 def _say_what_is_left(host: EngineHost) -> None:
     if not any(path.endswith("/nvidia-container-runtime") for path in host.toolkit):
-        click.echo(f"nvidia-container-runtime is not installed yet: {INSTALL}")
-    click.echo(f"to have the engine read its settings: {host.apply}")
+        terminal.echo(f"nvidia-container-runtime is not installed yet: {INSTALL}")
+    terminal.echo(f"to have the engine read its settings: {host.apply}")
     if not host.knows_hook:
-        click.echo("(gputui runs the jobs of ended containers again)")
+        terminal.echo("(gputui runs the jobs of ended containers again)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -12,12 +11,12 @@ import click
 from msgspec import Struct
 
 from gputui import bootstrap
-from gputui.cli import completing
+from gputui.cli import completing, terminal
 from gputui.cli.confirmation import confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.job_ids import Named, OneJobId, is_live, resolve_all
-from gputui.cli.main import print_done
 from gputui.cli.session import Session, pass_session
 from gputui.cli.submit import check_gpus, with_elements
+from gputui.cli.terminal import print_done
 from gputui.cli.verbs import show_shifts
 from gputui.domain.action import Edit, EditJobs
 from gputui.domain.as_json import json_text
@@ -127,7 +126,7 @@ class _Changes(Struct, frozen=True):
         """Return the change that options and words ask for; raise InputError for nothing at all without a terminal."""
         asked = {name: value for name, value in given.items() if value not in (None, (), False)}
         is_bare = not (editor or asked or unset or words or image is not None)
-        if is_bare and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if is_bare and not (terminal.is_tty(terminal.IN) and terminal.is_tty(terminal.OUT)):
             hint = "such as --priority 70; on a terminal the job opens in $EDITOR"
             raise InputError("no change given", where="edit", hint=hint)
         in_editor = editor or is_bare

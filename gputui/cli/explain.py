@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from gputui import bootstrap
+from gputui.cli import terminal
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -48,7 +48,7 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     if as_json:
         print_json(as_object)
     else:
-        sys.stdout.writelines(f"{plain(line)}\n" for line in lines)
+        terminal.write_lines(f"{plain(line)}\n" for line in lines)
 
 
 def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 
 import click
 
-from gputui.cli import readings, table
+from gputui.cli import readings, table, terminal
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.arrays import Names
@@ -53,12 +52,14 @@ def command(session: Session, as_json: bool) -> None:
         for node in snapshot.nodes
         for view in node.gpus
     ]
-    written = table.lines(columns, rows, table.terminal_width())
+    written = table.lines(columns, rows, terminal.width())
     if snapshot.fragmentation:
         written.append(f"{plural(snapshot.fragmentation, 'GPU')} free that no waiting job can use")
-    sys.stdout.write("\n".join(written) + "\n")
+    terminal.write("\n".join(written) + "\n")
     if snapshot.leader is not None and snapshot.leader.silent_for:
-        sys.stderr.writelines(f"{plain(notice.text)}\n" for notice in snapshot.notices if notice.severity == "error")
+        terminal.write_lines(
+            (f"{plain(notice.text)}\n" for notice in snapshot.notices if notice.severity == "error"), err=True
+        )
 
 
 def _reserved(snapshot: Snapshot) -> dict[str, str]:

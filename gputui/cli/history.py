@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import groupby, islice
@@ -13,7 +12,7 @@ import click
 from msgspec import Struct
 
 from gputui import bootstrap
-from gputui.cli import table
+from gputui.cli import table, terminal
 from gputui.cli.output import print_array
 from gputui.cli.queue import FILTER_HELP
 from gputui.cli.session import Session, pass_session
@@ -134,11 +133,11 @@ def command(
             print_array(map(job_json, listed))
         else:
             cells = ([column.cell(job) for column in shown] for job in listed)
-            lines = table.lines([column.column for column in shown], cells, table.terminal_width())
-            sys.stdout.write("\n".join(lines) + "\n")
+            lines = table.lines([column.column for column in shown], cells, terminal.width())
+            terminal.write("\n".join(lines) + "\n")
         is_more = bool(limit) and next(found, None) is not None
     if is_more:
-        click.echo(f"gputui: the latest {limit} are listed: --limit 0 lists all that match", err=True)
+        terminal.echo(f"gputui: the latest {limit} are listed: --limit 0 lists all that match", err=True)
 
 
 def _end(job: Job) -> datetime:

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from gputui.bootstrap import upkeep
+from gputui.cli import terminal
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
@@ -39,7 +40,7 @@ def command(session: Session, dry_run: bool, yes: bool, backups: str | None, uni
     place = typed_path(backups, "--backups") if backups else None
     wanted = {Path(unit_dir) / name: content for name, content in units(session.options, place).items()}
     if dry_run:
-        click.echo(listing(wanted), nl=False)
+        terminal.echo(listing(wanted), nl=False)
         return 0
     changed = changes(wanted)
     if changed and not agreed(changed, "install", yes=yes):
@@ -52,13 +53,13 @@ def command(session: Session, dry_run: bool, yes: bool, backups: str | None, uni
     if not _is_made_by_systemd(session.options):  # systemd starts no service whose ReadWritePaths are missing
         upkeep.make_directory(session.options)
     if not changed:
-        click.echo(f"the units in {plain(unit_dir)} are up to date")
+        terminal.echo(f"the units in {plain(unit_dir)} are up to date")
         return 0
     write(changed, option="--unit-dir")
     timer = " gputui-backup.timer" if (place is not None) else ""
-    click.echo(f"now: systemctl daemon-reload && systemctl enable --now {SERVICE}{timer}")
+    terminal.echo(f"now: systemctl daemon-reload && systemctl enable --now {SERVICE}{timer}")
     if allows_host_jobs(session.options):
-        click.echo(
+        terminal.echo(
             "host jobs are on: they are processes of the service, so it is hardly hardened. If nobody needs them, set\n"
             "host_jobs = false under [scheduler] in /etc/gputui/config.toml, and run gputui install again"
         )

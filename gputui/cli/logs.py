@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Callable
 
 import click
 
+from gputui.cli import terminal
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.domain.job import Job
@@ -47,7 +47,7 @@ def command(session: Session, follow: bool, tail: str | None, attempt: str | Non
 
 def print_log(stream: LogStream) -> None:
     """Print a log to its end, and close it."""
-    printer = TerminalPrinter() if sys.stdout.isatty() else RawPrinter()
+    printer = TerminalPrinter() if terminal.is_tty(terminal.OUT) else RawPrinter()
     if isinstance(stream, LiveLogStream):
         stream.watch(printer.show_rest)
     try:
@@ -56,15 +56,15 @@ def print_log(stream: LogStream) -> None:
     finally:
         stream.close()
     if notice := getattr(stream, "notice", ""):
-        click.echo(f"gputui: {notice}", err=True)
+        terminal.echo(f"gputui: {notice}", err=True)
 
 
 def wait_until_started(queue: Queue, job_id: JobId, pause: Callable[[float], None] = time.sleep) -> None:
     """Return when the job has output to follow, or will never have any."""
     said = False
     while not was_started(queue.get(job_id)):
-        if not said and sys.stderr.isatty():
-            click.echo(f"job {queue.get(job_id).shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
+        if not said and terminal.is_tty(terminal.ERR):
+            terminal.echo(f"job {queue.get(job_id).shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
         said = True
         pause(LOOK_EVERY)
 
@@ -91,16 +91,16 @@ class TerminalPrinter:
         """Show the beginning of a line, cut to the width of the terminal, since it is replaced."""
         self._clear()
         self._cells = max(1, shutil.get_terminal_size().columns - 1)
-        print(fit(plain_bytes(line), self._cells), end="", flush=True)
+        terminal.echo(fit(plain_bytes(line), self._cells), nl=False)
 
     def print_line(self, line: bytes) -> None:
         self._clear()
         shown = plain_bytes(line)
-        print(shown + RESET if "\x1b" in shown else shown, flush=True)
+        terminal.echo(shown + RESET if "\x1b" in shown else shown)
 
     def _clear(self) -> None:
         if self._cells:
-            print("\r" + " " * self._cells + "\r", end="")
+            terminal.write("\r" + " " * self._cells + "\r")
             self._cells = 0
 
 
@@ -121,5 +121,5 @@ class RawPrinter:
         self._written = 0
 
     def _write(self, line: bytes) -> None:
-        sys.stdout.buffer.write(line[self._written :])
-        sys.stdout.buffer.flush()
+        terminal.binary().write(line[self._written :])
+        terminal.binary().flush()

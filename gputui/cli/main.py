@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import importlib
 import io
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
 from gputui import __version__
+from gputui.cli import terminal
 from gputui.cli.session import Session
 from gputui.config.options import ensure_home, present_directory
 from gputui.domain.errors import GputuiError, InputErrors
@@ -24,47 +24,6 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from gputui.domain.settings import ServerSettings
-
-
-def print_done(text: str, done: str = "") -> None:
-    """Print the result; `done` is a sentence that reports the change, where the result itself is none.
-
-    Where standard output is closed or full, that sentence goes to stderr. The change has been made, so this is not an
-    error: a script that retried would make it twice.
-    """
-    try:
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
-    except OSError as error:
-        discard_stdout()
-        why = (error.strerror or str(error)).lower()
-        with suppress(OSError):
-            click.echo(f"gputui: {plain(done or text)}; this could not be printed on standard output: {why}", err=True)
-
-
-def open_standard_streams() -> None:
-    """Open /dev/null for standard streams that are closed, so that no other file gets their descriptor.
-
-    Writes to a closed standard output still fail; writes to a closed stderr are discarded.
-    """
-    for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, flags)  # gets the lowest free number
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8")
-
-
-def discard_stdout() -> None:
-    """Keep the interpreter from reporting an error of standard output again at exit."""
-    discard(1)
-
-
-def discard(descriptor: int) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 GROUPS = {
@@ -298,18 +257,18 @@ def _open_console(session: Session, servers: Sequence[ServerSettings], *, read_o
 
 def main() -> None:
     """Run the command line of this process, and end it."""
-    open_standard_streams()
+    terminal.open_standard_streams()
     ensure_home()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode still gets its table
     code = run(sys.argv[1:])
     try:
-        sys.stdout.flush()
+        terminal.flush()
     except BrokenPipeError:
-        discard_stdout()
+        terminal.discard_stdout()
     except OSError as error:
-        discard_stdout()
+        terminal.discard_stdout()
         code = code or _complain(f"standard output cannot be written to: {(error.strerror or str(error)).lower()}", 1)
     gc.freeze()  # no object that is left is collected at exit
     sys.exit(code)
@@ -321,14 +280,14 @@ def run(arguments: Sequence[str]) -> int:
         code = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
-        click.echo(error.format_message(), err=True)
+        terminal.echo(error.format_message(), err=True)
         return error.exit_code
     except click.ClickException as error:
         return _complain(_usage(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has ended, as `head` does
-        discard_stdout()
+        terminal.discard_stdout()
         return 0
     except InputErrors as error:
         return [_complain(str(each), error.exit_code) for each in error.errors][-1]
@@ -340,7 +299,7 @@ def run(arguments: Sequence[str]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _complain(f"{where}{error.strerror or error}", 1)
     except Exception as error:  # the border: no user should have to read a traceback
-        if os.environ.get("GPUTUI_DEBUG"):
+        if terminal.environ().get("GPUTUI_DEBUG"):
             raise
         if _is_limit(error):
             return _complain(f"the system gives this process no more memory or threads ({_LIMITS})", 1)
@@ -363,5 +322,5 @@ def _usage(error: click.ClickException) -> str:
 
 def _complain(sentence: str, code: int) -> int:
     """Print an error without control characters, and return the exit code."""
-    click.echo(f"{PROGRAM}: error: {plain(sentence)}", err=True)
+    terminal.echo(f"{PROGRAM}: error: {plain(sentence)}", err=True)
     return code

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gputui.cli import table
+from gputui.cli import table, terminal
 from gputui.cli.confirmation import confirm, jobs_of
 from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument
 from gputui.cli.output import print_json
@@ -66,13 +65,13 @@ def command(
 
 def _print(moves: Sequence[JobMove], engine: str, *, dry_run: bool) -> None:
     if not moves:
-        click.echo("no job waits here")
+        terminal.echo("no job waits here")
         return
     going = "would move" if dry_run else ""
     columns = [table.TextColumn(title) for title in ("JOB", "NAME", engine.upper(), "NOTE")]
     rows = [(move.words, move.jobs[0].spec.name, _new(move), _note(move) or going) for move in moves]
-    for line in table.lines(columns, rows, table.terminal_width()):
-        click.echo(line)
+    for line in table.lines(columns, rows, terminal.width()):
+        terminal.echo(line)
 
 
 def _note(move: JobMove) -> str:
@@ -122,7 +121,7 @@ def export(session: Session, target: str, directory: Path | None, ids: tuple[tup
         for note in exported.notes:
             confirm(f"gputui: job {arrays.id_word(jobs)}: left out {note}")
     if directory is None:
-        sys.stdout.write("---\n".join(exported.text for _, exported in made))
+        terminal.write("---\n".join(exported.text for _, exported in made))
         return
     for jobs, exported in made:
         # write a new file that its user may read: it may contain secrets of the job's environment
@@ -133,7 +132,7 @@ def export(session: Session, target: str, directory: Path | None, ids: tuple[tup
             path.write_text(exported.text, encoding="utf-8", errors="surrogateescape", newline="")
         except OSError as error:
             raise GputuiError(f"cannot be written: {error.strerror}", where=str(path)) from error
-        click.echo(str(path))
+        terminal.echo(str(path))
 
 
 def _exported(options: Options, target: str, jobs: tuple[Job, ...], key: str) -> Exported:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
+from gputui.cli import terminal
 from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -28,10 +28,10 @@ def agreed(changed: Mapping[Path, str], command: str, *, yes: bool) -> bool:
     for path, text in changed.items():
         before = (_content(path) or "").splitlines()
         for line in difflib.unified_diff(before, text.splitlines(), str(path), str(path), n=1, lineterm=""):
-            click.echo(plain(line))
+            terminal.echo(plain(line))
     if yes or agrees(command, "Write this?"):
         return True
-    click.echo("nothing was changed", err=True)
+    terminal.echo("nothing was changed", err=True)
     return False
 
 
@@ -48,7 +48,7 @@ def write(changed: Mapping[Path, str], *, option: str, mode: int = 0o644) -> Non
             partial.unlink(missing_ok=True)
             hint = f"run it as root, or name another directory by {option}"
             raise GputuiError(f"cannot be written: {error.strerror}", where=str(path), hint=hint) from error
-        click.echo(f"wrote {plain(str(path))}")
+        terminal.echo(f"wrote {plain(str(path))}")
 
 
 def listing(wanted: Mapping[Path, str]) -> str:
@@ -67,7 +67,7 @@ def _content(path: Path) -> str | None:
 
 def agrees(command: str, question: str) -> bool:
     """Ask; raises InputError where there is no terminal to ask on."""
-    if not sys.stdin.isatty():
+    if not terminal.is_tty(terminal.IN):
         raise InputError("there is no terminal to ask on", where=command, hint="look at this, then add --yes")
     return click.confirm(question, default=False)
 
@@ -108,5 +108,5 @@ def dashboards(session: Session, out: str) -> int:
             path.write_text(content, encoding="utf-8")
         except OSError as error:
             raise GputuiError(f"cannot be written: {error.strerror}", where=plain(str(path))) from error
-        click.echo(plain(str(path)))
+        terminal.echo(plain(str(path)))
     return 0

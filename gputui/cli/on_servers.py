@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gputui.cli import terminal
 from gputui.domain.errors import InputError
 from gputui.domain.text import plain
 
@@ -78,11 +78,11 @@ def run(session: Session, wanted: Sequence[str], words: Sequence[str]) -> int:
         _print_json(parts)
     for number, part in enumerate(parts):
         if not as_json and part.out:
-            click.echo(f"{chr(10) if number else ''}{part.name}\n{part.out.rstrip()}")
-    sys.stdout.flush()
+            terminal.echo(f"{chr(10) if number else ''}{part.name}\n{part.out.rstrip()}")
+    terminal.flush()
     for part in parts:
         for complaint in part.complaints:
-            click.echo(f"gputui: {part.name}: {complaint}", err=True)
+            terminal.echo(f"gputui: {part.name}: {complaint}", err=True)
     return max(part.code if part.code >= 0 else 128 - part.code for part in parts)
 
 
@@ -95,7 +95,7 @@ def _on_one(server: ServerSettings, words: Sequence[str]) -> int:
     if heard.number and code in {_SSH_FAILED, -heard.number}:
         return 128 + heard.number
     if why := _fault(server, code):
-        click.echo(f"gputui: error: {server.name}: {why}", err=True)
+        terminal.echo(f"gputui: error: {server.name}: {why}", err=True)
     return code if code >= 0 else 128 - code
 
 
@@ -124,7 +124,7 @@ class _Signals:
 def _argv(server: ServerSettings, words: Sequence[str], *, is_tty: bool) -> list[str]:
     from gputui.bootstrap import servers
 
-    passed = {name: value for name in _PASSED if (value := os.environ.get(name))}
+    passed = {name: value for name in _PASSED if (value := terminal.environ().get(name))}
     return servers.command_on(server, words, passed, is_tty=is_tty)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -10,7 +9,7 @@ from functools import partial
 import click
 
 from gputui.bootstrap.backend import open_foreign_use
-from gputui.cli import completing, readings, table
+from gputui.cli import completing, readings, table, terminal
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.as_json import Json
@@ -95,7 +94,7 @@ def command(
     if as_json:
         print_json([process_json(row) for row in shown])
     else:
-        sys.stdout.write("\n".join(lines(shown, table.terminal_width())) + "\n")
+        terminal.write("\n".join(lines(shown, terminal.width())) + "\n")
     return 0
 
 
@@ -149,9 +148,9 @@ def _told(act: Callable[[], str]) -> bool:
     try:
         sentence = act()
     except GputuiError as error:
-        click.echo(f"gputui: {plain(str(error))}", err=True)
+        terminal.echo(f"gputui: {plain(str(error))}", err=True)
         return False
-    click.echo(plain(sentence))
+    terminal.echo(plain(sentence))
     return ": still " not in sentence
 
 
@@ -159,9 +158,9 @@ def _ask(question: str, named: Sequence[str], *, yes: bool) -> None:
     """Ask on the terminal; raise InputError without one, and GputuiError if the answer is no."""
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not terminal.is_tty(terminal.IN):
         raise InputError("a confirmation is needed, and there is no terminal", where="--yes", hint="add --yes")
-    click.echo("\n".join([question, *(f"  {plain(each)}" for each in named)]), err=True)
+    terminal.echo("\n".join([question, *(f"  {plain(each)}" for each in named)]), err=True)
     if not click.confirm("Continue?", err=True):
         raise GputuiError("cancelled; nothing was sent")
 

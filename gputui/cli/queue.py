@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -10,7 +9,7 @@ from functools import lru_cache
 
 import click
 
-from gputui.cli import completing, table
+from gputui.cli import completing, table, terminal
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
@@ -110,9 +109,9 @@ def command(
     else:
         columns = (*COLUMNS[:GPUS_AT], NODE, *COLUMNS[GPUS_AT:]) if len(snapshot.nodes) > 1 else COLUMNS
         rows = (row(group[0], snapshot, group) for group in arrays.folded(jobs, unfold=unfold))
-        sys.stdout.write("\n".join(table.lines(columns, rows, table.terminal_width())) + "\n")
-        if sys.stderr.isatty() or (snapshot.leader is not None and snapshot.leader.silent_for):
-            sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(snapshot))
+        terminal.write("\n".join(table.lines(columns, rows, terminal.width())) + "\n")
+        if terminal.is_tty(terminal.ERR) or (snapshot.leader is not None and snapshot.leader.silent_for):
+            terminal.write_lines((f"{plain(note)}\n" for note in footnotes(snapshot)), err=True)
 
 
 def footnotes(snapshot: Snapshot) -> Iterator[str]:

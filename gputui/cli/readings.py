@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
+from gputui.cli import terminal
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu import find_gpu
 from gputui.domain.snapshot import Snapshot
@@ -17,7 +17,7 @@ def picture(backend: DirectBackend) -> Snapshot:
 
     Says on stderr of which nodes of a cluster there are no readings, and why.
     """
-    snapshot = backend.gpus(lambda words: sys.stderr.write(f"{plain(words)}\n"))
+    snapshot = backend.gpus(lambda words: terminal.write(f"{plain(words)}\n", err=True))
     if not snapshot.gpus:
         status = snapshot.nodes[0].probe if snapshot.nodes else None
         raise GputuiError(status.text if status else "no GPUs are known", hint="gputui doctor shows more")

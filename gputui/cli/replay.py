@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,7 +13,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.cli import replay_report
+from gputui.cli import replay_report, terminal
 from gputui.cli.confirmation import FiniteRange
 from gputui.cli.output import print_json
 from gputui.cli.replay_report import Variant
@@ -135,7 +134,7 @@ def command(
     lines = replay_report.header(replay.head(), base)
     lines += [] if tried and not policies else replay_report.policies(found, {each.name for each in tried})
     lines += replay_report.comparison(base, tried, found) if tried else []
-    sys.stdout.write("\n".join([*lines, *replay_report.wrapped(told)]) + "\n")
+    terminal.write("\n".join([*lines, *replay_report.wrapped(told)]) + "\n")
 
 
 def _source(session: Session, trace: str | None, synthetic: int | None, seed: int, *, history: bool) -> ReplaySource:
@@ -172,15 +171,15 @@ def progress(count: int) -> Iterator[Callable[[str], None]]:
     def tell(name: str) -> None:
         names.append(name)
         if is_shown:
-            sys.stderr.write(f"\r\x1b[K{len(names)} of {count}: {name[:60]}")
-            sys.stderr.flush()
+            terminal.write(f"\r\x1b[K{len(names)} of {count}: {name[:60]}", err=True)
+            terminal.flush_err()
 
-    is_shown = count > 0 and sys.stderr.isatty()
+    is_shown = count > 0 and terminal.is_tty(terminal.ERR)
     try:
         yield tell
     finally:
         if is_shown:
-            sys.stderr.write("\r\x1b[K")
+            terminal.write("\r\x1b[K", err=True)
 
 
 def of_trace(trace: str | None, synthetic: int | None, seed: int) -> ReplaySource:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.cli import table
+from gputui.cli import table, terminal
 from gputui.cli.session import Session
 from gputui.cli.table import TextColumn
 from gputui.config import value_of_text
@@ -279,7 +279,7 @@ def header(head: Mapping[str, Any], base: Variant) -> list[str]:
 def policies(found: Mapping[str, Figures], variants: Collection[str]) -> list[str]:
     """Return a table with a line and a bar for each policy, and one of waits by class where there are several."""
     shown = {name: each for name, each in found.items() if name not in variants}
-    total = table.terminal_width()
+    total = terminal.width()
     is_wide = total is None or total >= WIDE
     bar = BAR if is_wide else SHORT_BAR
     columns = [
@@ -312,10 +312,10 @@ def comparison(base: Variant, tried: Sequence[Variant], found: Mapping[str, Figu
     values = values_of(base.settings, keys)
     now = " ".join(f"{key.partition('.')[2]}={_value(value)}" for key, value in values.items())
     others = {each.name: each.name for each in tried if values_of(each.settings, keys) != values}
-    names, key = _short({name: name for name in own} | {PLAN: f"{PLAN} ({now})"} | others, table.terminal_width())
+    names, key = _short({name: name for name in own} | {PLAN: f"{PLAN} ({now})"} | others, terminal.width())
     rows = list(_compared_rows(names, found, _COMPARED))
     further = _further("SETTINGS", found, lambda figures: _compared_rows(names, found, figures))
-    return ["", *key, *table.lines(columns, rows, table.terminal_width()), *further, "", *_wrapped(_LEGEND)]
+    return ["", *key, *table.lines(columns, rows, terminal.width()), *further, "", *_wrapped(_LEGEND)]
 
 
 def _short(names: dict[str, str], total: int | None) -> tuple[dict[str, str], list[str]]:
@@ -368,7 +368,7 @@ def _further(
     if not titles:
         return []
     columns = [TextColumn(title, 60, least=16), *(TextColumn(each, right=True) for each in titles.values())]
-    return ["", *table.lines(columns, rows(list(titles)), table.terminal_width())]
+    return ["", *table.lines(columns, rows(list(titles)), terminal.width())]
 
 
 def _rows(found: Mapping[str, Figures], figures: Sequence[str]) -> Iterator[ReportRow]:
@@ -391,4 +391,4 @@ def wrapped(told: Sequence[str]) -> list[str]:
 
 
 def _wrapped(sentence: str) -> list[str]:
-    return textwrap.wrap(sentence, table.terminal_width() or 120, subsequent_indent="  ")
+    return textwrap.wrap(sentence, terminal.width() or 120, subsequent_indent="  ")

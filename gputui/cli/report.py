@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import gc
 import io
-import sys
 from pathlib import Path
 
 import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import table
+from gputui.cli import terminal
 from gputui.cli.report_figures import Replayed, Report, as_json, lines, period, replay_jobs, report, row
 from gputui.cli.session import Session, pass_session
 from gputui.domain.accounting import GROUPINGS
@@ -55,9 +54,9 @@ def command(
     replayed = None
     if what_if:
         replayed = replay_jobs(session, found)
-    text = _text(found, form, replayed, total=None if output else table.terminal_width())
+    text = _text(found, form, replayed, total=None if output else terminal.width())
     if output is None:
-        sys.stdout.write(text)
+        terminal.write(text)
         return
     try:
         Path(output).write_text(text, encoding="utf-8")
@@ -107,7 +106,7 @@ def _text(found: Report, form: str, replayed: Replayed | None, total: int | None
         from gputui.cli import report_page
 
         if needed := report_page.lacking():
-            click.echo(f"gputui: note: {needed}", err=True)
+            terminal.echo(f"gputui: note: {needed}", err=True)
         return report_page.page(found, replayed)
     shown = [*lines(found, total), *(replayed.lines() if replayed else [])]
     return "\n".join(shown) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,11 +10,12 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import completing, readings, table
+from gputui.cli import completing, readings, table, terminal
 from gputui.cli.confirmation import confirm, dry_run_option, quiet_option
-from gputui.cli.main import CommandGroup, print_done
+from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
+from gputui.cli.terminal import print_done
 from gputui.domain.action import ReserveGpus, SetStanding, Unreserve
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import Gpu, find_gpu, short_names
@@ -122,8 +122,8 @@ def list_(session: Session, as_json: bool) -> None:
         print_json([_json(view) for view in found])
         return
     rows = [_row(view, snapshot) for view in found]
-    written = table.lines(COLUMNS, rows, table.terminal_width()) if rows else ["no reservations"]
-    sys.stdout.write("\n".join([*written, *_standing_line(session, snapshot)]) + "\n")
+    written = table.lines(COLUMNS, rows, terminal.width()) if rows else ["no reservations"]
+    terminal.write("\n".join([*written, *_standing_line(session, snapshot)]) + "\n")
 
 
 @command.command("remove")
@@ -169,7 +169,7 @@ def _warn(session: Session, backend: DirectBackend, window: Window) -> None:
     snapshot = backend.snapshots().read()
     names = {view.gpu.uuid: str(view.gpu.index) for view in snapshot.gpus}
     for warning in overlap_warnings(window, snapshot, names):
-        click.echo(f"warning: {warning}", err=True)
+        terminal.echo(f"warning: {warning}", err=True)
 
 
 def _row(view: WindowView, snapshot: Snapshot) -> tuple[str, ...]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import completing, conversation
+from gputui.cli import completing, conversation, terminal
 from gputui.cli.attendance import Attendance, follow_output
 from gputui.cli.conversation import check_terminal
 from gputui.cli.session import Session, pass_session
@@ -104,6 +103,6 @@ def _interactive(submission: Submission, interactive: Interactive) -> Submission
     """Return the submission of an interactive job; with a terminal, TERM is set in its environment."""
     spec = submission.spec
     env = dict(spec.options.env)
-    if interactive.tty and "TERM" not in env and (term := os.environ.get("TERM")):
+    if interactive.tty and "TERM" not in env and (term := terminal.environ().get("TERM")):
         spec = replace(spec, options=replace(spec.options, env=(*spec.options.env, ("TERM", term))))
     return replace(submission, spec=replace(spec, interactive=interactive))

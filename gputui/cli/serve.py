@@ -11,6 +11,7 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.cli import terminal
 from gputui.cli.confirmation import FiniteRange
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, listen_address
@@ -107,7 +108,7 @@ def web(session: Session, port: int, host: str, read_only: bool) -> int:
     from gputui.web.server import ConsoleServer, is_loopback
 
     if not is_loopback(host):
-        click.echo(_WARNING.format(host=host, port=port), err=True)
+        terminal.echo(_WARNING.format(host=host, port=port), err=True)
     server = ConsoleServer(
         viewer_command(session.options, read_only=read_only), host, port, f"gputui {socket.gethostname()}"
     )
@@ -123,8 +124,8 @@ def viewer_command(options: Options, *, read_only: bool) -> list[str]:
 
 def _tell(link: str) -> None:
     """Print the link for the next browser: the previous link has been used."""
-    click.echo(f"{link}   (works once; Ctrl-C ends all)")
-    sys.stdout.flush()
+    terminal.echo(f"{link}   (works once; Ctrl-C ends all)")
+    terminal.flush()
 
 
 @click.command("probe")

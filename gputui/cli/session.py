@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -13,6 +12,7 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.cli import terminal
 from gputui.config import Options, resolve
 from gputui.domain.errors import NotFoundError
 from gputui.domain.text import plain
@@ -61,8 +61,8 @@ class Session:
     def options(self) -> Options:
         """Return the options, resolved on first use: help reads no file, so it never fails."""
         options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
-        for source, keys in options.ignored if _COMPLETING not in os.environ else ():
-            click.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
+        for source, keys in options.ignored if _COMPLETING not in terminal.environ() else ():
+            terminal.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
         if self._command is not None:
             bootstrap.check_command(options, self._command)
         if options.probe.model is not None:
@@ -121,7 +121,7 @@ class Session:
 
 
 def _tell(sentence: str) -> None:
-    click.echo(f"gputui: {plain(sentence)}", err=True)
+    terminal.echo(f"gputui: {plain(sentence)}", err=True)
 
 
 pass_session = click.make_pass_decorator(Session)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gputui.cli import queue
+from gputui.cli import queue, terminal
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -56,7 +55,7 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     if as_json:
         print_json(job_detail_json(job, snapshot, audit, measured))
     else:
-        sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, snapshot, audit, measured, unread))
+        terminal.write_lines(f"{plain(line)}\n" for line in story(job, snapshot, audit, measured, unread))
 
 
 def story(

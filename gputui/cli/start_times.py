@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 
 from gputui import bootstrap
+from gputui.cli import terminal
 from gputui.cli.readings import gpu_names
 from gputui.cli.session import Session
 from gputui.config import Options
@@ -99,7 +99,7 @@ def print_shifts(session: Session, backend: DirectBackend, change: SnapshotChang
     stuck = list(without_start(snapshot, changed, found))
     told = shortened(told) + (shortened(reasons(changed, stuck, session.options.settings, now)) if stuck else [])
     told = [*filter(None, [first]), *(told or ["no other job would start earlier or later"])]
-    sys.stdout.writelines(f"{line}\n" for line in told)
+    terminal.write_lines(f"{line}\n" for line in told)
 
 
 def places(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> list[str]:

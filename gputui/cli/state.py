@@ -9,10 +9,12 @@ import click
 
 from gputui import bootstrap
 from gputui.bootstrap import upkeep
-from gputui.cli.main import CommandGroup, print_done
+from gputui.cli import terminal
+from gputui.cli.main import CommandGroup
 from gputui.cli.offered_files import agrees
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
+from gputui.cli.terminal import print_done
 from gputui.config.options import typed_path
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.text import plain
@@ -66,13 +68,13 @@ def _told(made: upkeep.BackupResult) -> int:
     """Print what a backup is worth, and return the exit code."""
     print_done(f"backed up {plural(made.files, 'file')} ({format_size(made.size)}) to {plain(str(made.path))}")
     if made.removed:
-        click.echo(f"removed {plural(made.removed, 'old damaged backup' if made.findings else 'old backup')}")
+        terminal.echo(f"removed {plural(made.removed, 'old damaged backup' if made.findings else 'old backup')}")
     if not made.findings:
         return 0
     for finding in made.findings[:_MOST_FINDINGS]:
-        click.echo(f"gputui: {plain(finding.sentence)}", err=True)
+        terminal.echo(f"gputui: {plain(finding.sentence)}", err=True)
     found = plural(len(made.findings), "finding")
-    click.echo(
+    terminal.echo(
         f"gputui: the backup holds damaged data ({found}), so it does not count as good and no good one was removed\n"
         "  (gputui state verify lists everything; gputui state repair repairs the queue)",
         err=True,
@@ -90,7 +92,7 @@ def restore(session: Session, file: str) -> int:
     before you start a scheduler there.
     """
     for finding in upkeep.restore(session.options, _path(file)):
-        click.echo(f"gputui: {plain(finding.sentence)}", err=True)
+        terminal.echo(f"gputui: {plain(finding.sentence)}", err=True)
     print_done(f"restored to {plain(str(session.options.state))}")
     return 0
 
@@ -111,9 +113,9 @@ def verify(session: Session, backup: str | None, as_json: bool) -> int:
         print_json([{"where": each.where, "text": each.text, "harmless": each.is_harmless} for each in found])
     else:
         for finding in found:
-            click.echo(plain(finding.sentence))
+            terminal.echo(plain(finding.sentence))
         if not found:
-            click.echo(f"{plain(str(path))}: everything can be read")
+            terminal.echo(f"{plain(str(path))}: everything can be read")
     return 0 if all(finding.is_harmless for finding in found) else 1
 
 
@@ -131,14 +133,14 @@ def repair(session: Session, yes: bool) -> int:
     recovery = found.assess()
     damaged = upkeep.damaged_lines(session.options)
     if recovery is None and not damaged:
-        click.echo("nothing is missing: there is nothing to repair")
+        terminal.echo("nothing is missing: there is nothing to repair")
         return 0
     if recovery is not None:
-        click.echo("\n".join(map(plain, recovery.lines)))
+        terminal.echo("\n".join(map(plain, recovery.lines)))
     for sentence in damaged:
-        click.echo(plain(sentence))
+        terminal.echo(plain(sentence))
     if not yes and not agrees("state repair", "Repair it so?"):
-        click.echo("nothing was changed", err=True)
+        terminal.echo("nothing was changed", err=True)
         return 1
     now = bootstrap.clock().now()
     if recovery is not None:
@@ -162,8 +164,8 @@ def export(session: Session, file: str) -> int:
     now = bootstrap.clock().now()
     if file == "-":
         for line in upkeep.export(session.options, now):
-            sys.stdout.buffer.write(line)
-        sys.stdout.flush()
+            terminal.binary().write(line)
+        terminal.flush()
         return 0
     target = _path(file)
     upkeep.export_to(session.options, target, now)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -12,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gputui import bootstrap
-from gputui.cli import completing
-from gputui.cli.main import print_done
+from gputui.cli import completing, terminal
 from gputui.cli.session import Session, pass_session
+from gputui.cli.terminal import print_done
 from gputui.domain.cluster import array_of, is_element
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF
@@ -123,7 +121,7 @@ def command(
         named = tuple(job_id for job_id, _ in told) if is_element(max(ids)) else ids
         _print_ids(told, as_json, named)
         confirm_times(f"job {told[0][0]}", submissions[0].spec, quiet=not is_told)
-        if not quiet and sys.stderr.isatty():  # a forecast takes longer than the submission itself
+        if not quiet and terminal.is_tty(terminal.ERR):  # a forecast takes longer than the submission itself
             _tell_starts(session, backend, [job_id for job_id, _ in told])
 
 
@@ -138,10 +136,10 @@ def tell(found: submitter.Tidied, submission: Submission) -> None:
     spec = submission.spec
     if not spec.gpus.minimum and "NVIDIA_VISIBLE_DEVICES" in dict(spec.options.env):
         notes.append("-e NVIDIA_VISIBLE_DEVICES gives no GPU here: ask for them by --gpus N or --gpus all")
-    if spec.image is None and (odd := sorted(filter(request.is_taken_over, request.not_utf8(os.environ)))):
+    if spec.image is None and (odd := sorted(filter(request.is_taken_over, request.not_utf8(terminal.environ())))):
         notes.append(f"{', '.join(odd)}: not UTF-8 text, and so not passed")
     if notes:
-        click.echo(f"gputui: note: {plain('; '.join(notes))}", err=True)
+        terminal.echo(f"gputui: note: {plain('; '.join(notes))}", err=True)
 
 
 def confirm_times(named: str, spec: JobSpec, *, quiet: bool) -> None:
@@ -173,7 +171,7 @@ def _show(session: Session, backend: DirectBackend, submissions: Sequence[Submis
     if not done.starts:
         start_times.print_shifts(session, backend, submitted(*done.jobs))
     for line in starts_told(submissions, done.starts, bootstrap.clock().now()):
-        print(plain(line))
+        terminal.write(f"{plain(line)}\n")
 
 
 def starts_told(submissions: Iterable[Submission], starts: Iterable[datetime | None], now: datetime) -> Iterator[str]:
@@ -241,9 +239,9 @@ def _tell_starts(session: Session, backend: DirectBackend, ids: Sequence[JobId])
 
     with suppress(OSError, GputuiError):
         for sentence in start_times.expected_starts(session, backend, ids[:MOST_TOLD]):
-            click.echo(sentence, err=True)
+            terminal.echo(sentence, err=True)
         if len(ids) > MOST_TOLD:
-            click.echo(f"... and {len(ids) - MOST_TOLD} more jobs; gputui queue shows when they start", err=True)
+            terminal.echo(f"... and {len(ids) - MOST_TOLD} more jobs; gputui queue shows when they start", err=True)
 
 
 def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool, ids: tuple[JobId, ...]) -> None:
@@ -255,7 +253,7 @@ def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool, ids: tup
         from gputui.domain.as_json import json_text
 
         text = json_text(_submitted_json(*told[0]) if len(told) == 1 else [_submitted_json(*each) for each in told])
-    elif sys.stdout.isatty():
+    elif terminal.is_tty(terminal.OUT):
         text = "\n".join(f"{job_id}  {_elements_words(job_id, each.array)}".rstrip() for job_id, each in told)
     else:
         text = "\n".join(str(job_id) for job_id, _ in told)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -27,19 +25,6 @@ class TextColumn(Struct, frozen=True):
     right: bool = False
     least: int = 0
     """Minimum width in cells when the line is short; 0: never shrinks."""
-
-
-def terminal_width() -> int | None:
-    """Return the width of the terminal on stdout in cells; None when stdout is not a terminal."""
-    if not sys.stdout.isatty():
-        return None
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isascii() and columns.isdigit() and 0 < len(columns) < 6:
-        return max(20, int(columns))
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except OSError:
-        return 80
 
 
 def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: int | None) -> list[str]:

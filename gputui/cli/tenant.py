@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gputui import bootstrap
-from gputui.cli import table
+from gputui.cli import table, terminal
 from gputui.cli.confirmation import confirm, quiet_option
 from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
@@ -89,8 +88,8 @@ def list_(session: Session, as_json: bool) -> None:
     if as_json:
         print_json([_json(each) for each in found])
         return
-    written = table.lines(COLUMNS, map(_row, found), table.terminal_width()) if found else ["no tenants"]
-    sys.stdout.write("\n".join(written) + "\n")
+    written = table.lines(COLUMNS, map(_row, found), terminal.width()) if found else ["no tenants"]
+    terminal.write("\n".join(written) + "\n")
 
 
 @command.command("remove")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -13,7 +11,7 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import table
+from gputui.cli import terminal
 from gputui.cli.session import Session, pass_session
 from gputui.console.startup import EarlyProbe
 from gputui.domain.errors import GputuiError
@@ -59,7 +57,7 @@ def command(
     frames = whole(0, 10**9, count, "--count")
     pause = time_span(interval, "--interval").total_seconds()
     room = FrameSize(
-        whole(20, 2000, width, "--width") if width else table.terminal_width() or WIDTH,
+        whole(20, 2000, width, "--width") if width else terminal.width() or WIDTH,
         whole(3, 10_000, height, "--height") if height else None,
     )
     write = writer(session.options.settings.console, no_color=no_color, ascii_only=ascii_only)
@@ -74,12 +72,12 @@ def command(
             now, host = bootstrap.clock().now(), backend.about().host
             for line in frame(snapshot, now, host, room, shown, tracker):
                 write(line)
-            sys.stdout.flush()
+            terminal.flush()
             number += 1
             if number == frames:
                 return
             time.sleep(pause)
-            sys.stdout.write("\n")
+            terminal.write("\n")
 
 
 def seen(backend: DirectBackend, early: EarlyProbe) -> Snapshot:
@@ -97,16 +95,16 @@ def writer(settings: ConsoleSettings, *, no_color: bool, ascii_only: bool) -> Ca
     """Return a function that writes lines to stdout; without colours if that is not a terminal."""
     from gputui.tui.themes.palette import ascii_of, wants_ascii
 
-    tty = sys.stdout.isatty()
-    ascii_only = ascii_only or settings.ascii == "always" or (tty and wants_ascii(settings.ascii, os.environ))
-    styled = None if no_color or not tty or "NO_COLOR" in os.environ else painter(settings)
+    tty = terminal.is_tty(terminal.OUT)
+    ascii_only = ascii_only or settings.ascii == "always" or (tty and wants_ascii(settings.ascii, terminal.environ()))
+    styled = None if no_color or not tty or "NO_COLOR" in terminal.environ() else painter(settings)
 
     def write(line: Cell) -> None:
         pieces = ((ascii_of(text) if ascii_only else text, style) for text, style in line)
         if styled is None:
-            sys.stdout.write("".join(text for text, _ in pieces).rstrip() + "\n")
+            terminal.write("".join(text for text, _ in pieces).rstrip() + "\n")
         else:
-            sys.stdout.write("".join(styled(style, text) for text, style in pieces) + "\n")
+            terminal.write("".join(styled(style, text) for text, style in pieces) + "\n")
 
     return write
 
@@ -117,9 +115,9 @@ def painter(settings: ConsoleSettings) -> Callable[[Style, str], str]:
 
     from gputui.tui.themes.palette import ANSI, DARK, OWN, exchange, has_few_colours
 
-    few = has_few_colours(os.environ)
+    few = has_few_colours(terminal.environ())
     palette = ANSI if few else OWN.get(settings.theme, DARK)
-    deep = os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
+    deep = terminal.environ().get("COLORTERM", "").lower() in ("truecolor", "24bit")
     system = ColorSystem.STANDARD if few else ColorSystem.TRUECOLOR if deep else ColorSystem.EIGHT_BIT
     styled = exchange(palette)
     return lambda style, text: styled(style).render(text, color_system=system)

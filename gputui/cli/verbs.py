@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gputui import bootstrap
+from gputui.cli import terminal
 from gputui.cli.confirmation import changed, confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument, is_live, left_alone, resolve_all
 from gputui.cli.session import Session, pass_session
@@ -101,7 +102,7 @@ def cancel(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool, 
         if done and not quiet:
             confirm(changed(JOB_VERB["cancel"], jobs_of(backend.queue, done)))
         for line in left_alone(backend.queue, asked, done):
-            click.echo(line, err=True)
+            terminal.echo(line, err=True)
 
 
 _LEFT_ALONE = frozenset({JobState.PENDING, JobState.COMPLETED})
@@ -155,7 +156,7 @@ def requeue(session: Session, ids: tuple[tuple[Named, ...], ...], failed: bool, 
                 confirm(f"cancelled when it failed, and still so: {named(stay)} (gputui requeue {ids_of})", quiet=quiet)
         every = () if failed else resolve_all(queue, names, with_ended=True)
         if left := [job for job in jobs_of(queue, set(every).difference(asked)) if job.state is JobState.COMPLETED]:
-            click.echo(f"left alone, because they completed: {named(left)}; name them to run them again", err=True)
+            terminal.echo(f"left alone, because they completed: {named(left)}; name them to run them again", err=True)
 
 
 @click.command("signal", help=SIGNAL.shell_help)
@@ -295,4 +296,4 @@ def resume(session: Session, gpus: tuple[str, ...], dry_run: bool, quiet: bool) 
             is_sick = not view.health.is_schedulable and not view.is_stopped_by_xid
             if view.gpu.uuid in uuids and is_sick:
                 health = plain(view.health.text)
-                click.echo(f"GPU {view.gpu.index} is resumed, but no job starts there yet: {health}", err=True)
+                terminal.echo(f"GPU {view.gpu.index} is resumed, but no job starts there yet: {health}", err=True)

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 
 import click
 
+from gputui.cli import terminal
 from gputui.cli.job_ids import Named, ids_argument, resolve_all
 from gputui.cli.session import Session, pass_session
 from gputui.domain import event
@@ -144,19 +145,19 @@ def command(
     with session.backend() as backend:
         wanted = _wanted(backend.queue, ids)
         if any(not has_ended(backend.job(job_id)) for job_id in wanted[:1]) and not backend.is_scheduled():
-            click.echo("gputui: no scheduler is running: start `gputui` or `gputui serve`", err=True)
+            terminal.echo("gputui: no scheduler is running: start `gputui` or `gputui serve`", err=True)
         codes, left = [0], set(wanted)
         try:
             for job in wait_for(backend.queue, wanted, deadline, is_one_enough=is_one_enough):
                 left.difference_update(job.ids)
                 codes.append(exit_code(job))
                 if not quiet:
-                    print(plain(sentence(job)), flush=True)
+                    terminal.echo(plain(sentence(job)))
                 if is_one_enough:
                     return codes[-1]
         except TimeoutError:
             running = "has" if len(left) == 1 else "have"
-            click.echo(f"gputui: {plural(len(left), 'job')} of {len(wanted)} {running} not ended yet", err=True)
+            terminal.echo(f"gputui: {plural(len(left), 'job')} of {len(wanted)} {running} not ended yet", err=True)
             return TIMED_OUT
         return max(codes)
 

@@ -121,7 +121,7 @@ def test_errors_become_a_sentence_and_an_exit_code(
         raise error
 
     monkeypatch.setattr(bootstrap, "open_store", fail)
-    monkeypatch.setattr("gputui.cli.main.discard_stdout", lambda: None)
+    monkeypatch.setattr("gputui.cli.terminal.discard_stdout", lambda: None)
     result = run("queue")
     assert (result.code, result.out) == (code, "")
     assert result.err.startswith(f"gputui: error: {sentence}") if sentence else not result.err.strip()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import table
+from gputui.cli import terminal
 from gputui.domain.gpu import GpuProcess, GpuState, Holder
 from gputui.runtime.host_processes import read_stat
 from tests.cli.conftest import KeptStore, Run, picture, put
@@ -98,5 +98,5 @@ def test_a_container_without_an_engine(run_on: Run) -> None:
 
 
 def test_a_narrow_terminal_keeps_every_line_within_it(run_on: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "terminal_width", lambda: 70)
+    monkeypatch.setattr(terminal, "width", lambda: 70)
     assert all(len(line) <= 70 for line in run_on("ps").out.splitlines())

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import queue, table
+from gputui.cli import queue, table, terminal
 from gputui.domain import arrays
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import InputError
@@ -127,12 +127,12 @@ def test_columns_are_aligned_in_any_script() -> None:
 
 
 def test_the_table_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert table.terminal_width() is None
+    assert terminal.width() is None
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "133")
-    assert table.terminal_width() == 133
+    assert terminal.width() == 133
     monkeypatch.setenv("COLUMNS", "wide")
-    assert table.terminal_width() == 80
+    assert terminal.width() == 80
 
 
 def test_an_attempt_before_its_start_shows_no_earlier_time() -> None:

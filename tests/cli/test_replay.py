@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import replay, replay_report, table
+from gputui.cli import replay, replay_report, terminal
 from gputui.cli.main import run
 from gputui.config import resolve
 from gputui.domain.job import Attempt, Job
@@ -111,7 +111,7 @@ def test_differences_are_in_per_cent_of_the_settings_as_they_are() -> None:
 def test_names_too_long_for_the_terminal_are_numbered(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "terminal_width", lambda: 80)
+    monkeypatch.setattr(terminal, "width", lambda: 80)
     assert run(["replay", str(file), "--compare", "half_life=7d,1d", "--compare", "predict=on,off"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[3:7] == [

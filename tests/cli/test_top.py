@@ -10,7 +10,7 @@ import pytest
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters
-from gputui.cli import table
+from gputui.cli import terminal
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import STEP, Step, TakenStep
 from gputui.domain.snapshot import Leader
@@ -84,7 +84,7 @@ class TestFrame:
 
     def test_a_terminal_gets_colours_unless_told_not_to(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)
-        monkeypatch.setattr(table, "terminal_width", lambda: 100)
+        monkeypatch.setattr(terminal, "width", lambda: 100)
         monkeypatch.setenv("TERM", "xterm-16color")
         monkeypatch.delenv("COLORTERM", raising=False)
         monkeypatch.delenv("NO_COLOR", raising=False)

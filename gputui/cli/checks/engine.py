@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.cli import terminal
 from gputui.cli.checks import DoctorCheck, fail, ok, warn
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.engine_service import SYSTEM, EngineService, by_hand, service_at, systemd
@@ -438,7 +439,7 @@ def _text(pid: int, name: str) -> str:
 
 
 def _find(process: EngineProcess, names: tuple[str, ...]) -> Iterator[str]:
-    directories = (process.path or f"{os.environ.get('PATH', '')}:{_STANDARD_PATH}").split(":")
+    directories = (process.path or f"{terminal.environ().get('PATH', '')}:{_STANDARD_PATH}").split(":")
     for name in names:
         places = [name] if name.startswith("/") else [f"{directory}/{name}" for directory in directories if directory]
         yield from [place for place in places if os.access(_seen(process, place), os.X_OK)][:1]
