@@ -45,6 +45,11 @@ class Response(Struct, frozen=True):
 class Outbox(Protocol):
     """Where the parts of an answer without an end are put. Safe to use from any thread; never blocks."""
 
+    @property
+    def waiting(self) -> int:
+        """Bytes that the client has not taken yet: one that sends much waits until there are few."""
+        ...
+
     def send(self, data: bytes) -> bool:
         """Send data; return False once the client is gone, or too slow: then nothing more is sent."""
         ...

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Raw
 
 from gputui import __version__
+from gputui.api.deltas import SnapshotDecoder, json
 from gputui.domain.action import Action
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError
@@ -43,9 +44,7 @@ from gputui.servers.protocol import (
     Hello,
     Message,
     Request,
-    SnapshotDecoder,
     encoded,
-    json,
 )
 
 log = logging.getLogger(__name__)

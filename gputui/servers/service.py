@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from gputui import __version__
+from gputui.api.deltas import SnapshotEncoder, SnapshotUpdate, in_parts, json
 from gputui.domain.action import Action
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
@@ -41,12 +42,8 @@ from gputui.servers.protocol import (
     Message,
     OpenedLog,
     Request,
-    SnapshotEncoder,
-    SnapshotUpdate,
     arguments_of,
     encoded,
-    in_parts,
-    json,
 )
 
 LOOK_EVERY = 0.25

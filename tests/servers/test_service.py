@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from gputui.api.deltas import json
 from gputui.domain.action import Cancel, Edit, EditJobs, Hold
 from gputui.domain.cluster import Caps
 from gputui.domain.container import ProcessRow, Shell
@@ -25,7 +26,7 @@ from gputui.domain.telemetry_series import Measured
 from gputui.engine.actions.actions import Actions
 from gputui.ports import Channel, LogStream
 from gputui.ports.backend import About, Entry
-from gputui.servers.protocol import Answer, Message, Request, encoded, json
+from gputui.servers.protocol import Answer, Message, Request, encoded
 from gputui.servers.service import Service
 from tests.factories import ACTOR, NOW, FakeClock, job, spec
 from tests.memory_store import MemoryJobStore

@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from gputui.api.deltas import SnapshotDecoder, SnapshotEncoder, SnapshotUpdate, in_parts
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import PendingReason, Reason
-from gputui.servers.protocol import Message, SnapshotDecoder, SnapshotEncoder, SnapshotUpdate, encoded, in_parts
+from gputui.servers.protocol import Message, encoded
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import sample
 
