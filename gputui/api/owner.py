@@ -42,4 +42,4 @@ class OwnerServices(Struct, frozen=True):
     Whether the caller may is checked before. Returns soon; safe in a thread of the pool.
     """
     command: Callable[[Caller, CommandLine], CommandResult] | None = None
-    """Runs a command for its caller; None: this owner runs none."""
+    """Runs a command for its caller; None: this owner runs none. Raises ParseLocallyError, for an answer 421."""

@@ -181,6 +181,7 @@ ROUTES: tuple[Route, ...] = (
         "command",
         VIEWER,
         "Run a command of our own thin client; it has the rights of its caller.",
+        kind=AnswerKind.BYTES,  # `CommandResult.encoded`
         body=messages.CommandLine,
         is_public=False,
     ),

@@ -14,6 +14,7 @@ GputuiError
 │   └── StoreBusyError        another process kept the lock for too long
 ├── WarrantError              nothing proves who wants the job run       exit code 1
 ├── AccessError               a rule forbids it to this user             exit code 1
+├── ParseLocallyError         the caller must read his words himself     exit code 1
 ├── NotLeaderError            another process holds the scheduler lock   exit code 1
 ├── NoOwnerError              no process owns the queue                  exit code 1
 ├── RuntimeFault              the runtime could not do what was asked    exit code 1
@@ -112,6 +113,13 @@ class AccessError(GputuiError):
     def __init__(self, what: str, *, rule: str = "role", where: str | None = None, hint: str | None = None) -> None:
         super().__init__(what, where=where, hint=hint)
         self.rule = rule
+
+
+class ParseLocallyError(GputuiError):
+    """The owner of a queue does not run this command for a caller: its words name a file, or take long to match.
+
+    Nothing was done. The caller runs the command itself, and asks the owner for what is of the queue.
+    """
 
 
 class NotLeaderError(GputuiError):

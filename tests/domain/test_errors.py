@@ -8,6 +8,7 @@ import pytest
 
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.errors import (
+    AccessError,
     CapabilityError,
     ClusterError,
     ClusterRefusedError,
@@ -15,8 +16,10 @@ from gputui.domain.errors import (
     GputuiError,
     InputError,
     InputErrors,
+    NoOwnerError,
     NotFoundError,
     NotLeaderError,
+    ParseLocallyError,
     RuntimeAccessError,
     RuntimeFault,
     RuntimeUnavailableError,
@@ -45,6 +48,9 @@ EXIT_CODES = {
     StoreDamagedError: 1,
     StoreNewerError: 1,
     WarrantError: 1,
+    AccessError: 1,
+    NoOwnerError: 1,
+    ParseLocallyError: 1,
     NotLeaderError: 1,
     RuntimeFault: 1,
     RuntimeUnavailableError: 1,
