@@ -1,0 +1,1 @@
+"""The door: server, routes, rights, events and clients."""

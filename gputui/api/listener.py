@@ -1,0 +1,102 @@
+"""The listening socket of the door: bound by the owner, or inherited from systemd or from the owner before."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+NAME = "api.sock"
+"""Name of the socket in the state directory."""
+BACKLOG = 512
+FIRST_FD = 3
+"""First descriptor that systemd passes."""
+
+
+class Listener(Struct, frozen=True):
+    """A listening socket, and the file by which it is reached."""
+
+    socket: socket.socket
+    file: tuple[int, int] | None = None
+    """Device and inode of its file; None: systemd has bound it, and keeps it."""
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether whoever connects to the path reaches this socket."""
+        return self.file is None or self.file == _file_of(path)
+
+    @property
+    def passed(self) -> str:
+        """Name by which `taken` of a process that inherits the descriptor finds the socket."""
+        numbers = (self.socket.fileno(), *(self.file or ()))
+        return ":".join(map(str, numbers))
+
+
+def bind(path: Path, mode: int) -> Listener:
+    """Return a socket that listens at the path, in place of what is there. Raises OSError.
+
+    Only the owner may call it, the holder of the lock. The new socket takes the path in one step, so nobody finds none.
+    It is bound by the directory's descriptor: the path itself may be longer than sockets allow.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    new = f".{path.name}.{os.getpid()}"
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=directory)
+        listener.bind(f"/proc/self/fd/{directory}/{new}")
+        os.chmod(new, mode, dir_fd=directory)
+        listener.listen(BACKLOG)
+        status = os.stat(new, dir_fd=directory, follow_symlinks=False)
+        os.rename(new, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        listener.close()
+        with suppress(OSError):
+            os.unlink(new, dir_fd=directory)
+        raise
+    finally:
+        os.close(directory)
+    return Listener(listener, (status.st_dev, status.st_ino))
+
+
+def inherited(environ: Mapping[str, str] = os.environ) -> Listener | None:
+    """Return the first socket that systemd passed to this process; None if it passed none."""
+    if environ.get("LISTEN_PID") != str(os.getpid()) or not environ.get("LISTEN_FDS", "0").isdecimal():
+        return None
+    for descriptor in range(FIRST_FD, FIRST_FD + int(environ["LISTEN_FDS"])):
+        if (found := _listening(descriptor)) is not None:
+            return Listener(found)
+    return None
+
+
+def taken(passed: str) -> Listener | None:
+    """Return the socket that the owner before passed, by its `passed`; None if it is none that listens."""
+    numbers = passed.split(":")
+    if len(numbers) not in {1, 3} or not all(number.isdecimal() for number in numbers):
+        return None
+    descriptor, *file = map(int, numbers)
+    found = _listening(descriptor)
+    return None if found is None else Listener(found, (file[0], file[1]) if file else None)
+
+
+def _listening(descriptor: int) -> socket.socket | None:
+    try:
+        found = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    if found.family == socket.AF_UNIX and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        os.set_inheritable(descriptor, False)
+        return found
+    found.detach()
+    return None
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

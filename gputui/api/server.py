@@ -1,0 +1,495 @@
+"""The server of the socket: HTTP/1.1 by h11, on asyncio, in a thread of its own.
+
+Every account of the machine may send it anything. So whatever a client can make large, slow or many has a limit
+(`limits`), and a request is parsed only when its head is complete and of a sane size. Handlers run in a small pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import h11
+import msgspec
+
+from gputui.api import peers
+from gputui.api.http import Answer, Handle, Handoff, Peer, Request, Response, Stream
+from gputui.api.limits import LIMITS, Account, Accounts, Limits
+from gputui.api.messages import Problem
+from gputui.api.outbox import PIECE, Buffer
+from gputui.api.pool import Pool
+
+log = logging.getLogger(__name__)
+
+THREADS = 4
+"""Requests that are answered at a time."""
+AGAIN_AFTER = 1.0
+"""Seconds after which a server that failed starts again, and after which an accept that failed is tried again."""
+BEAT_EVERY = 1.0
+"""Seconds between two calls of `beat`."""
+LINGER = 1.0
+"""Seconds in which a client may read a refusal although it still sends."""
+_RECEIVE = 64 << 10
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
+_MOST_PARAMETERS = 64
+
+
+class _RefusedError(Exception):
+    """The request is refused before any handler sees it, and the connection ends."""
+
+    def __init__(self, status: int, title: str) -> None:
+        super().__init__(title)
+        self.status = status
+        self.title = title
+
+
+def problem(status: int, title: str, detail: str = "") -> Response:
+    """Return an answer of the server itself."""
+    name = HTTPStatus(status).phrase.lower().replace(" ", "-")
+    body = msgspec.json.encode(Problem(f"urn:gputui:{name}", title, status, detail))
+    headers = (("Retry-After", "1"),) if status in {429, 503} else ()
+    return Response(status, body, "application/problem+json", headers)
+
+
+class Server:
+    """Serves listening sockets until stopped. An error of its loop is logged, and the loop begins anew."""
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        handle: Handle,
+        *,
+        is_operator: Callable[[int], bool] = lambda uid: uid == 0,
+        limits: Limits = LIMITS,
+        beat: Callable[[], object] = lambda: None,
+        failed: Callable[[BaseException], object] = lambda _: None,
+    ) -> None:
+        """`is_operator` tells by the uid whether the wider limits hold, without blocking; it gives no rights.
+
+        `beat` is called once a second in the server's loop, `failed` with each error of the loop.
+        """
+        self.handle = handle
+        self.limits = limits
+        self.pool = Pool(THREADS, "gputui-api")
+        self.bodies = 0
+        """Bytes of all bodies that are being received."""
+        self._listeners = tuple(listeners)
+        self._is_operator = is_operator
+        self._beat = beat
+        self._failed = failed
+        self._stopping = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._within = 0.0
+        self._connections: dict[_Connection, asyncio.Task[None]] = {}
+        self._accounts = Accounts(limits)
+        self.of_users: asyncio.Semaphore | None = None
+        self._thread = threading.Thread(target=self._run, name="gputui-api", daemon=True)
+
+    def start(self) -> None:
+        for listener in self._listeners:
+            listener.setblocking(False)
+        self._thread.start()
+
+    def stop(self, within: float = 2.0) -> None:
+        """Accept no more, and end all connections; requests under way are answered, if they are within the time.
+
+        The listening sockets stay open: who connects waits for another server of them, or for their end.
+        """
+        self._within = within
+        self._stopping.set()
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            with suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(stop.set)
+        self._thread.join(within + LINGER)
+        self.pool.close()
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                asyncio.run(self._serve())
+            except Exception as error:
+                log.exception("the API failed, and starts again")
+                self._failed(error)
+                self._stopping.wait(AGAIN_AFTER)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._connections, self._accounts, self.bodies = {}, Accounts(self.limits), 0
+        self.of_users = asyncio.Semaphore(self.limits.of_users_at_once)
+        if self._stopping.is_set():
+            return
+        endless = *(self._accept(listener) for listener in self._listeners), self._keep_time()
+        parts = [asyncio.create_task(part) for part in endless]
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait({*parts, stop}, return_when=asyncio.FIRST_COMPLETED)
+            for part in done - {stop}:
+                part.result()
+        finally:
+            for part in (*parts, stop):
+                part.cancel()
+            await asyncio.gather(*parts, stop, return_exceptions=True)
+            await self._end_connections()
+
+    async def _end_connections(self) -> None:
+        """End streams and idle connections at once, the others within the time."""
+        for connection, task in tuple(self._connections.items()):
+            if not connection.is_answering:
+                task.cancel()
+        tasks = tuple(self._connections.values())
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._within)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._beat()
+            await asyncio.sleep(BEAT_EVERY)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as error:  # too many open files
+                log.warning("no connection can be accepted: %s", error.strerror)
+                await asyncio.sleep(AGAIN_AFTER)
+                continue
+            try:
+                self._admit(accepted)
+            except OSError as error:
+                log.debug("a connection was lost: %s", error)
+                accepted.close()
+            await asyncio.sleep(0)  # others are served between two of many connections
+
+    def _admit(self, accepted: socket.socket) -> None:
+        """Serve the connection, unless its user has too many."""
+        pid, uid, _ = peers.credentials(accepted)
+        is_operator = self._is_operator(uid) and (uid != 0 or peers.shares_namespace(pid))
+        account = self._accounts.find(uid, is_operator=is_operator)
+        refusal = self._accounts.refusal(account)
+        peer = None if refusal else peers.peer_of(accepted)
+        if peer is None:
+            if refusal:
+                _refuse(accepted, problem(429, refusal, "close some, and try again"))
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        connection = _Connection(self, accepted, peer, account)
+        self._accounts.enter(account)
+        task = asyncio.create_task(connection.serve())
+        self._connections[connection] = task
+        task.add_done_callback(lambda _: self._forget(connection, account))
+
+    def _forget(self, connection: _Connection, account: Account) -> None:
+        self._connections.pop(connection, None)
+        self._accounts.leave(account)
+
+
+def _refuse(accepted: socket.socket, answer: Response) -> None:
+    """Send an answer to a connection from which nothing was read; never blocks."""
+    lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}", "Connection: close"]
+    lines += [f"Content-Type: {answer.content_type}", f"Content-Length: {len(answer.body)}"]
+    lines += [f"{name}: {value}" for name, value in answer.headers]
+    with suppress(OSError):
+        accepted.setblocking(False)
+        accepted.send("\r\n".join((*lines, "", "")).encode() + answer.body)
+
+
+class _Connection:
+    """One client."""
+
+    def __init__(self, server: Server, connection: socket.socket, peer: Peer, account: Account) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._socket = connection
+        self._peer = peer
+        self._account = account
+        self._received = b""
+        """Bytes behind the last request."""
+        self._protocol = h11.Connection(h11.SERVER)
+        self.is_answering = False
+        """True while a request is being answered; a stream is not waited for."""
+
+    async def serve(self) -> None:
+        """Answer requests until the client leaves, or breaks a rule."""
+        try:
+            while await self._serve_one() and not self._server.is_stopping:
+                pass
+        except _RefusedError as error:
+            await self._refuse(error)
+        except h11.RemoteProtocolError as error:
+            await self._refuse(_RefusedError(error.error_status_hint or 400, str(error)))
+        except (OSError, TimeoutError, asyncio.CancelledError):
+            pass  # the client has left or is too slow, or the server ends
+        except Exception:  # a border: the others are served
+            log.exception("a connection failed")
+        finally:
+            self.is_answering = False
+            self._socket.close()
+
+    async def _serve_one(self) -> bool:
+        """Answer one request; return whether there may be another."""
+        if not await self._receive_head():
+            return False
+        request = await self._request()
+        self.is_answering = True
+        answer = await self._answer(request)
+        if isinstance(answer, Handoff):
+            self._give_away(answer)
+            return False
+        if isinstance(answer, Stream):
+            await self._stream(answer)
+            return False
+        await self._respond(answer, is_head=request.method == "HEAD")
+        self.is_answering = False
+        return self._is_ready_for_next()
+
+    def _is_ready_for_next(self) -> bool:
+        protocol = self._protocol
+        if protocol.our_state is not h11.DONE or protocol.their_state is not h11.DONE:
+            return False
+        self._received = protocol.trailing_data[0]
+        return True
+
+    async def _receive(self) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(self._socket, _RECEIVE)
+
+    async def _receive_head(self) -> bool:
+        """Receive bytes up to the end of a head; False if the client has left or stays idle.
+
+        Nothing is parsed before: many small pieces cost no more than one, and the sum of their lines is known.
+        """
+        received, begun = bytearray(self._received), 0
+        if not received:
+            async with asyncio.timeout(self._limits.idle):
+                received += await self._receive()
+            if not received:
+                return False
+        if delay := self._account.delay():
+            await asyncio.sleep(delay)
+        try:
+            async with asyncio.timeout(self._limits.head_within):
+                while (end := _END_OF_HEAD.search(received, max(0, begun - 2))) is None:
+                    self._check_head(received, len(received))
+                    begun = len(received)
+                    piece = await self._receive()
+                    if not piece:
+                        return False
+                    received += piece
+        except TimeoutError as error:
+            raise _RefusedError(408, "the head of the request takes too long") from error
+        self._check_head(received, end.end())
+        self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head)
+        self._protocol.receive_data(bytes(received))
+        return True
+
+    def _check_head(self, received: bytearray, end: int) -> None:
+        if end > self._limits.head or received.count(b"\n", 0, end) > self._limits.lines:
+            raise _RefusedError(431, "the head of the request is too long")
+
+    async def _request(self) -> Request:
+        """Return the request with its body."""
+        head = self._protocol.next_event()
+        if not isinstance(head, h11.Request):
+            raise _RefusedError(400, "this is no request")
+        headers = _headers(head)
+        if "content-length" in headers and "transfer-encoding" in headers:
+            raise _RefusedError(400, "a request has Content-Length or Transfer-Encoding, not both")
+        method, (path, query) = head.method.decode("ascii"), _target(head.target)
+        body = await self._body(int(headers.get("content-length", "0")))
+        return Request(method, path, query, headers, body, self._peer)
+
+    async def _body(self, told: int) -> bytes:
+        """Receive the body, of the size that its head told, or of unknown size."""
+        if told > self._account.longest_body:
+            raise self._too_long()
+        parts = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.body_within):
+                while (event := self._protocol.next_event()) is not h11.PAUSED and type(event) is not h11.EndOfMessage:
+                    if event is h11.NEED_DATA:
+                        if self._protocol.they_are_waiting_for_100_continue:
+                            await self._put(h11.InformationalResponse(status_code=100, headers=[]))
+                        self._protocol.receive_data(await self._receive())
+                    elif isinstance(event, h11.Data):
+                        parts += event.data
+                        self._hold(len(event.data), len(parts))
+        except TimeoutError as error:
+            raise _RefusedError(408, "the body of the request takes too long") from error
+        finally:
+            self._server.bodies -= len(parts)
+        return bytes(parts)
+
+    def _hold(self, size: int, total: int) -> None:
+        """Count bytes of a body that have come."""
+        self._server.bodies += size
+        if total > self._account.longest_body:
+            raise self._too_long()
+        if self._server.bodies > self._limits.bodies:
+            raise _RefusedError(503, "many large requests are being received; try again")
+
+    def _too_long(self) -> _RefusedError:
+        return _RefusedError(413, f"the body may have {self._account.longest_body} bytes")
+
+    async def _answer(self, request: Request) -> Answer:
+        """Have the handler answer, when it is this user's turn."""
+        of_users = self._server.of_users
+        assert of_users is not None
+        async with self._account.turn:
+            if self._account.is_operator:
+                return await self._handled(request)
+            async with of_users:
+                return await self._handled(request)
+
+    async def _handled(self, request: Request) -> Answer:
+        try:
+            return await self._server.pool.run(partial(self._server.handle, request))
+        except Exception:  # a border: a handler that fails must not end the server
+            log.exception("a request failed: %s %s", request.method, request.path)
+            return problem(500, "the request failed", "gputui.log in the state directory has the details")
+
+    async def _respond(self, answer: Response, *, is_head: bool = False) -> None:
+        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
+        has_body = not is_head and answer.status not in {204, 304}
+        if self._server.is_stopping:
+            headers.append(("Connection", "close"))
+        reason = _reason(answer.status)
+        parts: list[h11.Event] = [h11.Response(status_code=answer.status, headers=headers, reason=reason)]
+        parts += [h11.Data(data=answer.body)] if has_body else []
+        await self._write(b"".join(self._protocol.send(part) or b"" for part in (*parts, h11.EndOfMessage())))
+
+    async def _put(self, event: h11.Event) -> None:
+        await self._write(self._protocol.send(event) or b"")
+
+    async def _write(self, data: bytes) -> None:
+        """Send all; a client that takes nothing for `idle` seconds is given up."""
+        loop, view = asyncio.get_running_loop(), memoryview(data)
+        for start in range(0, len(view), PIECE):
+            async with asyncio.timeout(self._limits.idle):
+                await loop.sock_sendall(self._socket, view[start : start + PIECE])
+
+    async def _stream(self, answer: Stream) -> None:
+        """Send parts as they come, until the client leaves or is too slow."""
+        buffer, pool = Buffer(self._limits.unsent), self._server.pool
+        try:
+            end = await pool.run(partial(answer.open, buffer))
+        except Exception:  # a border, as of a handler
+            buffer.close()
+            log.exception("a stream failed")
+            await self._respond(problem(500, "the stream failed"))
+            return
+        self.is_answering = False
+        try:
+            headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store")]
+            headers.append(("Connection", "close"))
+            await self._put(h11.Response(status_code=200, headers=headers, reason=_reason(200)))
+            ends = self._send_parts(buffer), self._until_gone(), buffer.until_cut()
+            parts = [asyncio.create_task(part) for part in ends]
+            try:
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+        finally:
+            buffer.close()
+            pool.submit(end)
+
+    async def _send_parts(self, buffer: Buffer) -> None:
+        loop = asyncio.get_running_loop()
+        while (piece := await buffer.take()) is not None:
+            data = self._protocol.send(h11.Data(data=bytes(piece))) or b""
+            await loop.sock_sendall(self._socket, data)
+            buffer.sent(len(piece))
+        await self._put(h11.EndOfMessage())
+
+    async def _until_gone(self) -> None:
+        while await self._receive():
+            pass
+
+    def _give_away(self, answer: Handoff) -> None:
+        early = self._protocol.trailing_data[0]
+        given = self._socket.dup()
+        given.setblocking(True)
+
+        def take() -> None:
+            try:
+                answer.take(given, early)
+            except Exception:
+                given.close()
+                raise
+
+        self._server.pool.submit(take)
+
+    async def _refuse(self, refusal: _RefusedError) -> None:
+        """Tell why, and end the connection once the client has read that, or a second later."""
+        with suppress(OSError, TimeoutError, h11.LocalProtocolError, asyncio.CancelledError):
+            answer = problem(refusal.status, refusal.title)
+            headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
+            headers += [*answer.headers, ("Connection", "close")]
+            protocol = self._protocol
+            if protocol.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+                protocol = h11.Connection(h11.SERVER)
+            response = h11.Response(status_code=answer.status, headers=headers, reason=_reason(answer.status))
+            parts = (response, h11.Data(data=answer.body), h11.EndOfMessage())
+            await self._write(b"".join(protocol.send(part) or b"" for part in parts))
+            self._socket.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(LINGER):
+                await self._until_gone()
+
+
+def _reason(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b""
+
+
+def _headers(head: h11.Request) -> dict[str, str]:
+    """Return the headers; values of the same name are joined, as HTTP has it."""
+    headers: dict[str, str] = {}
+    for name, value in head.headers:
+        key, text = name.decode("ascii"), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
+def _target(target: bytes) -> tuple[str, dict[str, str]]:
+    """Return path and query, decoded. Raises _RefusedError for what is no path, or names a parameter twice."""
+    raw, _, asked = target.partition(b"?")
+    if raw.startswith(b"http://"):  # as a proxy sends it
+        raw = b"/" + raw.removeprefix(b"http://").partition(b"/")[2]
+    try:
+        path = unquote_to_bytes(raw).decode()
+        pairs = parse_qsl(
+            asked.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS
+        )
+    except ValueError as error:
+        raise _RefusedError(400, "the path or the query is not UTF-8, or has too many parameters") from error
+    query = dict(pairs)
+    if not path.startswith("/") or "\0" in path:
+        raise _RefusedError(400, "the path has to begin with /")
+    if len(query) != len(pairs):
+        raise _RefusedError(400, "a parameter is given twice")
+    return path, query
