@@ -17,7 +17,10 @@ class Peer(Struct, frozen=True):
     groups: tuple[int, ...]
     pid: int
     cgroup: str = ""
-    """Its control group, by which the job or container that it runs in is known; empty: it has ended, or none."""
+    """Text of its /proc/PID/cgroup, by which the job or container that it runs in is known.
+
+    Empty: unknown, since it has ended, or /proc hides it; it may then only look.
+    """
 
 
 class Request(Struct, frozen=True):

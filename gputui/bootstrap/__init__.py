@@ -21,6 +21,7 @@ from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
 
 if TYPE_CHECKING:
+    from gputui.domain.access import Caller
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.job import BootTime
@@ -187,15 +188,28 @@ def open_backend(options: Options, waiting: Callable[[str], None] | None = None)
 
 
 def actions(
-    store: JobStore, options: Options | None = None, known_gpus: Callable[[], tuple[Gpu, ...]] = tuple
+    store: JobStore,
+    options: Options | None = None,
+    known_gpus: Callable[[], tuple[Gpu, ...]] = tuple,
+    caller: Caller | None = None,
 ) -> ports.Performer:
-    """Return the actions of this process's user, within the settings of `options`, on GPUs that are known."""
+    """Return the actions of a caller, by default of this process's user, within the settings of `options`."""
     from gputui.engine.actions.actions import Actions
     from gputui.engine.actions.permissions import UserPermissions
 
     settings = options.settings if options else Settings()
     permissions = UserPermissions(options.state, settings) if options else None
-    return Actions(store, clock(), actor(), settings.scheduler, settings.policy, permissions, known_gpus=known_gpus)
+    who = actor() if caller is None else caller.actor
+    return Actions(
+        store, clock(), who, settings.scheduler, settings.policy, permissions, known_gpus=known_gpus, caller=caller
+    )
+
+
+def owners_snapshot(options: Options, store: JobStore, latest: Snapshot) -> Snapshot:
+    """Return the last published snapshot of this process, with what was written into the store since then."""
+    from gputui.engine.tick import snapshot_builder
+
+    return snapshot_builder.renewed(latest, store, options.settings, clock().now())
 
 
 def current_snapshot(options: Options, store: JobStore, *, planned: bool = True) -> Snapshot:

@@ -11,21 +11,25 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.config.options import present_directory
+from gputui.domain.access import HOW_TO_USE, Role
 from gputui.domain.audit import Actor
 from gputui.domain.cluster import Caps
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import AccessError, GputuiError
 from gputui.ports.backend import About
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from gputui.api.visibility import Visibility
     from gputui.config import Options
+    from gputui.domain.access import Caller
     from gputui.domain.action import Action
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
@@ -38,31 +42,87 @@ if TYPE_CHECKING:
     from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance
     from gputui.ports import Channel, GpuProbe, JobStore, LogStream, Runtime
+    from gputui.ports.actions import Performer
     from gputui.ports.backend import DirectBackend, Entry
     from gputui.ports.foreign import ForeignContainers, HostProcesses
+    from gputui.ports.store import Queue
+
+
+class Owned(Struct, frozen=True):
+    """What the process that owns a queue shares with the backends of its callers."""
+
+    store: JobStore
+    """Stays open when a backend is closed."""
+    latest: Callable[[], Snapshot]
+    """Returns the last published snapshot."""
+    visibility: Visibility
 
 
 class LocalBackend:
-    """The queue of this machine and its snapshots, with the rights of this process's user. It never schedules."""
+    """The queue of this machine and its snapshots, with the rights of a caller. It never schedules."""
 
-    def __init__(self, options: Options, waiting: Callable[[str], None] | None = None) -> None:
-        """`waiting` is called as by `bootstrap.open_store`."""
+    def __init__(
+        self,
+        options: Options,
+        waiting: Callable[[str], None] | None = None,
+        *,
+        caller: Caller | None = None,
+        owned: Owned | None = None,
+    ) -> None:
+        """`waiting` is called as by `bootstrap.open_store`.
+
+        Without a caller it is this process's user, who can write the state directory. `owned` is given in the process
+        that owns the queue; a backend for each request is cheap then.
+        """
         self._options = options
         self._waiting = waiting
+        self._caller, self._owned = caller, owned
         self._opening = threading.Lock()
-        self._queue: JobStore | None = None
+        self._opened: JobStore | None = owned.store if owned is not None else None
         self._streams: WeakSet[LogStream] = WeakSet()
 
     @property
-    def queue(self) -> JobStore:
+    def store(self) -> JobStore:
+        """The store itself, for this process alone: `queue` is what the caller may see of it."""
         with self._opening:  # the threads of a console begin to use it at the same time
-            if self._queue is None:
-                self._queue = bootstrap.open_store(self._options, self._waiting)
-            return self._queue
+            if self._opened is None:
+                self._opened = bootstrap.open_store(self._options, self._waiting)
+            return self._opened
+
+    @property
+    def queue(self) -> Queue:
+        """The store itself for operators, else what the caller may see of it."""
+        return self.store if self._is_free else self._seen
+
+    @property
+    def _is_free(self) -> bool:
+        return self._caller is None or self._caller.operates
+
+    @cached_property
+    def _seen(self) -> Queue:
+        from gputui.api.caller_queue import CallerQueue
+
+        assert self._caller is not None
+        return CallerQueue(self.store, self._caller, self._visibility)
+
+    @cached_property
+    def _visibility(self) -> Visibility:
+        from gputui.api.visibility import Visibility
+
+        return self._owned.visibility if self._owned is not None else Visibility(self._options.settings.access)
+
+    def _own(self, job_id: JobId, what: str) -> Job:
+        """Return the job; raises AccessError unless the caller may act on it, NotFoundError if there is none."""
+        from gputui.engine.actions.rights import check_own
+
+        job = self.store.get(job_id)
+        if self._caller is not None:
+            check_own(self._caller, job, what)
+        return job
 
     @cached_property
     def _logs(self) -> Logs:
-        return open_logs(self._options, self.queue)
+        return open_logs(self._options, self.store)
 
     def about(self, server: str = "") -> About:
         del server
@@ -71,7 +131,8 @@ class LocalBackend:
     @cached_property
     def _about(self) -> About:
         settings, home = self._options.settings, str(present_directory() or "")
-        host, user = socket.gethostname(), bootstrap.actor().user
+        host = socket.gethostname()
+        user = self._caller.user if self._caller is not None else bootstrap.actor().user
         return About(host, user, home, Caps("gputui", runs_jobs=True), settings.scheduler, settings.policy)
 
     def snapshots(self) -> LocalBackend:
@@ -83,25 +144,34 @@ class LocalBackend:
 
         with suppress(OSError):
             status = (self._options.state / LIVE_FILE).stat()
-            return self.queue.version(), status.st_ino, status.st_mtime_ns
-        return self.queue.version(), 0, 0
+            return self.store.version(), status.st_ino, status.st_mtime_ns
+        return self.store.version(), 0, 0
 
     def read(self) -> Snapshot:
-        return bootstrap.current_snapshot(self._options, self.queue)
+        if self._owned is None:
+            snapshot = bootstrap.current_snapshot(self._options, self.store)
+        else:
+            snapshot = bootstrap.owners_snapshot(self._options, self.store, self._owned.latest())
+        if self._caller is None or self._caller.operates:
+            return snapshot
+        return self._visibility.snapshot(snapshot, self._caller)
 
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
     ) -> Done:
-        actions = bootstrap.actions(self.queue, self._options, self.known_gpus)
-        return actions.act(action, server=server, on_progress=on_progress)
+        return self._actions.act(action, server=server, on_progress=on_progress)
+
+    @property
+    def _actions(self) -> Performer:
+        return bootstrap.actions(self.store, self._options, self.known_gpus, self._caller)
 
     def foresee(self, action: Action, /) -> Done:
-        return bootstrap.actions(self.queue, self._options).foresee(action)
+        return self._actions.foresee(action)
 
     def undo(
         self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
     ) -> Sequence[tuple[Any, str]]:
-        return bootstrap.actions(self.queue, self._options).undo(changes, on_progress)
+        return self._actions.undo(changes, on_progress)
 
     def job(self, job_id: JobId) -> Job:
         return self.queue.get(job_id)
@@ -118,31 +188,42 @@ class LocalBackend:
         follow: bool = False,
         stamped: bool = False,
     ) -> LogStream:
+        self._check_log(job_id)
         stream = self._logs.open(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
         self._streams.add(stream)
         return stream
 
+    def _check_log(self, job_id: JobId) -> None:
+        caller = self._caller
+        if caller is None or caller.operates:
+            return
+        if not self._visibility.may_read_log(self.store.get(job_id), caller):
+            self._own(job_id, "read its output")
+
     @cached_property
     def _entrance(self) -> Entrance:
-        return open_entrance(self._options, self.queue)
+        uid = self._caller.uid if self._owned is not None and self._caller is not None else None
+        return open_entrance(self._options, self.store, uid)
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
-        return self._entrance.enter(self.queue.get(job_id), request)
+        return self._entrance.enter(self._own(job_id, "enter it"), request)
 
     def shell(self, job_id: JobId) -> Shell:
-        return self._entrance.shell(self.queue.get(job_id))
+        return self._entrance.shell(self._own(job_id, "enter it"))
 
     def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
-        return self._entrance.processes(self.queue.get(job_id))
+        return self._entrance.processes(self._own(job_id, "list its processes"))
 
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
         from gputui.engine.files import telemetry_files
 
-        job = self.queue.get(job_id)
+        job = self.store.get(job_id)
         return {each.number: telemetry_files.measured(self._options.state, job, each) for each in job.attempts}
 
     def images(self, server: str = "") -> Iterable[str]:
         del server
+        if self._caller is not None and self._caller.role is Role.VIEWER:
+            raise AccessError("only users of the queue may list the images of its engine", hint=HOW_TO_USE)
         return adapters.local_images(self._options)
 
     def close(self) -> None:
@@ -150,13 +231,15 @@ class LocalBackend:
             stream.close()
         if (entrance := self.__dict__.pop("_entrance", None)) is not None:
             entrance.close()
-        if self._queue is not None:  # a thread that is opening it is not waited for
-            self._queue.close()
+        if self._opened is not None and self._owned is None:  # a thread that is opening it is not waited for
+            self._opened.close()
 
     def is_scheduled(self) -> bool:
-        return bootstrap.is_scheduled(self._options)
+        return self._owned is not None or bootstrap.is_scheduled(self._options)
 
     def known_gpus(self) -> tuple[Gpu, ...]:
+        if self._owned is not None:
+            return tuple(view.gpu for view in self._owned.latest().gpus)
         from gputui.engine.files import live_file
         from gputui.engine.files.leadership import current_leader
 
@@ -166,13 +249,15 @@ class LocalBackend:
         return tuple(view.gpu for node in live.nodes for view in node.gpus)
 
     def gpus(self, tell: Callable[[str], object]) -> Snapshot:
+        if self._owned is not None:
+            return self.read()
         # without GPUs this process's reading takes its place, and a plan would be made for nothing
-        return self.with_gpus(bootstrap.current_snapshot(self._options, self.queue, planned=False), tell)
+        return self.with_gpus(bootstrap.current_snapshot(self._options, self.store, planned=False), tell)
 
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
-        if not snapshot.gpus:
+        if not snapshot.gpus and self._owned is None:
             adapters.silence_probe_log()
-            measured = adapters.measured_snapshot(self._options, self.queue, probe=probe)
+            measured = adapters.measured_snapshot(self._options, self.store, probe=probe)
             snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
         return snapshot
 

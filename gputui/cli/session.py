@@ -102,7 +102,7 @@ class Session:
 
         with self.backend(is_local=is_local) as backend:
             assert isinstance(backend, LocalBackend)  # an engine's queue has no store
-            yield backend.queue
+            yield backend.store
 
     @contextmanager
     def existing_backend(self, *, is_local: bool = False) -> Iterator[DirectBackend]:

@@ -17,6 +17,7 @@ from gputui.domain.settings import AccessSettings, Settings
 
 EVERYBODY = "*"
 """Name in `access.users` that stands for every account of the machine."""
+HOW_TO_USE = "an operator lets you use the queue by the setting access.users"
 
 
 class Role(IntEnum):
@@ -43,7 +44,7 @@ class Caller(Struct, frozen=True):
     job: JobId | None = None
     """Job in whose container or processes the caller runs; it then has the rights of the job's submitter at most."""
     via: str = ""
-    """Program that asks for the user, such as `mcp`, or `sudo alice`; for the audit log alone."""
+    """Program that asks for the user, such as `mcp`, or `sudo`: then `user` is who called that, and `uid` is root's."""
     key: str = ""
     """Idempotency key of the request as it is stored with new jobs and in the audit log, see `domain/keys.py`."""
 

@@ -27,12 +27,16 @@ class AuditEntry(Struct, frozen=True):
     verb: str
     """submit, cancel, hold, release, requeue, priority, top, drain, resume, pause, unpause, reserve, unreserve,
     standing, tenant, migrate; about processes and containers of others signal, stop-container; of recurring jobs add,
-    remove, pause, resume, fire, skip; by the scheduler itself preempt."""
+    remove, pause, resume, fire, skip; by the scheduler itself preempt; what a rule forbade refused."""
     target: str
     """`job 17`, `array 5`, `GPU-…`, `recurring 7`, `reservation r1`, `tenant bob`, `scheduler`, `pid 4711` or
     `container jupyter`."""
     before: str
     after: str
+    via: str = ""
+    """Program that asked for the user, such as `mcp`, or `sudo`; empty: a command or console of his own."""
+    key: str = ""
+    """Idempotency key of the request, as `domain/keys.py` stores it."""
 
 
 def targets_of(job: Job) -> tuple[str, ...]:

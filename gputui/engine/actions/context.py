@@ -12,6 +12,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.domain.access import Caller
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.gpu import Drain, Gpu
@@ -41,15 +42,23 @@ class ActionContext(Struct, eq=False):
     """Called now and then with the number of finished jobs and the total; an exception undoes the action."""
     known_gpus: Callable[[], tuple[Gpu, ...]] = tuple
     """Returns the GPUs that the scheduler lists now; none if they are unknown."""
+    caller: Caller | None = None
+    """Who asks, with his rights; None: a process that writes the queue itself, by the rules of `permissions`."""
 
     @property
     def may_operate(self) -> bool:
         """Return whether the actor is an operator; in a private queue every user is."""
+        if self.caller is not None:
+            return self.caller.operates
         return self.permissions is None or self.permissions.may_operate(self.actor.uid)
 
     def audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
         """Write an entry of the audit log in the transaction."""
-        transaction.audit(AuditEntry(self.clock.now(), self.actor.uid, self.actor.user, verb, target, before, after))
+        via, key = (self.caller.via, self.caller.key) if self.caller is not None else ("", "")
+        actor = self.actor
+        transaction.audit(
+            AuditEntry(self.clock.now(), actor.uid, actor.user, verb, target, before, after, via=via, key=key)
+        )
 
 
 class PriorityCaps:

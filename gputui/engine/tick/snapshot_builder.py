@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
+from operator import is_
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -121,6 +122,18 @@ def follower_snapshot(
     if leader is None:
         snapshot = replace(snapshot, nodes=(Node(name="", probe=NOBODY),))
     return with_plan(snapshot, plan(snapshot, settings, now)) if planned or snapshot.gpus else snapshot
+
+
+def renewed(snapshot: Snapshot, store: JobStore, settings: Settings, now: datetime) -> Snapshot:
+    """Return the scheduler's last snapshot, planned anew if users have written since then; else the same object."""
+    jobs, controls, recurring = store.jobs(), store.controls(), tuple(store.recurring().values())
+    present = (*jobs.values(), *dependencies(store, jobs))
+    is_same = len(present) == len(snapshot.jobs) and all(map(is_, present, snapshot.jobs))
+    if is_same and controls == snapshot.controls and recurring == snapshot.recurring:
+        return snapshot
+    nodes = tuple(_drained(node, controls) for node in snapshot.nodes)
+    changed = replace(snapshot, taken_at=now, jobs=present, controls=controls, recurring=recurring, nodes=nodes)
+    return with_plan(changed, plan(changed, settings, now))
 
 
 def refusal_notice(error: StoreError) -> Notice:

@@ -1,0 +1,107 @@
+"""Who asks: the caller of a request, from what the kernel knows about the process at the other end.
+
+A process in a container is not whom its uid says: root there is root to the kernel, and any other uid was chosen by the
+container's user. So it is the submitter of the job whose container that is, or may only look. Names of control groups
+are no proof by themselves, as a user may have his own below his session's; so they take rights away, and give root and
+the submitter himself those of the submitter, but nobody else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.api.account_names import AccountNames
+from gputui.api.http import Peer
+from gputui.domain.access import Caller, Role, role_of
+from gputui.domain.job import Job
+from gputui.domain.settings import Settings
+
+VIA = "gputui-via"
+"""Header with the program that asks for its user, in lower case as all."""
+SUDO_UID = "gputui-sudo-uid"
+"""Header of root's requests with the uid of the user who called sudo."""
+_CONTAINER = re.compile(
+    r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])|/(?:docker|lxc|kubepods|buildkit|garden)[/.-][^/]*|(?:lxc\.payload|libpod|machine)[.-][^/\s]*"
+)
+"""Parts of control groups that engines make: Docker, containerd, Podman, LXC, systemd-nspawn, Kubernetes."""
+_VIA = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", re.ASCII)
+
+
+class Place(Struct, frozen=True):
+    """Where a process runs, by its control groups."""
+
+    containers: frozenset[str] = frozenset()
+    """Names of containers: full ids, or words of other engines."""
+    attempts: frozenset[tuple[int, int]] = frozenset()
+    """Host jobs of this queue, with the numbers of their attempts."""
+
+
+def place_of(cgroups: str, store_id: str) -> Place:
+    """Return the place that the text of /proc/PID/cgroup describes."""
+    attempts = re.findall(rf"/gputui-{re.escape(store_id)}-(\d{{1,18}})-(\d{{1,9}})(?![^/\s])", cgroups, re.ASCII)
+    return Place(
+        frozenset(_CONTAINER.findall(cgroups)), frozenset((int(job), int(attempt)) for job, attempt in attempts)
+    )
+
+
+class Callers:
+    """Tells who asks. Safe to use from any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        owner: int,
+        store_id: str,
+        jobs: Callable[[], Iterable[Job]],
+        names: AccountNames,
+        own_cgroup: str = "",
+    ) -> None:
+        """`owner` is the uid of the state directory, `jobs` returns those of the queue.
+
+        `own_cgroup` is the text of this process's /proc/self/cgroup: who shares its container is in none.
+        """
+        self._settings, self._owner, self._store_id = settings, owner, store_id
+        self._jobs, self._names = jobs, names
+        self._own = place_of(own_cgroup, store_id)
+
+    def caller_of(self, peer: Peer, headers: Mapping[str, str]) -> Caller:
+        """Return who asks; of the headers only names for the audit are believed, and root's word whom it acts for."""
+        via = word if _VIA.fullmatch(word := headers.get(VIA, "")) else ""
+        caller = Caller(peer.uid, peer.gid, peer.groups, self._names.name(peer.uid), Role.VIEWER, peer.pid, via=via)
+        if not peer.cgroup:
+            return caller
+        place = place_of(peer.cgroup, self._store_id)
+        containers, attempts = place.containers - self._own.containers, place.attempts - self._own.attempts
+        if containers or attempts:
+            return self._inside(caller, containers, attempts)
+        caller = replace(caller, role=self._role(peer.uid, (peer.gid, *peer.groups)))
+        sudo = headers.get(SUDO_UID, "")
+        if peer.uid == 0 and sudo.isascii() and sudo.isdigit() and len(sudo) < 11 and int(sudo):
+            return replace(caller, user=self._names.name(int(sudo)), via=f"sudo {via}".rstrip())
+        return caller
+
+    def _role(self, uid: int, groups: Iterable[int]) -> Role:
+        return role_of(uid, groups, self._owner, self._settings, self._names.number)
+
+    def _inside(self, caller: Caller, containers: frozenset[str], attempts: frozenset[tuple[int, int]]) -> Caller:
+        """Return the caller in a container or a host job: a user at most, and never root."""
+        job = next((job for job in self._jobs() if _runs_in(job, containers, attempts)), None)
+        uid = job.submitted_uid if job is not None else None
+        if job is None or uid is None or not uid or caller.uid not in {0, uid}:
+            return caller
+        groups = self._names.groups(uid)
+        role = min(Role.USER, self._role(uid, groups))
+        gid = caller.gid if caller.uid == uid else next(iter(groups), uid)
+        return replace(caller, uid=uid, gid=gid, groups=groups, user=self._names.name(uid), role=role, job=job.id)
+
+
+def _runs_in(job: Job, containers: frozenset[str], attempts: frozenset[tuple[int, int]]) -> bool:
+    """Return whether the place is the job's present attempt; of nested containers any may be it."""
+    attempt = job.attempt
+    if attempt is None or attempt.is_over:
+        return False
+    return attempt.container_id in containers or (job.id, attempt.number) in attempts
