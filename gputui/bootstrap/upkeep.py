@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from gputui.domain.kept_data import Finding
 if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.kept_data import BackupRecord, KeptData
+    from gputui.store.conversion import Converted
 
 
 def kept_data(options: Options) -> list[KeptData]:
@@ -101,6 +103,37 @@ def make_directory(options: Options) -> None:
     from gputui.store.files import open_directory
 
     open_directory(options.state, options.settings.store.group)
+
+
+def is_shared(options: Options) -> bool:
+    """Return whether the state directory is one that a group shared, and that `convert` has not taken over."""
+    from gputui.store.conversion import is_shared
+
+    return is_shared(options.state)
+
+
+def convert(options: Options, backup: Path, now: datetime) -> Converted:
+    """Give a state directory that a group shared to this user alone, after a backup without logs.
+
+    Raises GputuiError beside a scheduler.
+    """
+    from gputui.bootstrap import actor
+    from gputui.domain.snapshot import Leader
+    from gputui.engine.files.leadership import Leadership, current_leader
+    from gputui.store.conversion import convert
+
+    leadership = Leadership(options.state)
+    me = Leader(os.getpid(), os.uname().nodename, actor().user, "convert", now, uid=os.geteuid(), version=__version__)
+    if not leadership.acquire(me):
+        leader = current_leader(options.state)
+        who = f"{leader.kind} of {leader.user}, pid {leader.pid}," if leader else "another process"
+        what = f"{who} schedules there; nothing was changed"
+        raise GputuiError(what, where=str(options.state), hint="stop it, then convert; jobs run on")
+    try:
+        back_up(options, backup, now, with_logs=False)
+        return convert(options.state, options.settings.store, now)
+    finally:
+        leadership.release()
 
 
 def last_backup(options: Options) -> BackupRecord | None:

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 
 WARRANTS = "warrants"
+NO_WARRANT = "none"
+"""Warrant of a job from a directory that was shared, if nothing proves its submitter: it never starts."""
 WARRANTS_KEPT = 30 * 86_400.0
 """Seconds for which an unused warrant is kept, since a finished job may be requeued."""
 _WARRANT = re.compile(r"(\d{1,10})/([0-9a-f]{24})", re.ASCII)
@@ -441,6 +443,10 @@ class TinyJobStore:
     def run_as(self, spec: JobSpec) -> RunAs:
         """Return the user to run as: owner of the warrant, or of a private state directory; raises WarrantError."""
         if not self._warrants.are_needed():
+            if (
+                spec.warrant
+            ):  # of a time when a group could write this; `install --convert` has taken it from proven jobs
+                raise WarrantError("nothing proves any more who submitted it", hint="submit it again")
             return RunAs(self._warrants.owner())
         uid = self._warrants.issuer(spec, self._store_id)
         if uid == 0 and spec.is_host:

@@ -1,0 +1,252 @@
+"""Conversion of a state directory that a group shared into one of a single account.
+
+Before, every member wrote the files, and a *warrant*, a file of the submitter's own in `warrants/UID/`, was all that
+proved who submitted a job. Afterwards the owner of the directory alone writes, and `Job.submitted_uid` says it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.domain.audit import AuditEntry
+from gputui.domain.decoding import decode_json
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, JobSpec
+from gputui.domain.settings import StoreSettings
+from gputui.store.codec import encode
+from gputui.store.files import open_file, os_errors, sync_directory
+from gputui.store.tinydb_store import NO_WARRANT, WARRANTS, TinyJobStore, name_of
+
+HELD = "nothing proves who submitted it: submit it again"
+"""Reason for which a waiting job without a warrant is held."""
+_WARRANT = re.compile(r"(\d{1,10})/([0-9a-f]{24})", re.ASCII)
+_LARGEST = 16 * 1024**2
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OF_SCHEDULERS = "attempts"
+"""Directory whose directories keep their owners: with a member's rights alone may a member's attempts be ended."""
+_CLOSED = 0o700
+_PRIVATE = 0o600
+
+
+class Converted(Struct):
+    """Result of a conversion."""
+
+    proven: int = 0
+    """Live jobs that a warrant proves."""
+    held: list[JobId] = msgspec.field(default_factory=list)
+    """Waiting jobs that are held because nothing proves who submitted them."""
+    paused: list[JobId] = msgspec.field(default_factory=list)
+    """Recurring jobs that are paused for the same reason."""
+    left: list[str] = msgspec.field(default_factory=list)
+    """Files that stay as they are, because they have another name or are none of ours."""
+
+
+def is_shared(directory: Path) -> bool:
+    """Return whether others than the owner may write the state directory, or could until a conversion failed."""
+    try:
+        return bool(directory.stat().st_mode & _OTHERS_WRITE) or (directory / WARRANTS).is_dir()
+    except FileNotFoundError:
+        return False
+
+
+def convert(directory: Path, settings: StoreSettings, now: datetime) -> Converted:
+    """Give the directory and its files to this user alone, and record the proven submitters of its jobs.
+
+    The caller has the leadership, and a backup. From the first step on no member reaches a file by its name; files that
+    members may still have open are replaced by copies. May be repeated after a failure.
+    """
+    with os_errors(directory):
+        os.chown(directory, os.geteuid(), os.getegid())
+        directory.chmod(_CLOSED)
+    found = Converted()
+    with closing(TinyJobStore(directory, replace(settings, group=None))) as store:
+        _record_submitters(store, Warrants(directory / WARRANTS, store.store_id), now, found)
+        store.storage.checkpoint()
+    with os_errors(directory):
+        _close(directory, found)
+    return found
+
+
+class Warrants(Struct, frozen=True):
+    """The warrants of one queue."""
+
+    folder: Path
+    store_id: str
+
+    def submitter(self, spec: JobSpec) -> int | None:
+        """Return the uid of the user who submitted exactly this; None: nothing proves it."""
+        match = _WARRANT.fullmatch(spec.warrant)
+        if match is None:
+            return None
+        uid = int(match[1])
+        try:
+            content = self._read(match[1], match[2], uid)
+        except (OSError, msgspec.DecodeError):
+            return None
+        is_his = content == {"store": self.store_id, "runs": encode(spec.what_runs)}
+        return uid if is_his and not (uid == 0 and spec.is_host) else None
+
+    def _read(self, user: str, name: str, uid: int) -> Any:
+        """Return the content of a warrant; raises OSError for one that others than its submitter can have written."""
+        root = os.open(self.folder, _DIRECTORY)
+        try:
+            place = os.open(user, _DIRECTORY, dir_fd=root)
+        finally:
+            os.close(root)
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
+            with os.fdopen(fd, "rb") as file:
+                status = os.fstat(fd)
+                if not (_is_of(uid, os.fstat(place)) and _is_of(uid, status)):
+                    raise PermissionError
+                if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > _LARGEST:
+                    raise PermissionError
+                return decode_json(file.read())
+        finally:
+            os.close(place)
+
+
+def _is_of(uid: int, status: os.stat_result) -> bool:
+    return status.st_uid == uid and not status.st_mode & _OTHERS_WRITE
+
+
+def _record_submitters(store: TinyJobStore, warrants: Warrants, now: datetime, found: Converted) -> None:
+    with store.transaction() as transaction:
+        for job in list(transaction.jobs().values()):
+            if job.submitted_uid is not None:
+                continue
+            uid = warrants.submitter(job.spec)
+            transaction.put(_unproven(job, now) if uid is None else _proven(job, uid))
+            found.proven += uid is not None and not job.state.is_terminal
+            found.held += job.ids if uid is None and _waits(job) else ()
+        for entry in list(transaction.recurring().values()):
+            uid = warrants.submitter(entry.submission.spec)
+            submission = replace(entry.submission, spec=_marked(entry.submission.spec, uid))
+            entry = replace(entry, submission=submission)
+            if uid is not None:
+                transaction.put_recurring(replace(entry, uid=uid, added_by=name_of(uid)))
+            else:
+                found.paused += [] if entry.paused else [entry.id]
+                transaction.put_recurring(replace(entry, paused=True))
+        me = os.geteuid()
+        after = f"{found.proven} jobs proven, {len(found.held)} held"
+        transaction.audit(AuditEntry(now, me, name_of(me), "convert", "queue", "shared by a group", after))
+
+
+def _proven(job: Job, uid: int) -> Job:
+    return job.evolve(spec=_marked(job.spec, uid), submitted_uid=uid, submitted_by=name_of(uid))
+
+
+def _unproven(job: Job, now: datetime) -> Job:
+    """Return the job as one that starts for nobody, not even if an operator releases it."""
+    marked = job.evolve(spec=_marked(job.spec, None))
+    return marked.evolve(held=True, hold_reason=HELD, held_by="", held_at=now) if _waits(job) else marked
+
+
+def _marked(spec: JobSpec, uid: int | None) -> JobSpec:
+    return replace(spec, warrant="" if uid is not None else spec.warrant or NO_WARRANT)
+
+
+def _waits(job: Job) -> bool:
+    return not (job.state.is_terminal or job.state.is_active)
+
+
+def _close(directory: Path, found: Converted) -> None:
+    """Give all files to this user; those at the top, to which members wrote, are replaced by copies."""
+    for path in sorted(directory.iterdir()):
+        status = path.lstat()
+        if stat.S_ISSOCK(status.st_mode):
+            path.unlink()
+        elif stat.S_ISREG(status.st_mode):
+            _replace(path, found)
+        elif stat.S_ISDIR(status.st_mode) and path.name == WARRANTS:
+            continue  # it goes last: without it, this is no shared directory any more
+        elif stat.S_ISDIR(status.st_mode) and path.name != _OF_SCHEDULERS:
+            _give(path, found)
+        elif stat.S_ISLNK(status.st_mode) and status.st_uid == os.geteuid() and path.is_dir():  # on another disk
+            _give(path.resolve(), found)
+        elif stat.S_ISDIR(status.st_mode):
+            _give_directory(path)
+        else:
+            found.left.append(str(path))
+    if (directory / WARRANTS).is_dir():
+        shutil.rmtree(directory / WARRANTS)
+    sync_directory(directory)
+
+
+def _replace(path: Path, found: Converted) -> None:
+    """Replace a file by a copy that no process of a member has open."""
+    new = path.with_name(f".converted.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        new.unlink()
+    source = open_file(path, os.O_RDONLY)
+    try:
+        status = os.fstat(source)
+        if status.st_nlink != 1:
+            found.left.append(str(path))
+            return
+        target = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _PRIVATE)
+        with os.fdopen(source, "rb", closefd=False) as old, os.fdopen(target, "wb") as file:
+            os.fchmod(target, _PRIVATE)
+            shutil.copyfileobj(old, file, 1 << 20)
+            file.flush()
+            os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+            os.fsync(target)
+        new.replace(path)
+    finally:
+        os.close(source)
+
+
+def _give(folder: Path, found: Converted) -> None:
+    """Give a directory and all in it to this user, without following a link."""
+    for place, _, files, at in os.fwalk(folder, follow_symlinks=False):
+        _give_one(at, _CLOSED)
+        for name in files:
+            for problem in _given(name, at):
+                found.left.append(f"{place}/{name}: {problem}")
+
+
+def _given(name: str, at: int) -> Iterator[str]:
+    """Give a file to this user, or yield why not."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+    except OSError as error:
+        yield error.strerror or "it cannot be opened"
+        return
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            yield "it is no file"
+        elif status.st_nlink != 1:
+            yield "it has another name (a hard link)"
+        else:
+            _give_one(fd, _PRIVATE)
+    finally:
+        os.close(fd)
+
+
+def _give_directory(path: Path) -> None:
+    """Give a directory to this user, and not what is in it."""
+    fd = os.open(path, _DIRECTORY)
+    try:
+        _give_one(fd, _CLOSED)
+    finally:
+        os.close(fd)
+
+
+def _give_one(fd: int, mode: int) -> None:
+    os.fchown(fd, os.geteuid(), os.getegid())
+    os.fchmod(fd, mode)
