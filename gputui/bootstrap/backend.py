@@ -276,16 +276,21 @@ def serve_console(options: Options) -> None:
 
 def open_logs(options: Options, store: JobStore) -> Logs:
     """Return the logs of all attempts, live or kept. Connects to a runtime only for a live one."""
+    return logs_for(options, store.get, lambda: store.store_id)
+
+
+def logs_for(options: Options, job_of: Callable[[JobId], Job], store_id: Callable[[], str]) -> Logs:
+    """Return the logs of jobs that are known by other means than a store."""
     from gputui.engine.files.logs import Logs
 
     runtimes: dict[str, Runtime] = {}
 
     def find(spec: JobSpec) -> Runtime | None:
         if not runtimes:
-            runtimes.update({runtime.name: runtime for runtime in adapters.make_runtimes(options, store.store_id)})
+            runtimes.update({runtime.name: runtime for runtime in adapters.make_runtimes(options, store_id())})
         return runtimes.get(spec.runtime_in(runtimes))
 
-    return Logs(store, options.state, find)
+    return Logs(job_of, options.state, find)
 
 
 def output_of(options: Options, backend: DirectBackend, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
@@ -358,6 +363,29 @@ def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> 
         relay=relay,
         command=(sys.executable, "-P", "-m", "gputui", *options.arguments()),
         may_try=may_try,
+    )
+
+
+def entrance_for(options: Options, store_id: str, caller: Caller, entered: Callable[[], None]) -> Entrance:
+    """Return the way into jobs that this caller may enter; `entered` is called each time."""
+    from gputui.domain.errors import AccessError
+    from gputui.engine.files.console_marks import InputMark
+    from gputui.engine.job_exec import Entrance
+
+    def check(job: Job, submitter: int | None) -> None:
+        """Raise AccessError unless the queue and the runtime's own record, if it has one, say that it is his job."""
+        is_another = submitter is not None and submitter != caller.uid and not caller.operates
+        if is_another or not caller.may_act_on(job):
+            hint = "only its submitter and operators may enter it"
+            raise AccessError(f"job {job.shown_id} is a job of {job.submitted_by}", rule="own-jobs", hint=hint)
+
+    return Entrance(
+        lambda: adapters.make_job_execs(options, store_id),
+        lambda: store_id,
+        check,
+        lambda job_id: InputMark(options.state, job_id).set,
+        lambda job, verb, request: entered(),
+        may_try=lambda job: check(job, None),
     )
 
 

@@ -20,13 +20,17 @@ from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
 
 if TYPE_CHECKING:
+    from gputui.domain.access import Caller
     from gputui.domain.arrays import Entries
+    from gputui.domain.container import ExecRequest
     from gputui.domain.gpu_history import TakenStep
+    from gputui.domain.job import Job
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.cluster.poll import Duty
     from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
     from gputui.engine.process.host import Adapters, Host
+    from gputui.engine.process.streams import Streams
     from gputui.ports import GpuProbe, JobStore, Monitor
     from gputui.ports.backend import DirectBackend
     from gputui.ports.foreign import ForeignContainers, HostProcesses
@@ -140,6 +144,7 @@ def make_host(
         return Adapters({runtime.name: runtime for runtime in runtimes}, probe)
 
     clock = bootstrap.clock()
+    streams = open_streams(options, store)
     relay = Relay(options.state, [sys.executable, "-P", "-m", "gputui.console.relay", *options.arguments()])
     me = Leader(
         os.getpid(),
@@ -161,8 +166,25 @@ def make_host(
         me=me,
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
-        extras=Extras(hand_over, relay, open_monitor, partial(made_report, options.arguments())),
+        extras=Extras(hand_over, relay, streams, open_monitor, partial(made_report, options.arguments())),
     )
+
+
+def open_streams(options: Options, store: JobStore) -> Streams:
+    """Return the streams of the jobs of this machine's queue, each in a process of its own."""
+    import shlex
+
+    from gputui.domain.audit import AuditEntry
+    from gputui.engine.process.streams import Streams
+
+    def record(caller: Caller, job: Job, verb: str, request: ExecRequest | None) -> None:
+        words = shlex.join(request.command)[:1000] if request else ""
+        now = bootstrap.clock().now()
+        with store.transaction() as transaction:
+            transaction.audit(AuditEntry(now, caller.uid, caller.user, verb, job.target, "", words))
+
+    command = [sys.executable, "-P", "-m", "gputui.bootstrap.stream", *options.arguments()]
+    return Streams(command, lambda: store.store_id, store.get, record)
 
 
 class DemoMachine:

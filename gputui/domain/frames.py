@@ -14,6 +14,8 @@ OUTPUT, ERRORS, EXIT, READY, REFUSED = b"o", b"r", b"x", b"y", b"f"
 """Server to client: standard output, standard error, exit code, start, and refusal with a message."""
 UNREACHABLE = b"u"
 """Server to client: nothing can be attached to now, with a message; the client may try again."""
+JOB = b"j"
+"""Server to client: the number of the job, as the first frame of a stream."""
 REQUEST = b"q"
 """Client to server: a request, as JSON."""
 LARGEST = 1 << 20

@@ -32,7 +32,7 @@ def ended(world: World) -> int:
 
 @pytest.fixture
 def logs(world: World) -> Logs:
-    return Logs(world.store, world.directory, lambda spec: world.docker)
+    return Logs(world.store.get, world.directory, lambda spec: world.docker)
 
 
 def test_a_log_removed_by_hand_is_reported(world: World, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_what_never_was_is_named(world: World, logs: Logs) -> None:
     with pytest.raises(NotFoundError, match="job 1 has no attempt 2: it had 1"):
         logs.open(waiting, attempt=2)
     with pytest.raises(NotFoundError, match="attempt 1 of job 1 has no output"):
-        Logs(world.store, world.directory, lambda spec: None).open(waiting)
+        Logs(world.store.get, world.directory, lambda spec: None).open(waiting)
 
 
 def test_a_fault_of_a_running_attempt_is_not_taken_for_lost_output(

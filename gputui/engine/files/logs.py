@@ -11,7 +11,7 @@ from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.text import tail_start
 from gputui.engine.files.file_modes import is_shared
-from gputui.ports import JobStore, LogStream, Runtime
+from gputui.ports import LogStream, Runtime
 
 _OF_MEMBERS = (
     "members of a shared queue read the output of a container once it has ended; "
@@ -27,8 +27,10 @@ def log_path(job_id: JobId, attempt: int) -> str:
 class Logs:
     """Opens the output of any attempt, running or ended."""
 
-    def __init__(self, store: JobStore, directory: Path, runtime: Callable[[JobSpec], Runtime | None]) -> None:
-        self._store = store
+    def __init__(
+        self, job_of: Callable[[JobId], Job], directory: Path, runtime: Callable[[JobSpec], Runtime | None]
+    ) -> None:
+        self._job_of = job_of
         self._directory = directory
         self._runtime = runtime
 
@@ -46,7 +48,7 @@ class Logs:
         With `follow` the stream of a running attempt continues until it ends or is closed. With `stamped` lines begin
         with their times if the runtime knows them; a saved log has none.
         """
-        job = self._store.get(job_id)
+        job = self._job_of(job_id)
         chosen = _choose(job, attempt)
         path = self._directory / log_path(job_id, chosen.number)
         if path.exists():

@@ -38,6 +38,7 @@ from gputui.engine.process.loop import (
     describe_fault,
 )
 from gputui.engine.process.relay import Relay
+from gputui.engine.process.streams import Streams
 from gputui.engine.tick import snapshot_builder
 from gputui.engine.tick.context import Ports
 from gputui.engine.tick.scheduler import Scheduler
@@ -84,6 +85,8 @@ class Extras(Struct, frozen=True):
     hand_over: Callable[[], object] | None = None
     """Starts a background scheduler when scheduling keeps failing here."""
     relay: Relay | None = None
+    streams: Streams | None = None
+    """Open while this process schedules."""
     open_monitor: Callable[[Entries], Monitor] | None = None
     """Opens a monitor for a term as scheduler, given the jobs of the queue before its first tick."""
     make_report: MakeReport | None = None
@@ -328,6 +331,7 @@ class Host:
             publish=self._publish,
             wake=waker.wake,
             announcer=announcer,
+            before_start=streams.before_start if (streams := self._extras.streams) else lambda job_id: None,
         )
 
     async def _lead(self) -> None:
@@ -342,6 +346,8 @@ class Host:
         self._gpu_focus.use(adapters.probe)
         if self._extras.relay is not None:
             self._extras.relay.open()
+        if self._extras.streams is not None:
+            self._extras.streams.open()
         standing_in = asyncio.create_task(self._stand_in(scheduler)) if self._me.stands_in else None
         try:
             await Loop(
@@ -362,6 +368,8 @@ class Host:
             self._gpu_focus.use(None)
             if self._extras.relay is not None:
                 self._extras.relay.close()
+            if self._extras.streams is not None:
+                self._extras.streams.close()
             if announcer is not None:
                 announcer.close()
             self._store.time_writes(NO_MONITOR.wrote)
@@ -432,6 +440,8 @@ class Host:
         self._gpu_log.add(snapshot)
         self._gpu_focus.follow()
         self._live_file.update(snapshot)
+        if self._extras.streams is not None:
+            self._extras.streams.look()
 
     def _tell_fault(self) -> None:
         """Publish the last snapshot with the notice of a fault, since a failing scheduler may have no newer one."""

@@ -51,8 +51,11 @@ class AttemptWorkers:
         sequence: Sequence,
         changed: Callable[[str], None],
         permissions: UserPermissions | None = None,
+        before_start: Callable[[JobId], None] = lambda job_id: None,
     ) -> None:
+        """`before_start` is called in a worker for an interactive job whose container is about to start."""
         self._permissions = permissions
+        self._before_start = before_start
         self._store = store
         self._pools = pools
         self._clock = clock
@@ -104,9 +107,9 @@ class AttemptWorkers:
         """True if the store knows how the start ended. Else the next regular listing shows it: one requested now would
         repeat the start without a pause."""
         try:
-            rules, wait = self._permissions, partial(wait_for_viewer, self._directory)
+            rules = self._permissions
             permit = partial(rules.permitted, runtime.root_directory) if rules else None
-            fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, permit, wait)
+            fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, permit, self._attach)
             if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
                 self.pulls.forget(runtime, launch.spec.image)
             is_known = fault is None or fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE
@@ -117,6 +120,11 @@ class AttemptWorkers:
             log.exception("starting job %d", launch.job_id, extra=about(launch.job_id, launch.attempt, launch.gpus))
         finally:
             self._finish_work((launch.job_id, launch.attempt), runtime.name, tell=is_known)
+
+    def _attach(self, job_id: JobId) -> None:
+        """Return when those who want to see a job from its start are attached to its container."""
+        self._before_start(job_id)
+        wait_for_viewer(self._directory, job_id)
 
     def signal_end(self, runtime: Runtime, key: AttemptKey, container_id: str, how: str) -> None:
         """Signal the container to end, once for each `how`: `terminate`, or any other word for SIGKILL.

@@ -12,6 +12,7 @@ from gputui.domain.errors import StoreError
 from gputui.domain.event import Event, disk_low
 from gputui.domain.gpu import DOCKER, STATE
 from gputui.domain.job import BootTime
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.units import format_duration
@@ -58,6 +59,7 @@ class Scheduler:
         publish: Callable[[Snapshot], None],
         wake: Callable[[], None],
         announcer: Announcer | None = None,
+        before_start: Callable[[JobId], None] = lambda job_id: None,
     ) -> None:
         store, self._probe, self._clock = ports.store, ports.probe, ports.clock
         self._directory = directory
@@ -65,6 +67,7 @@ class Scheduler:
         """Paths of the disks that the probe was asked to read, by role."""
         self._publish_to = publish
         self._wake = wake
+        self._before_start = before_start
         self.announcer = announcer
         sequence, interval = Sequence(), settings.scheduler.reconcile_interval
         self.observers = {name: Observer(runtime, sequence, wake, interval) for name, runtime in ports.runtimes.items()}
@@ -95,6 +98,7 @@ class Scheduler:
             sequence=sequence,
             changed=self._worked,
             permissions=UserPermissions(self._directory, settings),
+            before_start=self._before_start,
         )
 
     def start(self) -> None:

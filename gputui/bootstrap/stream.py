@@ -1,0 +1,316 @@
+"""Process of one stream of a job: `python -m gputui.bootstrap.stream OPTIONS DECISION PIPE`, its connection on stdin.
+
+The owner of the queue has decided who may have which stream (`engine/process/streams.py`); the decision is in a file in
+memory, and the pipe tells the owner that the job was entered. The store is not opened here.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gputui.bootstrap.backend import entrance_for, logs_for
+from gputui.config import Options, resolve
+from gputui.domain import frames
+from gputui.domain.decoding import decode_json
+from gputui.domain.errors import GputuiError, NotFoundError, RuntimeFault
+from gputui.domain.frames import PendingInput
+from gputui.engine.process.streams import Decision
+from gputui.ports import Channel, LiveLogStream
+from gputui.ports.channel import wait_for
+
+if TYPE_CHECKING:
+    from gputui.ports import LogStream
+    from gputui.ports.backend import Entry, FollowLog
+
+_PIECE = 65536
+_FLUSH_AFTER = 0.02
+"""Seconds that output of a log waits for more."""
+_MOST_WAITING = 1 << 20
+"""Bytes of a log that wait for their client; then its source waits."""
+
+
+class _Client:
+    """Connection of the user who is in a job."""
+
+    def __init__(self, connection: socket.socket, early: bytes) -> None:
+        self._connection = connection
+        self._frames = frames.Frames()
+        self.early = list(self._frames.feed(early))
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def receive(self) -> list[tuple[bytes, bytes]] | None:
+        """Return frames; None at the end."""
+        piece = self._connection.recv(_PIECE)
+        return list(self._frames.feed(piece)) if piece else None
+
+    def send(self, kind: bytes, content: bytes = b"") -> None:
+        """Send a frame. Raises OSError."""
+        self._connection.sendall(frames.frame(kind, content))
+
+    def send_exit(self, code: int) -> None:
+        self._connection.sendall(frames.exit_frame(code))
+
+
+def serve(options: Options, decision: Decision, connection: socket.socket, pipe: int) -> None:
+    """Serve one connection to its end. Raises OSError when the client has hung up."""
+    if decision.log is not None:
+        os.close(pipe)
+        _serve_log(options, decision, decision.log, connection)
+    elif (request := decision.attach or decision.execute) is not None:
+        _enter(options, decision, request, _Client(connection, decision.early), pipe)
+
+
+def _enter(options: Options, decision: Decision, request: Entry, client: _Client, pipe: int) -> None:
+    """Enter a job, tell the owner, and pass on what both sides send."""
+    with closing(entrance_for(options, decision.store_id, decision.caller, lambda: _told(pipe))) as entrance:
+        try:
+            channel = entrance.enter(decision.job, request)
+        except GputuiError as error:
+            may_pass = isinstance(error, RuntimeFault) and error.may_pass
+            client.send(frames.UNREACHABLE if may_pass else frames.REFUSED, str(error).encode())
+            return
+        with closing(channel):
+            client.send(frames.READY, b"tty" if channel.is_tty else b"pipes")
+            if _Conversation(client, channel).pass_on() and (code := channel.exit_code()) is not None:
+                client.send_exit(code)
+
+
+def _told(pipe: int) -> None:
+    with suppress(OSError):  # the owner has ended
+        os.write(pipe, b"y")
+    os.close(pipe)
+
+
+class _Conversation:
+    """Streams in both directions between the user and the command."""
+
+    def __init__(self, client: _Client, channel: Channel) -> None:
+        self._client = client
+        self._channel = channel
+        self._pending_input = PendingInput(channel.send, channel.end_input)
+
+    def pass_on(self) -> bool:
+        """Pass on what both sides send, until one ends; return whether it was the command."""
+        for message in self._client.early:
+            self._obey(message)
+        while True:
+            others = {self._client.fileno(): 0 if self._pending_input.is_full else select.POLLIN}
+            ready = wait_for(self._channel, self._pending_input, others)
+            if self._client.fileno() in ready:
+                found = self._client.receive()
+                if found is None:
+                    return False
+                for message in found:
+                    self._obey(message)
+            if self._pending_input.is_waiting:
+                self._send(ready)
+            if self._channel.has_pending or ready.get(self._channel.fileno(), 0) & ~select.POLLOUT:
+                parts = self._channel.receive()
+                if parts is None:
+                    return True
+                for is_error, piece in parts:
+                    self._client.send(frames.ERRORS if is_error else frames.OUTPUT, piece)
+
+    def _send(self, ready: Mapping[int, int]) -> None:
+        out = self._channel.input_fileno()
+        if out < 0 or ready.get(out, 0) & ~select.POLLIN:
+            with suppress(OSError):  # it reads no more
+                self._pending_input.send_piece()
+
+    def _obey(self, message: tuple[bytes, bytes]) -> None:
+        kind, content = message
+        if kind == frames.INPUT:
+            self._pending_input.put(content)
+        elif kind == frames.END_OF_INPUT:
+            self._pending_input.put_end()
+        elif kind == frames.SIZE:
+            with suppress(OSError):
+                self._channel.resize(*frames.size_of(content))
+
+
+# output
+
+
+class _Answer(Protocol):
+    """How output is sent."""
+
+    def begin(self, *, is_stamped: bool) -> bytes: ...
+
+    def part(self, data: bytes) -> bytes: ...
+
+    def end(self, notice: str) -> bytes: ...
+
+    def failed(self, error: GputuiError, *, has_begun: bool) -> bytes: ...
+
+
+class _Framed:
+    """Frames: READY, with `stamped` if lines begin with times, OUTPUT, ERRORS with a notice, and EXIT at the end."""
+
+    def begin(self, *, is_stamped: bool) -> bytes:
+        return frames.frame(frames.READY, b"stamped" if is_stamped else b"")
+
+    def part(self, data: bytes) -> bytes:
+        return b"".join(
+            frames.frame(frames.OUTPUT, data[at : at + frames.LARGEST]) for at in range(0, len(data), frames.LARGEST)
+        )
+
+    def end(self, notice: str) -> bytes:
+        return (frames.frame(frames.ERRORS, notice.encode()) if notice else b"") + frames.exit_frame(0)
+
+    def failed(self, error: GputuiError, *, has_begun: bool) -> bytes:
+        del has_begun
+        return frames.frame(frames.REFUSED, str(error).encode())
+
+
+class _Plain:
+    """The body of an HTTP answer in chunks; the last one is missing unless the output is complete."""
+
+    def begin(self, *, is_stamped: bool) -> bytes:
+        stamped = b"Gputui-Stamped: true\r\n" if is_stamped else b""
+        about = b"Content-Type: application/octet-stream\r\nTransfer-Encoding: chunked\r\n"
+        return b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + about + stamped + b"\r\n"
+
+    def part(self, data: bytes) -> bytes:
+        return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+    def end(self, notice: str) -> bytes:
+        del notice
+        return b"0\r\n\r\n"
+
+    def failed(self, error: GputuiError, *, has_begun: bool) -> bytes:
+        if has_begun:
+            return b""
+        status = b"404 Not Found" if isinstance(error, NotFoundError) else b"503 Service Unavailable"
+        body = str(error).encode() + b"\n"
+        about = f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        return b"HTTP/1.1 " + status + b"\r\nConnection: close\r\n" + about + body
+
+
+class _LogWriter:
+    """Sends output as it comes: what comes together in one piece, and a line that has not ended as it grows."""
+
+    def __init__(self, connection: socket.socket, answer: _Answer) -> None:
+        self._connection = connection
+        self._answer = answer
+        self._lock = threading.Condition()
+        self._waiting = bytearray()
+        self._is_over = False
+        self._known = 0
+        """Bytes of the present line that were taken already."""
+        self._thread = threading.Thread(target=self._send, name="log", daemon=True)
+        self._thread.start()
+
+    def show_rest(self, line: bytes) -> None:
+        """Take a line that has not ended."""
+        self._put(line[self._known :])
+        self._known = len(line)
+
+    def put_line(self, line: bytes) -> None:
+        self._put(line[self._known :] + b"\n")
+        self._known = 0
+
+    def finish(self) -> None:
+        """Wait until everything is sent."""
+        with self._lock:
+            self._is_over = True
+            self._lock.notify_all()
+        self._thread.join()
+
+    def _put(self, data: bytes) -> None:
+        with self._lock:
+            while len(self._waiting) >= _MOST_WAITING:
+                self._lock.wait()
+            self._waiting += data
+            self._lock.notify_all()
+
+    def _send(self) -> None:
+        while True:
+            with self._lock:
+                while not (self._waiting or self._is_over):
+                    self._lock.wait()
+                if not self._is_over and len(self._waiting) < _PIECE:
+                    self._lock.wait(_FLUSH_AFTER)
+                data = bytes(self._waiting)
+                self._waiting.clear()
+                self._lock.notify_all()
+                if not data and self._is_over:
+                    return
+            try:
+                self._connection.sendall(self._answer.part(data))
+            except OSError:
+                os._exit(0)  # the user has disconnected, and the log may be silent for hours
+
+
+def _serve_log(options: Options, decision: Decision, request: FollowLog, connection: socket.socket) -> None:
+    """Send the output of an attempt. Ends the process when the client hangs up."""
+    answer: _Answer = _Framed() if request.in_frames else _Plain()
+    threading.Thread(target=_end_with, args=(connection,), name="client", daemon=True).start()
+    has_begun = False
+    try:
+        logs = logs_for(options, lambda _: decision.job, lambda: decision.store_id)
+        stream = logs.open(
+            decision.job.id,
+            request.attempt,
+            tail=request.tail,
+            follow=request.follow,
+            stamped=request.stamped,
+        )
+        connection.sendall(answer.begin(is_stamped=getattr(stream, "is_stamped", False)))
+        has_begun = True
+        _copy(stream, _LogWriter(connection, answer))
+    except GputuiError as error:
+        connection.sendall(answer.failed(error, has_begun=has_begun))
+    else:
+        connection.sendall(answer.end(getattr(stream, "notice", "")))
+
+
+def _copy(stream: LogStream, writer: _LogWriter) -> None:
+    """Send a log to its end. Raises the error that ended it, once what came before is sent."""
+    if isinstance(stream, LiveLogStream):
+        stream.watch(writer.show_rest)
+    try:
+        for line in stream:
+            writer.put_line(line)
+    finally:
+        writer.finish()
+        stream.close()
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this process when the client hangs up, also while nothing is written."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    poll.poll()
+    os._exit(0)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve the connection on standard input."""
+    *words, decision, pipe = arguments
+    given: dict[str, Any] = dict(zip((name.removeprefix("--") for name in words[::2]), words[1::2], strict=True))
+    os.set_inheritable(int(pipe), False)
+    with os.fdopen(int(decision), "rb") as file:
+        decided = decode_json(file.read(), Decision)
+    with socket.socket(fileno=0) as connection:
+        try:
+            serve(resolve(**given), decided, connection, int(pipe))
+        except (OSError, frames.MalformedFrameError):
+            return  # the user has disconnected
+        except Exception as error:  # a border: the user sees it, since nobody reads this process's stderr
+            with suppress(OSError):
+                text = f"the process of this stream failed: {type(error).__name__}: {error}"
+                connection.sendall(frames.frame(frames.REFUSED, text.encode()))
+            raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

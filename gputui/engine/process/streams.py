@@ -1,0 +1,317 @@
+"""Streams of jobs that leave the owner's process: each connection gets a process of its own.
+
+So no stream flows through the process that schedules, and a stream outlives it. The process gets the connection as its
+standard input, and a decision of the owner that nobody else can write: who asks, for which job, and for what. It tells
+the owner over a pipe once it has entered the job; only then the audit log has it.
+
+A container to which nobody is attached when its command starts loses the beginning of its output. So connections that
+ask for a stream from the start are held here, without a process, until the container is created; its start waits until
+they are attached, or for `PATIENCE`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from gputui.domain import frames
+from gputui.domain.access import Caller
+from gputui.domain.container import ExecRequest
+from gputui.domain.errors import GputuiError, NotFoundError
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
+from gputui.ports.backend import Attach, FollowLog, StreamRequest
+
+log = logging.getLogger(__name__)
+
+MOST = 64
+"""Maximum number of streams of all users together, operators' not counted."""
+MOST_OF_ONE = 16
+"""Maximum number of streams of one user, so that no user keeps the others out."""
+MOST_OF_OPERATORS = 256
+PATIENCE = 5.0
+"""Seconds that a start waits for those who want to see its job from the start."""
+_SEND_WITHIN = 5.0
+"""Seconds within which a client takes the first bytes of the answer."""
+_UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: gputui-stream/1\r\n\r\n"
+_TOO_MANY = (
+    "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
+    "Content-Length: {}\r\n\r\n"
+)
+
+
+class Decision(Struct, frozen=True, omit_defaults=True):
+    """What the process of a stream is told by the owner."""
+
+    caller: Caller
+    store_id: str
+    job: Job
+    attach: Attach | None = None
+    execute: ExecRequest | None = None
+    log: FollowLog | None = None
+    early: bytes = b""
+    """Bytes that the client sent behind its request."""
+
+
+class _Asked(Struct, frozen=True):
+    """A request with its connection, not yet served."""
+
+    caller: Caller
+    request: StreamRequest
+    connection: socket.socket
+    early: bytes
+
+    def decided(self, store_id: str, job: Job) -> Decision:
+        told = Decision(self.caller, store_id, job, early=self.early)
+        if isinstance(self.request, Attach):
+            return msgspec.structs.replace(told, attach=self.request)
+        if isinstance(self.request, FollowLog):
+            return msgspec.structs.replace(told, log=self.request)
+        return msgspec.structs.replace(told, execute=self.request)
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether the client has hung up."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def refuse(self, text: str) -> None:
+        """Say why there is no stream, and hang up."""
+        if isinstance(self.request, FollowLog) and not self.request.in_frames:
+            body = text.encode() + b"\n"
+            self._send(_TOO_MANY.format(len(body)).encode() + body)
+        else:
+            self._send(frames.frame(frames.REFUSED, text.encode()))
+        self.connection.close()
+
+    def greet(self, job_id: JobId) -> None:
+        """Begin the answer, unless it is plain bytes, whose head depends on the output."""
+        if not isinstance(self.request, FollowLog) or self.request.in_frames:
+            self._send(_UPGRADED + frames.frame(frames.JOB, str(job_id).encode()))
+
+    def _send(self, data: bytes) -> None:
+        with suppress(OSError):  # the client is gone
+            self.connection.settimeout(_SEND_WITHIN)
+            self.connection.sendall(data)
+            self.connection.settimeout(None)
+
+
+class Streams:
+    """Streams of one owner. Calls are safe in any thread; those in the scheduler's do not wait."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        store_id: Callable[[], str],
+        job_of: Callable[[JobId], Job],
+        record: Callable[[Caller, Job, str, ExecRequest | None], object],
+    ) -> None:
+        """`command` serves a stream; the descriptors of the decision and of the pipe are its last arguments.
+
+        `record` writes into the audit log that a caller has entered a job.
+        """
+        self._command = command
+        self._store_id = store_id
+        self._job_of = job_of
+        self._record = record
+        self._lock = threading.Lock()
+        self._served: list[Caller] = []
+        self._held: dict[JobId, list[_Asked]] = {}
+        self._is_closed = True
+
+    # requests
+
+    def serve(
+        self, caller: Caller, job_id: JobId, request: StreamRequest, connection: socket.socket, early: bytes = b""
+    ) -> None:
+        """Answer a request for a stream, whose caller may have it; the connection is given away."""
+        asked = _Asked(caller, request, connection, early)
+        asked.greet(job_id)
+        if refusal := self._refusal(caller):
+            asked.refuse(refusal)
+            return
+        try:
+            job = self._job_of(job_id)
+            if isinstance(request, Attach) and request.from_start and self._hold(job, asked):
+                self.look()  # it may have started meanwhile
+                return
+            self._start(asked, job)
+        except GputuiError as error:
+            asked.refuse(str(error))
+
+    def _refusal(self, caller: Caller) -> str:
+        """Return why that user gets no further stream; empty if allowed."""
+        with self._lock:
+            held = [asked.caller for some in self._held.values() for asked in some]
+            users = [each.uid for each in (*held, *self._served) if not each.operates]
+            ours = len(held) + len(self._served) - len(users)
+        if caller.operates:
+            return f"operators have {MOST_OF_OPERATORS} streams of jobs open" if ours >= MOST_OF_OPERATORS else ""
+        if users.count(caller.uid) >= MOST_OF_ONE:
+            hint = "detach from a job, or end a command of `gputui exec`"
+            return f"you have {MOST_OF_ONE} streams of jobs open, the most for one user: {hint}"
+        return f"{MOST} streams of jobs are open, the most for all users: try again later" if len(users) >= MOST else ""
+
+    def _hold(self, job: Job, asked: _Asked) -> bool:
+        """Keep a connection until its job starts; return False if it runs or has ended."""
+        if _is_over(job) or job.state is JobState.RUNNING:
+            return False
+        with self._lock:
+            if self._is_closed:  # the next owner is asked
+                asked.connection.close()
+            else:
+                self._held.setdefault(job.id, []).append(asked)
+        return True
+
+    # starts
+
+    def before_start(self, job_id: JobId) -> None:
+        """Attach those who want to see a job from its start, whose container is created; wait for `PATIENCE` at most.
+
+        Call it in the thread of a worker.
+        """
+        deadline = time.monotonic() + PATIENCE
+        for entered in self._hand_over(job_id):
+            entered.wait(max(0.0, deadline - time.monotonic()))
+
+    def look(self) -> None:
+        """Serve those who wait for jobs that run by now, as host jobs, whose output is kept; forget who has left."""
+        with self._lock:
+            waiting = [(job_id, tuple(some)) for job_id, some in self._held.items()]
+        for job_id, some in waiting:
+            self._drop(job_id, [asked for asked in some if asked.is_gone])
+            try:
+                job = self._job_of(job_id)
+            except NotFoundError:
+                over = True
+            except GputuiError:  # the store cannot be read now
+                continue
+            else:
+                over = _is_over(job)
+            if over or job.state is JobState.RUNNING:
+                threading.Thread(target=self._hand_over, args=(job_id,), name="gputui-streams", daemon=True).start()
+
+    def _drop(self, job_id: JobId, gone: Iterable[_Asked]) -> None:
+        with self._lock:
+            left = self._held.get(job_id, [])
+            for asked in gone:
+                if asked in left:
+                    left.remove(asked)
+                    asked.connection.close()
+            if not left:
+                self._held.pop(job_id, None)
+
+    def _hand_over(self, job_id: JobId) -> list[threading.Event]:
+        """Start the processes of those who wait for a job; return what is set once each has entered, or failed."""
+        with self._lock:
+            some = self._held.pop(job_id, [])
+        found = []
+        for asked in some:
+            try:
+                job = self._job_of(job_id)
+                if _is_over(job):
+                    asked.refuse(f"job {job.shown_id} is {job.state}")
+                elif not asked.is_gone:
+                    found.append(self._start(asked, job))
+                else:
+                    asked.connection.close()
+            except GputuiError as error:
+                asked.refuse(str(error))
+        return found
+
+    def _start(self, asked: _Asked, job: Job) -> threading.Event:
+        """Start the process of a stream; return what is set once it has entered the job, or could not."""
+        heard, tells = os.pipe2(os.O_CLOEXEC)
+        entered = threading.Event()
+        try:
+            with asked.connection, _Sealed(asked.decided(self._store_id(), job)) as decision:
+                process = subprocess.Popen(
+                    [*self._command, str(decision.descriptor), str(tells)],
+                    stdin=asked.connection.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(decision.descriptor, tells),
+                    cwd="/",
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(heard)
+            log.warning("a stream of job %d cannot be served: %s", job.id, error)
+            entered.set()
+            return entered
+        finally:
+            os.close(tells)
+        with self._lock:
+            self._served.append(asked.caller)
+        arguments = (process, heard, asked, job, entered)
+        threading.Thread(target=self._tend, args=arguments, name="gputui-streams", daemon=True).start()
+        return entered
+
+    def _tend(
+        self, process: subprocess.Popen[bytes], heard: int, asked: _Asked, job: Job, entered: threading.Event
+    ) -> None:
+        """Record that a stream has entered its job, once its process says so; then wait for its end."""
+        has_entered = bool(os.read(heard, 1))
+        os.close(heard)
+        entered.set()
+        if has_entered and not isinstance(asked.request, FollowLog):
+            self._tell(asked, job)
+        process.wait()
+        with self._lock:
+            self._served.remove(asked.caller)
+
+    def _tell(self, asked: _Asked, job: Job) -> None:
+        """Write into the audit log who has entered a job."""
+        execute = asked.request if isinstance(asked.request, ExecRequest) else None
+        try:
+            self._record(asked.caller, job, "exec" if execute else "attach", execute)
+        except GputuiError as error:
+            log.warning("%s has entered job %d, and the audit log cannot say so: %s", asked.caller.user, job.id, error)
+
+    def open(self) -> None:
+        """Hold connections, from the beginning of a term as scheduler."""
+        with self._lock:
+            self._is_closed = False
+
+    def close(self) -> None:
+        """Hang up on those who wait, who ask the next owner; open streams continue."""
+        with self._lock:
+            self._is_closed = True
+            held = [asked for some in self._held.values() for asked in some]
+            self._held.clear()
+        for asked in held:
+            asked.connection.close()
+
+
+def _is_over(job: Job) -> bool:
+    return job.state.is_terminal and not job.requeue_requested
+
+
+class _Sealed:
+    """A decision in a file in memory, which the process of a stream inherits and nobody else can open."""
+
+    def __init__(self, decision: Decision) -> None:
+        self._content = msgspec.json.encode(decision)
+
+    def __enter__(self) -> _Sealed:
+        self.descriptor = os.memfd_create("gputui-stream", os.MFD_CLOEXEC)
+        rest = memoryview(self._content)
+        while rest:
+            rest = rest[os.write(self.descriptor, rest) :]
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
