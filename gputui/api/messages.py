@@ -16,6 +16,8 @@ API = "1.0"
 """Version of the routes and of what they carry: the major one is in the path."""
 OLDEST = "1.0"
 """The oldest version that an owner serves, and a client asks."""
+OWN = "application/vnd.gputui+json"
+"""Type that our own clients accept: jobs, entries and readings as they are stored, in place of the keys of `--json`."""
 
 
 class OwnerView(Struct, frozen=True, omit_defaults=True):
@@ -113,6 +115,34 @@ class Forecast(Struct, frozen=True, forbid_unknown_fields=True):
     actions: tuple[Action, ...]
 
 
+class StartMove(Struct, frozen=True):
+    """Expected start of a job before and after a change; None: not known, or never."""
+
+    id: JobId
+    before: datetime | None
+    after: datetime | None
+    is_stopped: bool = False
+    """True if the job runs, is stopped and has to start again."""
+
+
+class PlaceMove(Struct, frozen=True):
+    """Place of a waiting job in the queue, from 1, before and after a change."""
+
+    id: JobId
+    before: int
+    after: int
+
+
+class Forecasted(Struct, frozen=True, omit_defaults=True):
+    """Answer to a forecast."""
+
+    starts: tuple[StartMove, ...] = ()
+    """Jobs that would start earlier or later, in the order after the change."""
+    places: tuple[PlaceMove, ...] = ()
+    is_cut: bool = False
+    """True if the time was not enough for all jobs."""
+
+
 class Focus(Struct, frozen=True, forbid_unknown_fields=True):
     """GPU whose PCIe and NVLink throughput a subscriber of events wants to see."""
 
@@ -136,6 +166,8 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     kind: str = ""
     """Class of the error in gputui, for its own clients."""
     exit_code: int = 1
+    rule: str = ""
+    """Name of the rule that refuses it, with status 403."""
     errors: tuple[Problem, ...] = ()
     """All of them, if there are several."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -43,3 +43,7 @@ class OwnerServices(Struct, frozen=True):
     """
     command: Callable[[Caller, CommandLine], CommandResult] | None = None
     """Runs a command for its caller; None: this owner runs none. Raises ParseLocallyError, for an answer 421."""
+    metrics: Callable[[], bytes] | None = None
+    """Returns the page of metrics; None: this owner has none."""
+    backup: Callable[[], Iterator[bytes]] | None = None
+    """Yields a backup of one moment as a tar archive; None: this owner makes none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 
 from gputui.api import messages
 from gputui.domain.access import Role
-from gputui.domain.action import Action
+from gputui.domain.action import Action, Edit
 from gputui.domain.container import ExecRequest
 from gputui.ports.backend import Attach
 
@@ -73,7 +74,7 @@ class Route(Struct, frozen=True):
 _DRY_RUN = Parameter("dry_run", bool, "Tell what would happen, and change nothing.", False)
 _AFTER = Parameter("after", int, "Only jobs behind this one, for the next page.")
 _LIMIT = Parameter("limit", int, "At most so many.", 1000)
-_SINCE = Parameter("since", str, "Only what ended since this time, ISO 8601.")
+_SINCE = Parameter("since", datetime, "Only what ended, or was done, since this time, ISO 8601 with a zone.")
 
 VIEWER, USER, OPERATOR = Role.VIEWER, Role.USER, Role.OPERATOR
 ROUTES: tuple[Route, ...] = (
@@ -113,6 +114,17 @@ ROUTES: tuple[Route, ...] = (
         ),
     ),
     Route("GET", "/v1/jobs/{id}", "job", VIEWER, "A job, waiting, running or ended.", Scope.JOB),
+    Route(
+        "PATCH",
+        "/v1/jobs/{id}",
+        "edit",
+        USER,
+        "Edit it. With the header `If-Match` and the `ETag` of the job only as it was then.",
+        Scope.JOB,
+        body=Edit,
+        result=messages.Acted,
+        query=(_DRY_RUN,),
+    ),
     Route("GET", "/v1/jobs/{id}/explain", "explain", VIEWER, "Why it waits, and when it starts.", Scope.JOB),
     Route("GET", "/v1/jobs/{id}/telemetry", "telemetry", VIEWER, "Use of GPUs by its attempts.", Scope.JOB),
     Route("GET", "/v1/jobs/{id}/processes", "processes", USER, "Its present processes.", Scope.JOB, result=list[Any]),
@@ -147,7 +159,15 @@ ROUTES: tuple[Route, ...] = (
         query=(_DRY_RUN,),
     ),
     Route("POST", "/v1/undo", "undo", USER, "Undo changes.", body=messages.UndoRequest, result=messages.Undone),
-    Route("POST", "/v1/forecast", "forecast", USER, "Which starts actions would move.", body=messages.Forecast),
+    Route(
+        "POST",
+        "/v1/forecast",
+        "forecast",
+        USER,
+        "Which starts actions would move.",
+        body=messages.Forecast,
+        result=messages.Forecasted,
+    ),
     Route("GET", "/v1/gpus", "gpus", VIEWER, "The GPUs, and the jobs on them.", result=list[dict[str, Any]]),
     Route("GET", "/v1/controls", "controls", VIEWER, "Drains, the pause, tenants, reservations."),
     Route("GET", "/v1/recurring", "recurring", VIEWER, "Recurring jobs.", result=list[dict[str, Any]]),
@@ -156,11 +176,19 @@ ROUTES: tuple[Route, ...] = (
         "/v1/history",
         "history",
         VIEWER,
-        "Ended jobs that are no longer in the queue, the latest month first.",
+        "Ended jobs that are no longer in the queue, the latest month first; `Next` tells the next page.",
         result=list[dict[str, Any]],
-        query=(_SINCE, _AFTER, _LIMIT),
+        query=(_SINCE, Parameter("cursor", str, "Place from the header `Next`."), _LIMIT),
     ),
-    Route("GET", "/v1/audit", "audit", USER, "Who asked for what; a user reads what is about his own jobs."),
+    Route(
+        "GET",
+        "/v1/audit",
+        "audit",
+        USER,
+        "Who asked for what, the latest last; a user reads what he did himself, and what is about his own jobs.",
+        result=list[dict[str, Any]],
+        query=(Parameter("job", int, "Only what is about this job."), _SINCE, _LIMIT),
+    ),
     Route("GET", "/v1/images", "images", USER, "Images that the engine has.", result=list[str]),
     Route(
         "GET",

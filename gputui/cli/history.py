@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import groupby, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +20,7 @@ from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError
 from gputui.domain.filter import Filter, FilterSubject, parse_filter, searched_text
 from gputui.domain.job import Attempt, Job, element_spec
+from gputui.domain.listing import by_month, end_of, latest_first
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, quoted
 from gputui.request import times
@@ -75,7 +76,7 @@ COLUMNS: Mapping[str, HistoryColumn] = {
     "command": HistoryColumn(table.TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)),
     "submitted": HistoryColumn(table.TextColumn("SUBMITTED"), lambda job: _at(job.submitted_at)),
     "started": HistoryColumn(table.TextColumn("STARTED"), lambda job: _at(job.started_at)),
-    "ended": HistoryColumn(table.TextColumn("ENDED"), lambda job: _at(_end(job))),
+    "ended": HistoryColumn(table.TextColumn("ENDED"), lambda job: _at(end_of(job))),
     "wait": HistoryColumn(table.TextColumn("WAIT", right=True), _waited),
     "time": HistoryColumn(table.TextColumn("TIME", right=True), _ran),
     "gpu_hours": HistoryColumn(table.TextColumn("GPU-H", right=True), _gpu_hours),
@@ -140,26 +141,11 @@ def command(
         terminal.echo(f"gputui: the latest {limit} are listed: --limit 0 lists all that match", err=True)
 
 
-def _end(job: Job) -> datetime:
-    """Return when the job ended; for a job cancelled before its start, which has no end time, when it was submitted."""
-    return job.ended_at or job.submitted_at
-
-
 def _ended(queue: Queue, since: datetime | None, until: datetime | None) -> Iterator[Job]:
     """Yield the jobs that ended in that time, the latest first; reads only the months concerned."""
-    in_queue = sorted((job for job in queue.jobs().values() if job.state.is_terminal), key=_rank)
-    left = heapq.merge(in_queue, _by_month(queue.past(since)), key=_rank)
-    return (job for job in left if (since is None or _end(job) >= since) and (until is None or _end(job) < until))
-
-
-def _by_month(jobs: Iterable[Job]) -> Iterator[Job]:
-    """Sort jobs within each month; the months themselves already arrive in order."""
-    for _, month in groupby(jobs, key=lambda job: (_end(job).year, _end(job).month)):
-        yield from sorted(month, key=_rank)
-
-
-def _rank(job: Job) -> tuple[float, int]:
-    return -_end(job).timestamp(), -job.id
+    in_queue = sorted((job for job in queue.jobs().values() if job.state.is_terminal), key=latest_first)
+    left = heapq.merge(in_queue, by_month(queue.past(since)), key=latest_first)
+    return (job for job in left if (since is None or end_of(job) >= since) and (until is None or end_of(job) < until))
 
 
 def _matching(jobs: Iterable[Job], chosen: Filter, now: datetime) -> Iterator[Job]:

@@ -120,13 +120,13 @@ def job_detail_json(
     job: Job, snapshot: Snapshot, audit: Sequence[AuditEntry], measured: Mapping[int, Measured] = MappingProxyType({})
 ) -> Json:
     """Return a job as JSON, with its submission, its audit entries, and the telemetry of its attempts by number."""
-    attempts = [_measured_attempt(attempt, measured.get(attempt.number)) for attempt in job.attempts]
+    attempts = [measured_attempt(attempt, measured.get(attempt.number)) for attempt in job.attempts]
     recorded = [{**asdict(entry), "at": _time(entry.at)} for entry in audit]
     about = {"attempts": attempts, "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": recorded}
     return {**job_json(job, snapshot), **about}
 
 
-def _measured_attempt(attempt: Attempt, found: Measured | None) -> Json:
+def measured_attempt(attempt: Attempt, found: Measured | None) -> Json:
     """Return an attempt with its telemetry (up to now if it is running) and its readings over time."""
     series = found.series if found else None
     readings = (

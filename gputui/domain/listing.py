@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import groupby
 
 from gputui.domain.errors import InputError
 from gputui.domain.filter import FilterSubject, searched_text
@@ -53,3 +55,19 @@ def meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
     alike = (each for each in snapshot.jobs if each.array and each.array.id == job.array.id)
     waiting = next((each for each in alike if each.state is JobState.PENDING), job)
     return waiting.element(waiting.id)
+
+
+def end_of(job: Job) -> datetime:
+    """Return when the job ended; for a job cancelled before its start, which has no end time, when it was submitted."""
+    return job.ended_at or job.submitted_at
+
+
+def by_month(jobs: Iterable[Job]) -> Iterator[Job]:
+    """Sort jobs within each month; the months themselves already arrive in order."""
+    for _, month in groupby(jobs, key=lambda job: (end_of(job).year, end_of(job).month)):
+        yield from sorted(month, key=latest_first)
+
+
+def latest_first(job: Job) -> tuple[float, int]:
+    """Return the key by which ended jobs are sorted."""
+    return -end_of(job).timestamp(), -job.id

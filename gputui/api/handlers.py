@@ -1,0 +1,498 @@
+"""Handlers: one method for each row of the table of routes, by its name.
+
+They run in threads of the server, and may block. The backend of a call has the caller's rights, and his eyes: handlers
+look at nothing else of the queue.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from functools import reduce
+from itertools import chain, islice
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import asdict
+
+from gputui import __version__
+from gputui.api import messages
+from gputui.api.answers import encoded, own_json
+from gputui.api.http import Answer, Handoff, Outbox, Request, Response, Stream
+from gputui.api.log_ranges import log_answer
+from gputui.api.owner import OwnerServices
+from gputui.api.problems import HttpError
+from gputui.api.repeats import KeptChanges, KnownRequest, KnownRequests
+from gputui.api.routes import Route
+from gputui.domain.access import Caller
+from gputui.domain.action import Action, Edit, EditJobs
+from gputui.domain.as_json import (
+    explanation_json,
+    gpu_json,
+    host_json,
+    job_detail_json,
+    job_json,
+    measured_attempt,
+    recurring_json,
+)
+from gputui.domain.audit import AuditEntry, targets_of
+from gputui.domain.errors import CapabilityError, GputuiError, InputError
+from gputui.domain.filter import parse_filter
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.keys import digest
+from gputui.domain.listing import by_month, end_of, in_order, latest_first, meant, parse_states, seen
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done, SubmitJobs
+from gputui.ports.backend import Attach, DirectBackend, FollowLog, StreamRequest
+
+FORECAST_TIME = 10.0
+"""Seconds after which a forecast is cut."""
+MOST_LISTED = 100_000
+UPGRADE = "gputui-stream/1"
+_GONE = "this owner of the queue does not have it"
+
+
+class Call(Struct, frozen=True):
+    """A request with everything that its handler needs, checked as far as the table of routes says."""
+
+    request: Request
+    route: Route
+    caller: Caller
+    backend: DirectBackend
+    """Queue with the caller's rights; closed when the handler returns."""
+    parts: Mapping[str, str]
+    """Parts of the path by their names."""
+    query: Mapping[str, Any]
+    body: Any = None
+    job: Job | None = None
+    """Job that the route is about, whole; the caller may read it, or act on it, as the route's role says."""
+
+    @property
+    def wants_own(self) -> bool:
+        """Return whether the client is one of gputui's own, which wants things as they are stored."""
+        return messages.OWN in self.request.headers.get("accept", "")
+
+    @property
+    def wants_stream(self) -> bool:
+        """Return whether the client has asked for an upgrade of its connection."""
+        return self.request.headers.get("upgrade", "").strip().lower() == UPGRADE
+
+    @property
+    def the_job(self) -> Job:
+        """Return the job of a route about one."""
+        assert self.job is not None
+        return self.job
+
+
+class EventSource(Protocol):
+    """Events for subscribers."""
+
+    def open(self, caller: Caller, query: Mapping[str, Any], last_id: str) -> Stream:
+        """Return the stream of events that the caller may see, from behind that id on."""
+        ...
+
+    def focus(self, caller: Caller, wanted: messages.Focus) -> None:
+        """Note which GPU a subscriber looks at."""
+        ...
+
+
+class Handlers:
+    """Answers each route with an `Answer`, or with a value that is encoded as JSON; errors are raised."""
+
+    def __init__(
+        self,
+        services: OwnerServices,
+        events: EventSource | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._services = services
+        self._events = events
+        self._now = now
+        self._requests = KnownRequests()
+        self._changes = KeptChanges()
+        self._forecasts = _ForecastTurn()
+
+    # the queue
+
+    def about(self, call: Call) -> messages.AboutView:
+        about, leader, caller = call.backend.about(), self._services.leader(), call.caller
+        return messages.AboutView(
+            gputui=__version__,
+            api=messages.API,
+            oldest=messages.OLDEST,
+            host=about.host,
+            store=self._services.store_id,
+            owner=messages.OwnerView(
+                leader.pid, leader.kind, leader.user, leader.started_at, leader.silent_for.total_seconds()
+            ),
+            caller=messages.CallerView(caller.uid, caller.user, caller.role.name.lower(), caller.groups, caller.job),
+            home=about.home,
+            lacking={str(name): sentence for name, sentence in about.caps.lacking.items()},
+            scheduler=about.scheduler,
+            policy=about.policy,
+        )
+
+    def _picture(self, call: Call) -> Snapshot:
+        """Return the present snapshot as the caller sees it."""
+        return call.backend.snapshots().read()
+
+    def snapshot(self, call: Call) -> Response:
+        return encoded(self._picture(call))
+
+    def jobs(self, call: Call) -> Response:
+        query, snapshot = call.query, self._picture(call)
+        wanted = parse_states((query["state"],), "state") if query["state"] else frozenset()
+        words = query["filter"]
+        if words and "~" in words:
+            hint = "take the jobs, and match them yourself"
+            raise InputError("patterns (~) are not matched here", where="filter", hint=hint)
+        chosen = parse_filter(words, where="filter") if words else None
+        with_ended = query["all"] or bool(chosen and chosen.fields & {"state", "is", "id", "exit"})
+        listed = (
+            job
+            for job in _behind(in_order(snapshot), query["after"])
+            if (job.state in wanted if wanted else with_ended or not job.state.is_terminal)
+            and (query["tenant"] is None or job.spec.tenant == query["tenant"])
+        )
+        found = (chosen.part(seen(job, snapshot)) if chosen else job for job in listed)
+        page, is_more = _page((job for job in found if job is not None), query["limit"])
+        headers = (("Next", str(page[-1].id)),) if is_more else ()
+        return self._listed(call, page, snapshot, headers)
+
+    def _listed(
+        self, call: Call, jobs: Iterable[Job], snapshot: Snapshot, headers: tuple[tuple[str, str], ...] = ()
+    ) -> Response:
+        if call.wants_own:
+            return encoded(tuple(jobs), headers=headers)
+        return encoded([job_json(job, snapshot) for job in jobs], headers=headers)
+
+    def history(self, call: Call) -> Response:
+        left: Iterator[Job] = by_month(call.backend.history(call.query["since"]))
+        if cursor := call.query["cursor"]:
+            last = _place(cursor)
+            left = (job for job in left if latest_first(job) > last)
+        page, is_more = _page(left, call.query["limit"])
+        headers = (("Next", f"{end_of(page[-1]).timestamp()!r}-{page[-1].id}"),) if is_more else ()
+        return self._listed(call, page, Snapshot(), headers)
+
+    def gpus(self, call: Call) -> Response:
+        told = ((node, view) for node in self._picture(call).nodes for view in node.gpus)
+        return encoded([gpu_json(view) | {"node": node.name, "host": host_json(node.host)} for node, view in told])
+
+    def controls(self, call: Call) -> Response:
+        snapshot = self._picture(call)
+        if call.wants_own:
+            return encoded(snapshot.controls)
+        plain: dict[str, Any] = msgspec.to_builtins(asdict(snapshot.controls), enc_hook=dict)
+        return encoded({**plain, "windows": msgspec.to_builtins(snapshot.windows)})
+
+    def recurring(self, call: Call) -> Response:
+        found = tuple(call.backend.queue.recurring().values())
+        return encoded(found if call.wants_own else [recurring_json(each) for each in found])
+
+    def audit(self, call: Call) -> Response:
+        queue, since, job_id = call.backend.queue, call.query["since"], call.query["job"]
+        targets = targets_of(call.backend.job(job_id)) if job_id is not None else (None,)
+        entries: Iterable[AuditEntry] = chain.from_iterable(map(queue.audit_log, targets))
+        if job_id is not None:
+            entries = sorted(entries, key=lambda entry: entry.at)
+        wanted = (entry for entry in entries if since is None or entry.at >= since)
+        found = deque(wanted, _most(call.query["limit"]))
+        return encoded(tuple(found) if call.wants_own else [msgspec.to_builtins(entry) for entry in found])
+
+    def images(self, call: Call) -> list[str]:
+        return list(call.backend.images())
+
+    # a job
+
+    def job(self, call: Call) -> Response:
+        job = call.the_job
+        headers = (("ETag", revision(job)),)
+        if call.wants_own:
+            return encoded(job, headers=headers)
+        queue = call.backend.queue
+        found = (entry for target in targets_of(job) for entry in queue.audit_log(target))
+        audit = sorted(found, key=lambda entry: entry.at)
+        told = job_detail_json(job, self._picture(call), audit, call.backend.measured(job.id))
+        return encoded(told, headers=headers)
+
+    def explain(self, call: Call) -> dict[str, Any]:
+        from gputui.domain.policy.explain import explain
+
+        snapshot, given = self._picture(call), call.the_job
+        job = meant(snapshot, snapshot.job(given.id) or given, is_whole=True)
+        if job.state is not JobState.PENDING:
+            why = f" ({job.end_words})" if job.state.is_terminal and job.cause else ""
+            raise GputuiError(f"job {job.shown_id} is {job.state}{why}: it does not wait")
+        return explanation_json(job, explain(snapshot, job, self._services.settings, self._now()))
+
+    def telemetry(self, call: Call) -> Response:
+        job, found = call.the_job, call.backend.measured(call.the_job.id)
+        if call.wants_own:
+            return encoded(found)
+        kept = ("number", "gpus", "started_at", "ended_at", "efficiency", "telemetry", "series")
+        told = (measured_attempt(attempt, found.get(attempt.number)) for attempt in job.attempts)
+        return encoded({"id": job.id, "attempts": [{name: each[name] for name in kept} for each in told]})
+
+    def processes(self, call: Call) -> Response:
+        return encoded(tuple(call.backend.processes(call.the_job.id)))
+
+    def log(self, call: Call) -> Answer:
+        query, attempt = call.query, _attempt(call.parts["attempt"])
+        if query["follow"] or call.wants_stream:
+            wanted = FollowLog(attempt, query["tail"], query["stamped"], query["follow"], call.wants_stream)
+            return self._handed(call, call.the_job.id, wanted)
+        stream = call.backend.log(call.the_job.id, attempt, tail=query["tail"], stamped=query["stamped"])
+        with closing(stream):
+            return log_answer(stream, call.request.headers.get("range"))
+
+    def attach(self, call: Call) -> Answer:
+        return self._upgraded(call, call.body)
+
+    def execute(self, call: Call) -> Answer:
+        return self._upgraded(call, call.body)
+
+    def _upgraded(self, call: Call, wanted: StreamRequest) -> Answer:
+        if not call.wants_stream:
+            headers = (("Upgrade", UPGRADE), ("Connection", "Upgrade"))
+            raise HttpError(426, "this is a stream", hint=f"Upgrade: {UPGRADE}", headers=headers)
+        return self._handed(call, call.the_job.id, wanted)
+
+    def _handed(self, call: Call, job_id: JobId, wanted: StreamRequest) -> Handoff:
+        """Return the answer by which a process of its own serves the stream."""
+        return Handoff(lambda link, early: self._services.stream(call.caller, job_id, wanted, link, early))
+
+    # changes
+
+    def submit(self, call: Call) -> Answer:
+        submissions: tuple[Submission, ...] = call.body.jobs
+        action = SubmitJobs(submissions)
+        if not call.query["anyway"] and not call.query["dry_run"]:
+            check_gpus(submissions, call.backend)
+        if call.query["dry_run"]:
+            done = call.backend.foresee(action)
+            ids = tuple(job_id for job in done.jobs for job_id in job.ids)
+            return encoded(messages.NewIds(ids, done.starts or self._starts(call, done.jobs)))
+        if call.wants_stream and (len(submissions) != 1 or submissions[0].array):
+            raise InputError("one job has one stream", where="jobs")
+        with self._requests.turn(call.caller, call.backend.queue) as known:
+            ids = known.ids if known else call.backend.act(action).ids
+            answer = encoded(messages.NewIds(ids), 200 if known else 201)
+            if known is None:
+                self._requests.keep(call.caller, ids, answer.body)
+        if call.wants_stream:
+            return self._handed(call, ids[0], Attach(from_start=True))
+        return answer
+
+    def _starts(self, call: Call, jobs: tuple[Job, ...]) -> tuple[datetime | None, ...]:
+        """Return when new jobs would start, of an array its first element."""
+        from gputui.domain.policy.whatif import submitted, timeline
+
+        with self._forecasts.turn() as is_wanted:
+            changed = submitted(*jobs)(self._picture(call))
+            starts = timeline(changed, self._services.settings, self._now(), is_wanted=is_wanted).starts
+        return tuple(starts.get(job.id) for job in jobs)
+
+    def act(self, call: Call) -> Answer:
+        return self._acted(call, call.body)
+
+    def edit(self, call: Call) -> Answer:
+        """Edit a job, which is as its editor has seen it if he says so."""
+        edit: Edit = call.body
+        job, wanted = call.the_job, call.request.headers.get("if-match", "").strip()
+        if wanted and wanted != "*" and revision(job) not in (each.strip() for each in wanted.split(",")):
+            what = f"job {job.shown_id} was changed meanwhile: nothing is edited"
+            raise HttpError(412, what, where="If-Match", hint="edit it as it is now")
+        return self._acted(call, EditJobs((job.id,), edit, job if wanted else None))
+
+    def _acted(self, call: Call, action: Action) -> Answer:
+        if call.query["dry_run"]:
+            return encoded(self._told(call, call.backend.foresee(action)))
+        with self._requests.turn(call.caller, call.backend.queue) as known:
+            if known is not None:
+                return _again(known)
+            done = call.backend.act(action)
+            answer = encoded(self._told(call, done))
+            self._requests.keep(call.caller, done.ids, answer.body)
+        return answer
+
+    def _told(self, call: Call, done: Done) -> messages.Acted:
+        shown = own_json if call.wants_own else lambda job: msgspec.json.encode(job_json(job))
+        indices = {view.gpu.uuid: str(view.gpu.index) for view in self._services.latest().gpus} if done.changes else {}
+        return messages.Acted(
+            ids=done.ids,
+            changes=tuple(self._changes.keep(call.caller, done.changes, indices)),
+            jobs=tuple(Raw(shown(job)) for job in done.jobs),
+            window=Raw(own_json(done.window)) if done.window is not None else None,
+        )
+
+    def undo(self, call: Call) -> messages.Undone:
+        changes = self._changes.of(call.caller, call.body.numbers)
+        whys = {id(change): why for change, why in call.backend.undo(changes)}
+        return messages.Undone(tuple(whys.get(id(change), "") for change in changes))
+
+    def forecast(self, call: Call) -> messages.Forecasted:
+        """Compare the starts with those after the actions, all of which the caller may carry out."""
+        from gputui.domain.policy.whatif import change_of, compared
+
+        for action in call.body.actions:
+            call.backend.foresee(action)
+        now = self._now()
+        changes = [change_of(action, now) for action in call.body.actions]
+        with self._forecasts.turn() as is_wanted:
+            found = compared(
+                self._picture(call),
+                lambda snapshot: reduce(lambda changed, change: change(changed), changes, snapshot),
+                self._services.settings,
+                now,
+                is_wanted=is_wanted,
+            )
+            is_cut = not is_wanted()
+        starts = (messages.StartMove(each.job_id, each.before, each.after, each.is_stopped) for each in found.shifts)
+        places = (messages.PlaceMove(each.job_id, each.before, each.after) for each in found.moves)
+        return messages.Forecasted(tuple(starts), tuple(places), is_cut)
+
+    # the rest
+
+    def events(self, call: Call) -> Answer:
+        if self._events is None:
+            raise CapabilityError(_GONE)
+        return self._events.open(call.caller, call.query, call.request.headers.get("last-event-id", ""))
+
+    def focus(self, call: Call) -> Response:
+        if self._events is None:
+            raise CapabilityError(_GONE)
+        self._events.focus(call.caller, call.body)
+        return Response(204)
+
+    def backup(self, call: Call) -> Answer:
+        del call
+        if (make := self._services.backup) is None:
+            raise CapabilityError(_GONE, hint="gputui state backup")
+        return Stream(lambda out: _sent(make(), out), "application/x-tar")
+
+    def metrics(self, call: Call) -> Answer:
+        del call
+        if (page := self._services.metrics) is None:
+            raise CapabilityError(_GONE, hint="metrics.listen serves them")
+        return Response(body=page(), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def openapi(self, call: Call) -> Response:
+        from gputui.api.openapi import document
+
+        del call
+        return Response(body=document())
+
+    def command(self, call: Call) -> Answer:
+        line: messages.CommandLine = call.body
+        if self._services.command is None or line.version != __version__:
+            raise HttpError(421, f"the owner of the queue is gputui {__version__}", hint="run the command yourself")
+        result = self._services.command(call.caller, line)
+        return Response(body=result.encoded(), content_type="application/octet-stream")
+
+
+class _ForecastTurn:
+    """Lets one forecast be made at a time, while one waits; more are asked to come again."""
+
+    def __init__(self) -> None:
+        self._room = threading.BoundedSemaphore(2)
+        self._turn = threading.Lock()
+
+    @contextmanager
+    def turn(self) -> Iterator[Callable[[], bool]]:
+        """Yield what tells whether there is still time."""
+        if not self._room.acquire(blocking=False):
+            raise HttpError(503, "other forecasts are being made", headers=(("Retry-After", "1"),))
+        try:
+            with self._turn:
+                until = time.monotonic() + FORECAST_TIME
+                yield lambda: time.monotonic() < until
+        finally:
+            self._room.release()
+
+
+def revision(job: Job) -> str:
+    """Return an ETag of what can be edited of a job."""
+    return f'"{digest(own_json((job.spec, job.priority, job.held, job.topped_at)))}"'
+
+
+def check_gpus(submissions: Iterable[Submission], backend: DirectBackend) -> None:
+    """Raise InputError for a job that asks for GPUs that this server does not have; skipped if they are unknown."""
+    asking = [submission.spec for submission in submissions if submission.spec.gpus.minimum]
+    gpus = backend.known_gpus() if asking else ()
+    if not gpus:
+        return
+    from gputui.domain.policy.gpus.placement import shortage
+
+    for spec in asking:
+        if lack := shortage(spec.gpus, gpus):
+            hint = "?anyway=true queues it until such GPUs are available"
+            raise InputError(f"job {spec.name} {lack}", where="gpus", hint=hint)
+
+
+def _again(known: KnownRequest) -> Response:
+    """Return the answer to a request that was carried out already."""
+    return Response(body=known.answer) if known.answer else encoded(messages.Acted(known.ids))
+
+
+def _most(limit: int) -> int:
+    if not 0 < limit <= MOST_LISTED:
+        raise InputError("it is out of range", where="limit", hint=f"1 to {MOST_LISTED}")
+    return limit
+
+
+def _page(jobs: Iterable[Job], limit: int) -> tuple[list[Job], bool]:
+    """Return the first jobs, and whether there are more."""
+    page = list(islice(jobs, _most(limit) + 1))
+    return page[:limit], len(page) > limit
+
+
+def _behind(jobs: list[Job], after: JobId | None) -> list[Job]:
+    """Return the jobs behind this one in the list; raises InputError if it is not there any more."""
+    if after is None:
+        return jobs
+    for place, job in enumerate(jobs):
+        if job.id == after:
+            return jobs[place + 1 :]
+    raise InputError(f"job {after} is not in the list any more", where="after", hint="begin again")
+
+
+def _place(cursor: str) -> tuple[float, int]:
+    """Return the sort key of the last job of a page; raises InputError."""
+    at, dash, job_id = cursor.rpartition("-")
+    try:
+        if not dash or not job_id.isdigit() or len(cursor) > 64:
+            raise ValueError
+        return -float(at), -int(job_id)
+    except ValueError:
+        raise InputError("it is no place in the history", where="cursor", hint="take it from the header Next") from None
+
+
+def _attempt(text: str) -> int | None:
+    """Return the number of an attempt in a path, None for the latest; raises InputError."""
+    if text == "latest":
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise InputError("it is no attempt", where="attempt", hint="its number, or latest")
+    return int(text)
+
+
+def _sent(parts: Iterator[bytes], out: Outbox) -> Callable[[], object]:
+    """Send parts from a thread of their own, until the client is gone."""
+    is_over = threading.Event()
+
+    def send() -> None:
+        for part in parts:
+            if is_over.is_set() or not out.send(part):
+                break
+        out.close()
+
+    threading.Thread(target=send, name="gputui-backup", daemon=True).start()
+    return is_over.set

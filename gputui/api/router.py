@@ -1,0 +1,227 @@
+"""From a request to its answer: finds the route, asks who calls, checks his role and job, decodes, and encodes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gputui.api.answers import encoded
+from gputui.api.handlers import Call, Handlers
+from gputui.api.http import Answer, Handoff, Request, Response, Stream
+from gputui.api.messages import API
+from gputui.api.owner import OwnerServices
+from gputui.api.problems import HttpError, answer_to
+from gputui.api.routes import ROUTES, Parameter, Route, Scope
+from gputui.domain.access import Caller, Role
+from gputui.domain.action import Action, Edit, typed
+from gputui.domain.decoding import convert, decode_json
+from gputui.domain.errors import AccessError, GputuiError, InputError
+from gputui.domain.job import Job
+from gputui.domain.keys import stored_key
+
+log = logging.getLogger(__name__)
+
+_BOOLEANS = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_GPUTUI_API = re.compile(r"(\d{1,3})\.\d{1,3}", re.ASCII)
+_PART = re.compile(r"\{(\w+)\}")
+_CHANGING = frozenset({"POST", "PATCH", "PUT"})
+
+
+class Found(Struct, frozen=True):
+    """The route of a request, with the parts of its path."""
+
+    route: Route
+    parts: Mapping[str, str]
+
+
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(_PART.sub(r"(?P<\1>[^/]+)", path.replace(".", r"\.")))
+
+
+def find_route(method: str, path: str) -> Found:
+    """Return the route of a request; raises HttpError 404, or 405 for a path that takes other methods."""
+    methods = []
+    for route in ROUTES:
+        if match := _pattern(route.path).fullmatch(path):
+            if route.method == method:
+                return Found(route, match.groupdict())
+            methods.append(route.method)
+    if methods:
+        allow = (("Allow", ", ".join(methods)),)
+        raise HttpError(405, f"{path} takes no {method}", hint=f"it takes {' and '.join(methods)}", headers=allow)
+    raise HttpError(404, "there is nothing at this path", where=path[:200], hint="GET /openapi.json lists all paths")
+
+
+class Router:
+    """Answers requests, in any thread; errors are answers too, and refusals stand in the audit log."""
+
+    def __init__(self, services: OwnerServices, handlers: Handlers) -> None:
+        self._services = services
+        self._handlers = handlers
+
+    def __call__(self, request: Request) -> Answer:
+        caller: Caller | None = None
+        try:
+            found = find_route(request.method, request.path)
+            _check_version(request.headers)
+            caller = self._services.caller_of(request.peer, request.headers)
+            return self._answer(request, found, caller)
+        except AccessError as error:
+            if caller is not None:
+                self._services.refused(caller, error.rule, f"{request.method} {request.path}"[:200])
+            return answer_to(error)
+        except GputuiError as error:
+            return answer_to(error)
+        except msgspec.MsgspecError as error:
+            return answer_to(HttpError(400, str(error)[:500]))
+        except Exception as error:
+            log.exception("cannot answer %s %s", request.method, request.path[:200])
+            return answer_to(error)
+
+    def _answer(self, request: Request, found: Found, caller: Caller) -> Answer:
+        route = found.route
+        check_role(route, caller)
+        caller, body = _keyed(request, caller), _body(route, request)
+        query = _query(route, request.query)
+        with closing(self._services.backend(caller)) as backend:
+            call = Call(request, route, caller, backend, found.parts, query, body)
+            if route.scope is Scope.JOB:
+                call = msgspec.structs.replace(call, job=self._job(call))
+            result = getattr(self._handlers, route.handler)(call)
+            return result if isinstance(result, Response | Stream | Handoff) else encoded(result, route.status)
+
+    def _job(self, call: Call) -> Job:
+        """Return the job that a route is about; raises AccessError if it is one of another user's, and so not open."""
+        job = call.backend.job(job_id(call.parts["id"]))
+        if call.route.role is not Role.VIEWER:
+            is_open = call.route.handler == "log" and self._services.settings.access.show_logs
+            check_own(job, call.caller, is_open=is_open)
+        return job
+
+
+def check_role(route: Route, caller: Caller) -> None:
+    """Raise AccessError if the route is not for callers of this role."""
+    if caller.role < route.role:
+        what = f"{caller.user} is {_NAMES[caller.role]} of this queue: this is for {_NAMES_OF_MANY[route.role]}"
+        raise AccessError(what, rule=f"role-{route.role.name.lower()}", hint=_HINTS[route.role])
+
+
+_NAMES = {Role.VIEWER: "a viewer", Role.USER: "a user", Role.OPERATOR: "an operator"}
+_NAMES_OF_MANY = {Role.VIEWER: "viewers", Role.USER: "users and operators", Role.OPERATOR: "operators"}
+_HINTS = {
+    Role.VIEWER: "",
+    Role.USER: "an operator lists users in access.users",
+    Role.OPERATOR: "root lists operators in policy.operators",
+}
+
+
+def check_own(job: Job, caller: Caller, *, is_open: bool = False) -> None:
+    """Raise AccessError unless the caller may act on the job, or everybody may read this of it."""
+    if not (is_open or caller.may_act_on(job)):
+        who = job.submitted_by or "somebody else"
+        what = f"job {job.shown_id} is a job of {who}"
+        raise AccessError(what, rule="own-jobs", hint="only its submitter and operators may do this")
+
+
+def job_id(text: str) -> int:
+    """Return the id of a job in a path; raises InputError."""
+    if not _NUMBER.fullmatch(text):
+        raise InputError("it is no id of a job", where="id", hint="a number, as `gputui queue` lists it")
+    return int(text)
+
+
+def _check_version(headers: Mapping[str, str]) -> None:
+    """Raise HttpError for a client of another major version."""
+    if (given := headers.get("gputui-api")) is None:
+        return
+    match = _GPUTUI_API.fullmatch(given.strip())
+    if match is None:
+        raise HttpError(400, "it is no version", where="Gputui-Api", hint=f"such as {API}")
+    if match[1] != API.partition(".")[0]:
+        what = f"the client speaks version {given.strip()} of the interface, the owner of the queue {API}"
+        raise HttpError(400, what, where="Gputui-Api", hint="update the older one")
+
+
+def _keyed(request: Request, caller: Caller) -> Caller:
+    """Return the caller with the key of his request, as it is stored."""
+    key = request.headers.get("idempotency-key")
+    if key is None or request.method not in _CHANGING:
+        return caller
+    query = "&".join(f"{name}={value}" for name, value in sorted(request.query.items()))
+    what = f"{request.method} {request.path}?{query}\n".encode(errors="surrogateescape")
+    return msgspec.structs.replace(caller, key=stored_key(key, what + request.body))
+
+
+def _body(route: Route, request: Request) -> Any:
+    """Return the decoded body; raises HttpError for what is no JSON of that form."""
+    if route.body is None:
+        if request.body and route.method == "GET":
+            raise HttpError(400, "this takes no body")
+        return None
+    try:
+        found = decode_json(request.body, route.body)
+        return _typed(found)
+    except msgspec.ValidationError as error:
+        raise HttpError(422, str(error)[:500], where="body") from error
+    except msgspec.DecodeError as error:
+        raise HttpError(400, f"the body is no JSON: {str(error)[:200]}", where="body") from error
+
+
+def _typed(body: Any) -> Any:
+    if isinstance(body, Edit):
+        return body.typed()
+    return typed(body) if isinstance(body, Action) else body
+
+
+def _query(route: Route, given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters of a query, with their defaults; raises InputError."""
+    known = {each.name: each for each in route.query}
+    if unknown := sorted(given.keys() - known.keys()):
+        hint = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise InputError("there is no such parameter", where=unknown[0][:100], hint=hint)
+    return {name: _value(each, given[name]) if name in given else each.default for name, each in known.items()}
+
+
+def _value(parameter: Parameter, text: str) -> Any:
+    return _READERS[parameter.type](parameter.name, text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in _BOOLEANS:
+        raise InputError("it is neither true nor false", where=name)
+    return _BOOLEANS[text.lower()]
+
+
+def _number(name: str, text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise InputError("it is no whole number from 0", where=name)
+    return int(text)
+
+
+def _moment(name: str, text: str) -> datetime:
+    try:
+        at: datetime = convert(text, datetime)
+    except msgspec.ValidationError:
+        at = datetime.min  # noqa: DTZ901 - without a zone, so refused
+    if at.tzinfo is None:
+        hint = "such as 2026-12-01T09:00:00Z; in a query + is written %2B"
+        raise InputError("it is no time with a zone", where=name, hint=hint)
+    return at
+
+
+_READERS: Mapping[Any, Callable[[str, str], Any]] = {
+    bool: _flag,
+    int: _number,
+    datetime: _moment,
+    str: lambda name, text: text,
+}
