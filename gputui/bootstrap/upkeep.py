@@ -20,6 +20,7 @@ from gputui.domain.kept_data import Finding
 if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.kept_data import BackupRecord, KeptData
+    from gputui.domain.snapshot import Leader
     from gputui.store.conversion import Converted
 
 
@@ -105,6 +106,13 @@ def make_directory(options: Options) -> None:
     open_directory(options.state, options.settings.store.group)
 
 
+def leader(options: Options) -> Leader | None:
+    """Return the process that schedules in the state directory; None: none does."""
+    from gputui.engine.files.leadership import current_leader
+
+    return current_leader(options.state)
+
+
 def is_shared(options: Options) -> bool:
     """Return whether the state directory is one that a group shared, and that `convert` has not taken over."""
     from gputui.store.conversion import is_shared
@@ -119,14 +127,14 @@ def convert(options: Options, backup: Path, now: datetime) -> Converted:
     """
     from gputui.bootstrap import actor
     from gputui.domain.snapshot import Leader
-    from gputui.engine.files.leadership import Leadership, current_leader
+    from gputui.engine.files.leadership import Leadership
     from gputui.store.conversion import convert
 
     leadership = Leadership(options.state)
     me = Leader(os.getpid(), os.uname().nodename, actor().user, "convert", now, uid=os.geteuid(), version=__version__)
     if not leadership.acquire(me):
-        leader = current_leader(options.state)
-        who = f"{leader.kind} of {leader.user}, pid {leader.pid}," if leader else "another process"
+        found = leader(options)
+        who = f"{found.kind} of {found.user}, pid {found.pid}," if found else "another process"
         what = f"{who} schedules there; nothing was changed"
         raise GputuiError(what, where=str(options.state), hint="stop it, then convert; jobs run on")
     try:

@@ -14,10 +14,13 @@ import click
 
 from gputui.bootstrap import upkeep
 from gputui.cli import terminal
-from gputui.cli.offered_files import agreed, changes, listing, write
+from gputui.cli.offered_files import agreed, agrees, changes, listing, write
 from gputui.cli.session import Session, pass_session
+from gputui.cli.users import convert as take_over
+from gputui.cli.users import plan
 from gputui.config import Options
-from gputui.config.options import typed_path
+from gputui.config.options import SERVICE_SOCKET, typed_path
+from gputui.domain.access import EVERYBODY
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain
@@ -26,19 +29,48 @@ UNITS = "/etc/systemd/system"
 
 
 @click.command("install")
-@click.option("--dry-run", is_flag=True, help="Print the units, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the files, and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--backups", metavar="DIR", help="Add a daily backup into DIR, which keeps the last two weeks.")
+@click.option(
+    "--users",
+    is_flag=False,
+    flag_value=EVERYBODY,
+    metavar="[GROUP]",
+    help="Let all accounts of the machine use the queue, or the members of a group, each with their own rights.",
+)
+@click.option("--convert", is_flag=True, help="With --users: take over a state directory that a group shared.")
+@click.option("--remove", is_flag=True, help="Remove the units. The queue stays.")
 @click.option("--unit-dir", default=UNITS, metavar="DIR", help=f"Directory of the units; {UNITS} by default.")
 @pass_session
-def command(session: Session, dry_run: bool, yes: bool, backups: str | None, unit_dir: str) -> int:
+def command(
+    session: Session,
+    dry_run: bool,
+    yes: bool,
+    backups: str | None,
+    users: str | None,
+    convert: bool,
+    remove: bool,
+    unit_dir: str,
+) -> int:
     """Write systemd units that run the scheduler as a service.
 
-    The units are for this gputui and this state directory, and as hardened as the settings allow: host jobs, a shared
-    queue and mail need fewer restrictions. Prints the changes, asks, and prints the commands that start the service.
+    The units are for this gputui and this state directory, and as hardened as the settings allow: host jobs and mail
+    need fewer restrictions. Prints the changes, asks, and prints the commands that start the service.
+
+    With --users it also sets `access.users` in the settings file, and adds the socket at which users' commands ask.
+    They need neither the state directory nor the docker group.
     """
+    if convert and users is None:
+        raise click.UsageError("--convert is for --users")
+    if remove:
+        return _remove(Path(unit_dir), dry_run=dry_run, yes=yes)
     place = typed_path(backups, "--backups") if backups else None
-    wanted = {Path(unit_dir) / name: content for name, content in units(session.options, place).items()}
+    planned = plan(session.options, users, converts=convert) if users is not None else None
+    options = planned.options if planned else session.options
+    wanted = {Path(unit_dir) / name: content for name, content in units(options, place).items()}
+    if planned:
+        wanted = {planned.file: planned.content, **wanted}
     if dry_run:
         terminal.echo(listing(wanted), nl=False)
         return 0
@@ -46,28 +78,70 @@ def command(session: Session, dry_run: bool, yes: bool, backups: str | None, uni
     if changed and not agreed(changed, "install", yes=yes):
         return 1
     if place is not None:
-        try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise GputuiError(f"cannot be made: {error.strerror}", where=str(place)) from error
-    if not _is_made_by_systemd(session.options):  # systemd starts no service whose ReadWritePaths are missing
-        upkeep.make_directory(session.options)
+        _make(place, 0o700)
+    if planned and planned.file in changed:
+        _make(planned.file.parent, 0o755)
+        write({planned.file: changed.pop(planned.file)}, option="--config")
+    if planned and planned.converts:
+        take_over(session.options, place)
+    if not _is_made_by_systemd(options):  # systemd starts no service whose ReadWritePaths are missing
+        upkeep.make_directory(options)
     if not changed:
         terminal.echo(f"the units in {plain(unit_dir)} are up to date")
         return 0
     write(changed, option="--unit-dir")
-    timer = " gputui-backup.timer" if (place is not None) else ""
-    terminal.echo(f"now: systemctl daemon-reload && systemctl enable --now {SERVICE}{timer}")
-    if allows_host_jobs(session.options):
+    _say_what_is_next(options, has_backups=place is not None)
+    return 0
+
+
+def _make(directory: Path, mode: int) -> None:
+    try:
+        directory.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise GputuiError(f"cannot be made: {error.strerror}", where=str(directory)) from error
+
+
+def _say_what_is_next(options: Options, *, has_backups: bool) -> None:
+    names = [SERVICE]
+    names = [SOCKET_UNIT, *names] if _serves_users(options) else names
+    names += ["gputui-backup.timer"] if has_backups else []
+    terminal.echo(f"now: systemctl daemon-reload && systemctl enable --now {' '.join(names)}")
+    if allows_host_jobs(options):
         terminal.echo(
             "host jobs are on: they are processes of the service, so it is hardly hardened. If nobody needs them, set\n"
             "host_jobs = false under [scheduler] in /etc/gputui/config.toml, and run gputui install again"
         )
+
+
+def _remove(directory: Path, *, dry_run: bool, yes: bool) -> int:
+    """Remove the units that are there, unless systemd still starts one of them."""
+    paths = [path for name in ALL_UNITS if (path := directory / name).exists()]
+    if not paths:
+        terminal.echo(f"there are no units of gputui in {plain(str(directory))}")
+        return 0
+    if enabled := sorted({link.name for name in ALL_UNITS for link in directory.glob(f"*.wants/{name}")}):
+        hint = f"systemctl disable --now {' '.join(enabled)}"
+        raise GputuiError("systemd still starts them", where=str(directory), hint=hint)
+    for path in paths:
+        terminal.echo(f"remove {plain(str(path))}")
+    if dry_run:
+        return 0
+    if not yes and not agrees("install", "Remove them?"):
+        terminal.echo("nothing was changed", err=True)
+        return 1
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise GputuiError(f"cannot be removed: {error.strerror}", where=str(path), hint="run it as root") from error
+    terminal.echo("now: systemctl daemon-reload; queue and settings are still there")
     return 0
 
 
 SERVICE = "gputui.service"
+SOCKET_UNIT = "gputui.socket"
 _BACKUP = ("gputui-backup.service", "gputui-backup.timer")
+ALL_UNITS = (SOCKET_UNIT, SERVICE, *_BACKUP)
 _PLAIN = re.compile(r"[\w/.,:@+=-]+", re.ASCII)
 _DEFAULT_STATE = Path("/var/lib/gputui")
 _FOR_JOBS = frozenset(
@@ -81,6 +155,8 @@ _MAIL_PLACES = "-/var/spool -/var/mail -/var/log"
 """Directories in which sendmail puts messages and its log; a dash: it may be missing."""
 _OF_OTHERS = "CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_FSETID"
 """Capabilities without which root can neither read files of others, nor give new ones to a group and set setgid."""
+_OF_MOUNTS = "CAP_DAC_READ_SEARCH CAP_SYS_PTRACE"
+"""Capabilities without which root can neither enter users' directories, nor find them in the engine's tree of files."""
 _PRIVATE = ("/tmp/", "/var/tmp/")
 """Beginnings of paths that PrivateTmp hides."""
 _TEMPORARY = "ReadWritePaths=/tmp /var/tmp"
@@ -96,6 +172,8 @@ def units(options: Options, backups: Path | None = None) -> dict[str, str]:
             raise InputError(f"{word!r} cannot stand in a unit", where="install", hint=hint)
     values = {"COMMAND": " ".join(words), "STATE": str(options.state)}
     found = {SERVICE: _filled(_service(options), values)}
+    if _serves_users(options):
+        found[SOCKET_UNIT] = _socket(options)
     if backups is not None:
         values["BACKUPS"] = str(backups)
         service, timer = _BACKUP
@@ -110,6 +188,24 @@ def scheduler_command(options: Options) -> list[str]:
     settings = ["--config", str(options.config)] if options.config is not None else []
     runtime = ["--runtime", options.runtime] if options.runtime != "docker" else []
     return [*words, "--state", str(options.state), *settings, *runtime]
+
+
+def _serves_users(options: Options) -> bool:
+    """Return whether accounts use the queue that can neither write the state directory nor become root."""
+    return bool(options.settings.access.users)
+
+
+def _socket(options: Options) -> str:
+    """Return the unit of the socket, which only a group may open if all users are that group's members."""
+    access = options.settings.access
+    place = access.socket or SERVICE_SOCKET
+    if not _PLAIN.fullmatch(place) or not place.startswith("/"):
+        raise InputError(f"{place!r} cannot stand in a unit", where="access.socket", hint="name it by an absolute path")
+    text = _filled(_template(SOCKET_UNIT), {"SOCKET": place})
+    if len(access.users) == 1 and access.users[0].startswith("@"):
+        group = access.users[0][1:]
+        text = text.replace("SocketMode=0666\n", f"SocketMode=0660\nSocketGroup={group}\n")
+    return text
 
 
 def allows_host_jobs(options: Options) -> bool:
@@ -137,11 +233,17 @@ def _service(options: Options) -> str:
         changed["CapabilityBoundingSet"] = _OF_OTHERS + more
         left_out.add("RestrictSUIDSGID")
         further.append("SystemCallFilter=@chown")
+    elif _serves_users(options):
+        changed["CapabilityBoundingSet"] = _OF_MOUNTS
     if settings.hooks.mail_to:
         left_out |= _FOR_SENDMAIL
+    if _serves_users(options):
+        further.append(f"Sockets={SOCKET_UNIT}")
+    if allows_host_jobs(options) or _serves_users(options):
+        further.append("KillMode=process")  # host jobs, and connections to jobs, outlive a restart
     if allows_host_jobs(options):
         left_out |= _FOR_JOBS
-        further += ["KillMode=process", "Delegate=yes"]
+        further.append("Delegate=yes")
     if not _is_made_by_systemd(options):
         left_out |= {"StateDirectory", "StateDirectoryMode"}
     if _is_temporary(str(options.state), (settings.runtime.docker_host or "").removeprefix("unix://")):
