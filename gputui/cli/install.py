@@ -155,8 +155,10 @@ _MAIL_PLACES = "-/var/spool -/var/mail -/var/log"
 """Directories in which sendmail puts messages and its log; a dash: it may be missing."""
 _OF_OTHERS = "CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_FSETID"
 """Capabilities without which root can neither read files of others, nor give new ones to a group and set setgid."""
-_OF_MOUNTS = "CAP_DAC_READ_SEARCH CAP_SYS_PTRACE"
-"""Capabilities without which root can neither enter users' directories, nor find them in the engine's tree of files."""
+_OF_MOUNTS = "CAP_DAC_READ_SEARCH CAP_SETGID CAP_SETUID CAP_SYS_PTRACE"
+"""Capabilities without which root can neither open users' directories with their rights, nor in the engine's tree."""
+_AS_USERS = "SystemCallFilter=setgroups setfsgid setfsuid"
+"""Line that lets a thread open files with a user's rights."""
 _PRIVATE = ("/tmp/", "/var/tmp/")
 """Beginnings of paths that PrivateTmp hides."""
 _TEMPORARY = "ReadWritePaths=/tmp /var/tmp"
@@ -235,6 +237,7 @@ def _service(options: Options) -> str:
         further.append("SystemCallFilter=@chown")
     elif _serves_users(options):
         changed["CapabilityBoundingSet"] = _OF_MOUNTS
+        further.append(_AS_USERS)
     if settings.hooks.mail_to:
         left_out |= _FOR_SENDMAIL
     if _serves_users(options):

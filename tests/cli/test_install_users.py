@@ -44,8 +44,11 @@ def test_a_queue_for_users_has_a_socket() -> None:
     found = made("*")
     assert "\nListenStream=/run/gputui/api.sock\nSocketMode=0666\n" in found["gputui.socket"]
     service = found["gputui.service"]
-    assert "\nSockets=gputui.socket\nKillMode=process\n\n[Install]" in service
-    assert "\nCapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_SYS_PTRACE\n" in service
+    assert (
+        "\nSystemCallFilter=setgroups setfsgid setfsuid\nSockets=gputui.socket\nKillMode=process\n\n[Install]"
+        in service
+    )
+    assert "\nCapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_SETGID CAP_SETUID CAP_SYS_PTRACE\n" in service
     assert "\nStateDirectoryMode=0700\n" in service
     assert "Delegate=yes" in made("*", host_jobs=True)["gputui.service"]
     assert "gputui.socket" not in made()
