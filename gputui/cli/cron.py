@@ -110,8 +110,10 @@ def add(
     """Add a recurring job, and print its id (ids of jobs are separate)."""
     named = job_values.job_name(name, "--name") if name is not None else ""
     recurrence = Recurrence(expression, time_zone or local_zone_name(), named, Missed(missed), Overlap(overlap))
-    submission = _submission(ctx, session, arguments, named)
+    submission, anyway = _submission(ctx, session, arguments, named)
     with session.backend() as backend:
+        if not anyway:
+            submit.check_gpus((submission,), backend)
         (recurring,) = backend.act(AddRecurring(recurrence, submission)).ids
         next_at = backend.queue.recurring()[recurring].next_at
     confirm(_understood(recurring, next_at, submission), quiet=quiet or as_json)
@@ -126,8 +128,8 @@ def _understood(recurring: JobId, next_at: datetime, submission: Submission) -> 
     return f"recurring job {recurring}: next run {local_time(next_at, now)}" + (f"; {times}" if times else "")
 
 
-def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], name: str) -> Submission:
-    """Return the submission, parsed as `gputui submit` parses its arguments."""
+def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], name: str) -> tuple[Submission, bool]:
+    """Return the submission, parsed as `gputui submit` parses its arguments, and whether it is queued anyway."""
     inner = submit.command.make_context("submit", list(arguments), parent=ctx)
     given, found = inner.params, submitter.tidied(inner)
     for option in ("file", "as_json", "dry_run", "quiet"):
@@ -135,14 +137,12 @@ def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], 
             text = f"--{option.removeprefix('as_').replace('_', '-')}"
             raise InputError("does not apply to recurring jobs", where=text)
     words, host, anyway = given.pop("arguments"), given.pop("host"), given.pop("anyway")
-    submission = submitter.submission_of(given, words, host, submit.new_submitter(), found)
+    submission = submitter.submission_of(given, words, host, session.submitter(), found)
     submit.tell(found, submission)
     submit.check_runtime(submission, bootstrap.runtime_names(session.options))
-    if not anyway:
-        submit.check_gpus((submission,), bootstrap.open_backend(session.options))
     if name and not given["name"]:
         submission = replace(submission, spec=replace(submission.spec, name=name))
-    return submission
+    return submission, anyway
 
 
 @command.command("list", short_help="List recurring jobs and their next runs.")

@@ -14,11 +14,11 @@ from msgspec import Struct
 from gputui import bootstrap
 from gputui.cli import table, terminal
 from gputui.cli.output import print_array
-from gputui.cli.queue import FILTER_HELP
+from gputui.cli.queue import FILTER_HELP, read_filter
 from gputui.cli.session import Session, pass_session
 from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError
-from gputui.domain.filter import Filter, FilterSubject, parse_filter, searched_text
+from gputui.domain.filter import Filter, FilterSubject, searched_text
 from gputui.domain.job import Attempt, Job, element_spec
 from gputui.domain.listing import by_month, end_of, latest_first
 from gputui.domain.text import plain
@@ -123,7 +123,7 @@ def command(
         if name not in COLUMNS:
             raise InputError(f"{quoted(plain(name))} is not a column", where="--columns", hint=", ".join(COLUMNS))
     shown = [COLUMNS[name] for name in names]
-    chosen = parse_filter(" ".join(words), where="FILTER")
+    chosen = read_filter(" ".join(words), "FILTER")
     now = bootstrap.clock().now()
     begin = times.past(since, "--since", now) if since is not None else None
     end = times.past(until, "--until", now) if until is not None else None

@@ -6,9 +6,10 @@ import gc
 import importlib
 import io
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +17,7 @@ from gputui import __version__
 from gputui.cli import terminal
 from gputui.cli.session import Session
 from gputui.config.options import ensure_home, present_directory
-from gputui.domain.errors import GputuiError, InputErrors
+from gputui.domain.errors import GputuiError, InputErrors, ParseLocallyError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain
 
@@ -117,7 +118,19 @@ class CommandGroup(click.Group):
 
             hint = suggestion(args[0], names) or f"{ctx.command_path} --help lists the commands"
             raise click.UsageError(f"no such command {args[0]!r} ({hint})", ctx)
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and with_help(command, ctx), rest
+
+
+_HELP = threading.Lock()
+
+
+def with_help(command: click.Command, ctx: click.Context) -> click.Command:
+    """Return the command, which from now on prints its help on the terminal of its user."""
+    with _HELP:  # click makes the option when it is first asked for, which is not for several threads
+        if (option := command.get_help_option(ctx)) is not None:
+            option.callback = terminal.print_help
+    return command
 
 
 class LazyGroup(CommandGroup):
@@ -151,7 +164,8 @@ class LazyGroup(CommandGroup):
             from gputui.cli.on_servers import RemoteCommand
 
             return args[0], RemoteCommand(args[0], args[1:]), []
-        return args[0], self.get_command(ctx, args[0]), args[1:]
+        command = self.get_command(ctx, args[0])
+        return args[0], command and with_help(command, ctx), args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing any."""
@@ -216,7 +230,8 @@ def cli(
     Without a command the console opens; it schedules when no other process does.
     """
     command = None if servers else ctx.invoked_subcommand
-    session = Session(state, config, probe, runtime, slow=slow, command=command)
+    session = ctx.obj if isinstance(ctx.obj, Session) else Session(state, config, probe, runtime, slow=slow)
+    session.command = command
     ctx.obj = session
     if ctx.invoked_subcommand is not None:
         if servers and (state or probe or runtime):
@@ -274,10 +289,13 @@ def main() -> None:
     sys.exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run a command and return its exit code. An error is printed on stderr, in one sentence."""
+def run(arguments: Sequence[str], session: Session | None = None, **more: Any) -> int:
+    """Run a command and return its exit code. An error is printed on stderr, in one sentence.
+
+    `session` is that of a caller elsewhere, `more` are click's own options; ParseLocallyError is raised for him alone.
+    """
     try:
-        code = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
+        code = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=session, **more)
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
         terminal.echo(error.format_message(), err=True)
@@ -289,22 +307,29 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has ended, as `head` does
         terminal.discard_stdout()
         return 0
-    except InputErrors as error:
+    except Exception as error:  # noqa: BLE001 - the border: no user should have to read a traceback
+        return _explained(error)
+
+
+def _explained(error: Exception) -> int:
+    """Print what an error means, and return the exit code; raises it again if it is not for the user."""
+    if isinstance(error, ParseLocallyError):
+        raise error
+    if isinstance(error, InputErrors):
         return [_complain(str(each), error.exit_code) for each in error.errors][-1]
-    except GputuiError as error:
+    if isinstance(error, GputuiError):
         return _complain(str(error), error.exit_code)
-    except OSError as error:
+    if isinstance(error, OSError):
         if isinstance(error, FileNotFoundError) and present_directory() is None:
             return _complain("the present directory has been deleted (cd to another one)", 1)
         where = f"{error.filename}: " if error.filename else ""
         return _complain(f"{where}{error.strerror or error}", 1)
-    except Exception as error:  # the border: no user should have to read a traceback
-        if terminal.environ().get("GPUTUI_DEBUG"):
-            raise
-        if _is_limit(error):
-            return _complain(f"the system gives this process no more memory or threads ({_LIMITS})", 1)
-        what = f"this should not have happened: {type(error).__name__}: {error}"
-        return _complain(f"{what} (run it again with GPUTUI_DEBUG=1 and report the output)", 1)
+    if terminal.environ().get("GPUTUI_DEBUG"):
+        raise error
+    if _is_limit(error):
+        return _complain(f"the system gives this process no more memory or threads ({_LIMITS})", 1)
+    what = f"this should not have happened: {type(error).__name__}: {error}"
+    return _complain(f"{what} (run it again with GPUTUI_DEBUG=1 and report the output)", 1)
 
 
 def _is_limit(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.as_json import job_json
-from gputui.domain.filter import FIELDS, parse_filter
+from gputui.domain.filter import FIELDS, Filter, parse_filter
 from gputui.domain.gpu import GpuView, short_names
 from gputui.domain.gpu_faults import faulty_gpus
 from gputui.domain.idle_gpus import idle_gpus
@@ -25,6 +25,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_limit, format_size, listed
+from gputui.request import local_files
 
 COLUMNS = (
     table.TextColumn("ID", right=True),
@@ -90,7 +91,7 @@ def command(
     A job that fits into a gap is expected to start before its turn (backfill).
     """
     wanted = parse_states(states)
-    chosen = parse_filter(words, where="--filter") if words else None
+    chosen = read_filter(words, "--filter") if words else None
     everything = everything or bool(chosen and chosen.fields & {"state", "is", "id", "exit"})
     with session.backend() as backend:
         snapshot = backend.snapshots().read()
@@ -112,6 +113,13 @@ def command(
         terminal.write("\n".join(table.lines(columns, rows, terminal.width())) + "\n")
         if terminal.is_tty(terminal.ERR) or (snapshot.leader is not None and snapshot.leader.silent_for):
             terminal.write_lines((f"{plain(note)}\n" for note in footnotes(snapshot)), err=True)
+
+
+def read_filter(words: str, where: str) -> Filter:
+    """Return the filter. Patterns are matched by the user's own process: one may take minutes, with all threads."""
+    if "~" in words:
+        local_files.check_here("the filter has patterns")
+    return parse_filter(words, where=where)
 
 
 def footnotes(snapshot: Snapshot) -> Iterator[str]:

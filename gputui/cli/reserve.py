@@ -83,7 +83,7 @@ def add(session: Session, /, dry_run: bool, quiet: bool, **given: Any) -> None:
         hint = DURATION_HINT if empty == "lasting" else HINT
         raise InputError("needs a value", where="--for" if empty == "lasting" else f"--{empty}", hint=hint)
     start, end = asked.times(given | {"for": given["lasting"]}, now, ("start", "for", "end"), "--")
-    tenant, priority = asked.whom(given, bootstrap.actor().user, "--")
+    tenant, priority = asked.whom(given, session.user, "--")
     name = job_values.one_line(given["name"], "--name", 64) if given["name"] is not None else ""
     count = job_values.whole(1, MAX_GPUS, given["gpus"], "--gpus") if given["gpus"] else 0
     window = Window(name, start, end, count, (), tenant, priority)

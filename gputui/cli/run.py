@@ -16,7 +16,6 @@ from gputui.cli.submit import (
     check_gpus,
     check_runtime,
     confirm_times,
-    new_submitter,
     tell,
     with_elements,
 )
@@ -71,7 +70,7 @@ def command(
     given = with_elements(session, given)
     found = submitter.tidied(ctx)
     _refuse_detached(found)
-    asked = submitter.submission_of(given, arguments, host, new_submitter(), found)
+    asked = submitter.submission_of(given, arguments, host, session.submitter(), found)
     if asked.array:
         raise InputError("is for submit: run attaches to one job", where="--array")
     with session.backend() as backend:

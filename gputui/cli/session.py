@@ -20,6 +20,7 @@ from gputui.domain.text import plain
 if TYPE_CHECKING:
     from gputui.ports import JobStore
     from gputui.ports.backend import DirectBackend
+    from gputui.request.submitter import Submitter
 
 COMPLETION_PATIENCE = timedelta(seconds=3)
 """Time that an answer of a cluster may take while the user waits for a completion."""
@@ -47,24 +48,23 @@ class Session:
         runtime: str | None = None,
         *,
         slow: bool = False,
-        command: str | None = None,
     ) -> None:
-        """`command` is the name of the command, if there is one: some are refused in cluster mode."""
         self._state = state
         self._config = config
         self._probe = probe
         self._runtime = runtime
         self._slow = slow
-        self._command = command
+        self.command: str | None = None
+        """Name of the command, if there is one: some are refused in cluster mode."""
 
     @cached_property
     def options(self) -> Options:
         """Return the options, resolved on first use: help reads no file, so it never fails."""
-        options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
+        options = self.resolved()
         for source, keys in options.ignored if _COMPLETING not in terminal.environ() else ():
             terminal.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
-        if self._command is not None:
-            bootstrap.check_command(options, self._command)
+        if self.command is not None:
+            bootstrap.check_command(options, self.command)
         if options.probe.model is not None:
             from gputui.bootstrap import adapters
 
@@ -74,6 +74,25 @@ class Session:
             console = replace(settings.console, slow=True)
             options = replace(options, settings=replace(settings, console=console))
         return options
+
+    def resolved(self) -> Options:
+        """Return the options as given, else from the environment, else the defaults."""
+        return resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
+
+    def opened(self, options: Options) -> DirectBackend:
+        """Return the queue of these options, which is closed after use."""
+        return bootstrap.open_backend(options, _tell)
+
+    def submitter(self) -> Submitter:
+        """Return the user of this command, who submits now."""
+        from gputui.request import submitter  # few commands submit
+
+        return submitter.Submitter(self.user, bootstrap.clock().now(), inherited=submitter.inherited())
+
+    @property
+    def user(self) -> str:
+        """Return the name of the user of this command."""
+        return bootstrap.actor().user
 
     @contextmanager
     def backend(self, *, is_local: bool = False) -> Iterator[DirectBackend]:
@@ -85,7 +104,7 @@ class Session:
         options = self.options.local() if is_local else self.options
         if is_local and not bootstrap.has_queue(options):
             raise NotFoundError("there is no queue yet", where=str(options.state))
-        with closing(bootstrap.open_backend(options, _tell)) as backend:
+        with closing(self.opened(options)) as backend:
             try:
                 yield backend
             except NotFoundError:

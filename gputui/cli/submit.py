@@ -95,14 +95,14 @@ def command(
     submissions: Sequence[Submission]
     if file is None:
         given = with_elements(session, given)
-        submissions = (submitter.submission_of(given, arguments, host, new_submitter(), found),)
+        submissions = (submitter.submission_of(given, arguments, host, session.submitter(), found),)
         tell(found, submissions[0])
     else:
         submitter.raised(found.faults)
         _refuse_others(given, arguments, host)
         from gputui.request import job_file
 
-        submissions = job_file.read_jobs(file, new_submitter())
+        submissions = job_file.read_jobs(file, session.submitter())
     runtimes = bootstrap.runtime_names(session.options)
     for submission in submissions:
         check_runtime(submission, runtimes)
@@ -123,11 +123,6 @@ def command(
         confirm_times(f"job {told[0][0]}", submissions[0].spec, quiet=not is_told)
         if not quiet and terminal.is_tty(terminal.ERR):  # a forecast takes longer than the submission itself
             _tell_starts(session, backend, [job_id for job_id, _ in told])
-
-
-def new_submitter() -> request.Submitter:
-    """Return this process's user, who submits now."""
-    return request.Submitter(bootstrap.actor().user, bootstrap.clock().now(), inherited=request.inherited())
 
 
 def tell(found: submitter.Tidied, submission: Submission) -> None:

@@ -176,7 +176,8 @@ def open_standard_streams() -> None:
 
 def discard_stdout() -> None:
     """Keep the interpreter from reporting an error of standard output again at exit."""
-    discard(1)
+    if _PRESENT.get() is _OWN:
+        discard(1)
 
 
 def discard(descriptor: int) -> None:
