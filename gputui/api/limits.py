@@ -44,7 +44,7 @@ class Limits(Struct, frozen=True):
 LIMITS = Limits()
 
 
-class Account:
+class Allowance:
     """What one user has open, and how fast he asks."""
 
     def __init__(self, limits: Limits, *, is_operator: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,38 +86,40 @@ class Account:
         return max(0.0, -self._tokens / self._limits.rate)
 
 
-class Accounts:
+class Allowances:
     """Users who are connected, or asked lately."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._accounts: dict[tuple[int, bool], Account] = {}
+        self._allowances: dict[tuple[int, bool], Allowance] = {}
         self.connections = 0
         self._of_users = 0
 
-    def find(self, uid: int, *, is_operator: bool) -> Account:
+    def find(self, uid: int, *, is_operator: bool) -> Allowance:
         key = uid, is_operator
-        if (found := self._accounts.get(key)) is None:
-            if len(self._accounts) > self._limits.connections:
-                self._accounts = {each: account for each, account in self._accounts.items() if not account.is_idle}
-            found = self._accounts[key] = Account(self._limits, is_operator=is_operator)
+        if (found := self._allowances.get(key)) is None:
+            if len(self._allowances) > self._limits.connections:
+                self._allowances = {
+                    each: allowance for each, allowance in self._allowances.items() if not allowance.is_idle
+                }
+            found = self._allowances[key] = Allowance(self._limits, is_operator=is_operator)
         return found
 
-    def refusal(self, account: Account) -> str:
+    def refusal(self, allowance: Allowance) -> str:
         """Return why the user gets no further connection; empty: he gets one."""
-        if account.is_full:
-            return f"you have {account.connections} connections open, the most for one user"
+        if allowance.is_full:
+            return f"you have {allowance.connections} connections open, the most for one user"
         is_full = self.connections >= self._limits.connections
-        if is_full or (not account.is_operator and self._of_users >= self._limits.of_users):
+        if is_full or (not allowance.is_operator and self._of_users >= self._limits.of_users):
             return f"{self.connections} connections are open, the most for all users"
         return ""
 
-    def enter(self, account: Account) -> None:
-        account.connections += 1
+    def enter(self, allowance: Allowance) -> None:
+        allowance.connections += 1
         self.connections += 1
-        self._of_users += not account.is_operator
+        self._of_users += not allowance.is_operator
 
-    def leave(self, account: Account) -> None:
-        account.connections -= 1
+    def leave(self, allowance: Allowance) -> None:
+        allowance.connections -= 1
         self.connections -= 1
-        self._of_users -= not account.is_operator
+        self._of_users -= not allowance.is_operator

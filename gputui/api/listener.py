@@ -10,8 +10,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-NAME = "api.sock"
-"""Name of the socket in the state directory."""
 BACKLOG = 512
 FIRST_FD = 3
 """First descriptor that systemd passes."""
@@ -64,12 +62,26 @@ def bind(path: Path, mode: int) -> Listener:
 
 def inherited(environ: Mapping[str, str] = os.environ) -> Listener | None:
     """Return the first socket that systemd passed to this process; None if it passed none."""
-    if environ.get("LISTEN_PID") != str(os.getpid()) or not environ.get("LISTEN_FDS", "0").isdecimal():
-        return None
-    for descriptor in range(FIRST_FD, FIRST_FD + int(environ["LISTEN_FDS"])):
-        if (found := _listening(descriptor)) is not None:
-            return Listener(found)
+    for descriptor in _descriptors(environ):
+        with suppress(OSError):  # systemd's own stays open for a later term, and for the next program
+            os.set_inheritable(descriptor, False)
+            if (found := _listening(os.dup(descriptor))) is not None:
+                return Listener(found)
     return None
+
+
+def keep_inherited(environ: Mapping[str, str] = os.environ) -> None:
+    """Keep the sockets that systemd passed for a program that replaces this one in the same process."""
+    for descriptor in _descriptors(environ):
+        with suppress(OSError):
+            os.set_inheritable(descriptor, True)
+
+
+def _descriptors(environ: Mapping[str, str]) -> range:
+    """Return the descriptors that systemd passed to this process."""
+    number = environ.get("LISTEN_FDS", "")
+    is_mine = environ.get("LISTEN_PID") == str(os.getpid()) and number.isdecimal() and len(number) < 4
+    return range(FIRST_FD, FIRST_FD + int(number)) if is_mine else range(0)
 
 
 def taken(passed: str) -> Listener | None:
@@ -83,14 +95,17 @@ def taken(passed: str) -> Listener | None:
 
 
 def _listening(descriptor: int) -> socket.socket | None:
+    """Return the socket of the descriptor, whose owner it becomes; None, and closed, if it is none that listens."""
     try:
         found = socket.socket(fileno=descriptor)
-    except OSError:
+    except OSError:  # it is no socket
+        with suppress(OSError):
+            os.close(descriptor)
         return None
     if found.family == socket.AF_UNIX and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         os.set_inheritable(descriptor, False)
         return found
-    found.detach()
+    found.close()
     return None
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from gputui.api import peers
 from gputui.api.http import Answer, Handle, Handoff, Peer, Request, Response, Stream
-from gputui.api.limits import LIMITS, Account, Accounts, Limits
+from gputui.api.limits import LIMITS, Allowance, Allowances, Limits
 from gputui.api.messages import Problem
 from gputui.api.outbox import PIECE, Buffer
 from gputui.api.pool import Pool
@@ -59,7 +59,7 @@ def problem(status: int, title: str, detail: str = "") -> Response:
     return Response(status, body, "application/problem+json", headers)
 
 
-class Server:
+class ApiServer:
     """Serves listening sockets until stopped. An error of its loop is logged, and the loop begins anew."""
 
     def __init__(
@@ -89,8 +89,8 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._within = 0.0
-        self._connections: dict[_Connection, asyncio.Task[None]] = {}
-        self._accounts = Accounts(limits)
+        self._connections: dict[_Client, asyncio.Task[None]] = {}
+        self._allowances = Allowances(limits)
         self.of_users: asyncio.Semaphore | None = None
         self._thread = threading.Thread(target=self._run, name="gputui-api", daemon=True)
 
@@ -128,7 +128,7 @@ class Server:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._connections, self._accounts, self.bodies = {}, Accounts(self.limits), 0
+        self._connections, self._allowances, self.bodies = {}, Allowances(self.limits), 0
         self.of_users = asyncio.Semaphore(self.limits.of_users_at_once)
         if self._stopping.is_set():
             return
@@ -186,8 +186,8 @@ class Server:
         """Serve the connection, unless its user has too many."""
         pid, uid, _ = peers.credentials(accepted)
         is_operator = self._is_operator(uid) and (uid != 0 or peers.shares_namespace(pid))
-        account = self._accounts.find(uid, is_operator=is_operator)
-        refusal = self._accounts.refusal(account)
+        allowance = self._allowances.find(uid, is_operator=is_operator)
+        refusal = self._allowances.refusal(allowance)
         peer = None if refusal else peers.peer_of(accepted)
         if peer is None:
             if refusal:
@@ -195,15 +195,15 @@ class Server:
             accepted.close()
             return
         accepted.setblocking(False)
-        connection = _Connection(self, accepted, peer, account)
-        self._accounts.enter(account)
+        connection = _Client(self, accepted, peer, allowance)
+        self._allowances.enter(allowance)
         task = asyncio.create_task(connection.serve())
         self._connections[connection] = task
-        task.add_done_callback(lambda _: self._forget(connection, account))
+        task.add_done_callback(lambda _: self._forget(connection, allowance))
 
-    def _forget(self, connection: _Connection, account: Account) -> None:
+    def _forget(self, connection: _Client, allowance: Allowance) -> None:
         self._connections.pop(connection, None)
-        self._accounts.leave(account)
+        self._allowances.leave(allowance)
 
 
 def _refuse(accepted: socket.socket, answer: Response) -> None:
@@ -216,15 +216,15 @@ def _refuse(accepted: socket.socket, answer: Response) -> None:
         accepted.send("\r\n".join((*lines, "", "")).encode() + answer.body)
 
 
-class _Connection:
+class _Client:
     """One client."""
 
-    def __init__(self, server: Server, connection: socket.socket, peer: Peer, account: Account) -> None:
+    def __init__(self, server: ApiServer, connection: socket.socket, peer: Peer, allowance: Allowance) -> None:
         self._server = server
         self._limits = server.limits
         self._socket = connection
         self._peer = peer
-        self._account = account
+        self._allowance = allowance
         self._received = b""
         """Bytes behind the last request."""
         self._protocol = h11.Connection(h11.SERVER)
@@ -286,7 +286,7 @@ class _Connection:
                 received += await self._receive()
             if not received:
                 return False
-        if delay := self._account.delay():
+        if delay := self._allowance.delay():
             await asyncio.sleep(delay)
         try:
             async with asyncio.timeout(self._limits.head_within):
@@ -322,7 +322,7 @@ class _Connection:
 
     async def _body(self, told: int) -> bytes:
         """Receive the body, of the size that its head told, or of unknown size."""
-        if told > self._account.longest_body:
+        if told > self._allowance.longest_body:
             raise self._too_long()
         parts = bytearray()
         try:
@@ -344,20 +344,20 @@ class _Connection:
     def _hold(self, size: int, total: int) -> None:
         """Count bytes of a body that have come."""
         self._server.bodies += size
-        if total > self._account.longest_body:
+        if total > self._allowance.longest_body:
             raise self._too_long()
         if self._server.bodies > self._limits.bodies:
             raise _RefusedError(503, "many large requests are being received; try again")
 
     def _too_long(self) -> _RefusedError:
-        return _RefusedError(413, f"the body may have {self._account.longest_body} bytes")
+        return _RefusedError(413, f"the body may have {self._allowance.longest_body} bytes")
 
     async def _answer(self, request: Request) -> Answer:
         """Have the handler answer, when it is this user's turn."""
         of_users = self._server.of_users
         assert of_users is not None
-        async with self._account.turn:
-            if self._account.is_operator:
+        async with self._allowance.turn:
+            if self._allowance.is_operator:
                 return await self._handled(request)
             async with of_users:
                 return await self._handled(request)

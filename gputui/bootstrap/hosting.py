@@ -124,15 +124,19 @@ def make_host(
     hand_over: Callable[[], object] | None = None,
     open_monitor: Callable[[Entries], Monitor] | None = None,
     stands_in: bool = False,
+    passed: str = "",
+    beat: Callable[[], object] = lambda: None,
 ) -> Host:
     """Return the host that feeds snapshots to this process (`kind`: console or serve); it makes adapters when it leads.
 
     `started` may return a probe that already reads; `made` returns other adapters than the options name. `hand_over`
     starts a background scheduler when scheduling keeps failing here. `open_monitor` opens the monitor of a term.
-    `stands_in`: it took over from a console, until a service wants to schedule or nothing is left to do.
+    `stands_in`: it took over from a console, until a service wants to schedule or nothing is left to do. `passed` and
+    `beat` are for its `Door`.
     """
     import socket
 
+    from gputui.bootstrap.door import Door, make_services
     from gputui.engine.hooks.weekly import made_report
     from gputui.engine.process.host import Adapters, Extras, Host
     from gputui.engine.process.relay import Relay
@@ -157,7 +161,15 @@ def make_host(
         schema=SCHEMA,
         stands_in=stands_in,
     )
-    return Host(
+    door = Door(
+        options,
+        feed,
+        partial(make_services, options, store, feed, me, streams.serve, lambda gpu: host.want_pcie(gpu)),
+        passed=passed,
+        is_service=kind == "serve",
+        beat=beat,
+    )
+    host: Host = Host(
         store=store,
         adapters=made or open_adapters,
         settings=options.settings,
@@ -166,8 +178,9 @@ def make_host(
         me=me,
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
-        extras=Extras(hand_over, relay, streams, open_monitor, partial(made_report, options.arguments())),
+        extras=Extras(hand_over, relay, streams, open_monitor, partial(made_report, options.arguments()), door),
     )
+    return host
 
 
 def open_streams(options: Options, store: JobStore) -> Streams:

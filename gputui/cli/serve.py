@@ -38,8 +38,11 @@ _AS_SET = "as set"
     help="With --metrics: write files there that tell dcgm-exporter which jobs run on which GPU.",
 )
 @click.option("--stand-in", is_flag=True, hidden=True, help="Take over from a console, as `console.serving` does.")
+@click.option("--listener", hidden=True, default="", help="Socket of the console that it takes over from.")
 @pass_session
-def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_dir: str | None, stand_in: bool) -> int:
+def command(
+    session: Session, wait: str, metrics: str | None, hpc_job_mapping_dir: str | None, stand_in: bool, listener: str
+) -> int:
     """Schedule without a screen until stopped. Containers keep running when it ends.
 
     In cluster mode the engine schedules: then it only serves metrics of the cluster, and runs hooks.
@@ -57,7 +60,7 @@ def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_di
         return serve_cluster(options)
     from gputui.console.serving import serve
 
-    return serve(options, duration(wait, "--wait").total_seconds(), stands_in=stand_in)
+    return serve(options, duration(wait, "--wait").total_seconds(), stands_in=stand_in, passed=listener)
 
 
 def _with_metrics(options: Options, listen: str | None, mapping: str | None) -> Options:

@@ -26,6 +26,8 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import hosting
+from gputui.bootstrap.door import keep_inherited, passed_listener
+from gputui.bootstrap.service_manager import ServiceManager
 from gputui.config import Options
 from gputui.console.own_log import log_to_file, own_log_path
 from gputui.domain.errors import NotLeaderError
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from gputui.domain.arrays import Entries
     from gputui.engine.cluster.poll import Duty
     from gputui.engine.cluster.queue import EngineQueue
+    from gputui.engine.process.host import Host
     from gputui.metrics.exporter import Exporter
     from gputui.ports import Monitor
 
@@ -52,6 +55,8 @@ log = logging.getLogger(__name__)
 Say = Callable[[str], object]
 ANEW_AFTER = 2.0
 """Seconds before a failed scheduler restarts, so that another console can take over."""
+BEAT_EVERY = 1.0
+"""Seconds between two signs of life to systemd of a process that waits to schedule."""
 WAIT_ANEW = 10**7
 """Seconds for which it then waits for another scheduler to end; practically for ever."""
 HAND_OVER_WAIT = 60
@@ -100,8 +105,8 @@ class _NoTracer(Monitors):
         return (Notice("warning", _NO_TRACES, short="no traces"),)
 
 
-def serve(options: Options, wait: float, *, stands_in: bool = False) -> int:
-    """Schedule until SIGTERM or SIGINT; a terminal that closes does not end it.
+def serve(options: Options, wait: float, *, stands_in: bool = False, passed: str = "") -> int:
+    """Schedule until SIGTERM or SIGINT; a terminal that closes does not end it. `passed`: socket of the owner before.
 
     One that stands in for a console also ends when a service waits to schedule, or nothing is left to do.
     """
@@ -112,7 +117,7 @@ def serve(options: Options, wait: float, *, stands_in: bool = False) -> int:
         log_to_file(options.state, options.settings.log.format)
         where = f"state in {options.state}, log in {own_log_path(options.state)}"
         say(f"{where}; Ctrl-C ends it, jobs keep running")
-        if not asyncio.run(_serve(options, store, wait, stands_in=stands_in)):
+        if not asyncio.run(_serve(options, store, wait, stands_in=stands_in, passed=passed)):
             leader = current_leader(options.state)
             who = f"{leader.kind} of {leader.user}, pid {leader.pid}" if leader else "another process"
             silence = leader.silent_for if leader else None
@@ -137,6 +142,7 @@ def say(sentence: str) -> None:
 def _start_anew(options: Options, *, stands_in: bool) -> NoReturn:
     """Replace this process by a new `gputui serve` with the same pid, which waits while a console schedules."""
     time.sleep(ANEW_AFTER)
+    keep_inherited()
     command = _stand_in(options) if stands_in else _command(options, f"{WAIT_ANEW}s", *options.serve_arguments)
     os.execv(command[0], command)
 
@@ -145,38 +151,67 @@ def _command(options: Options, wait: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve", "--wait", wait, *arguments]
 
 
-def _stand_in(options: Options) -> list[str]:
-    """Return the command of a scheduler that takes over from a console."""
-    return _command(options, f"{HAND_OVER_WAIT}s", "--stand-in")
+def _stand_in(options: Options, passed: str = "") -> list[str]:
+    """Return the command of a scheduler that takes over from a console, and its socket."""
+    listener = [f"--listener={passed}"] if passed else []
+    return _command(options, f"{HAND_OVER_WAIT}s", "--stand-in", *listener)
 
 
-async def _serve(options: Options, store: JobStore, wait: float, *, stands_in: bool) -> bool:
+async def _serve(options: Options, store: JobStore, wait: float, *, stands_in: bool, passed: str) -> bool:
     monitor = monitor_opener(options, store.store_id, say)
-    host = hosting.make_host(options, store, Feed(), "serve", open_monitor=monitor, stands_in=stands_in)
+    manager = ServiceManager()
+    host = hosting.make_host(
+        options,
+        store,
+        Feed(),
+        "serve",
+        open_monitor=monitor,
+        stands_in=stands_in,
+        passed=passed,
+        beat=manager.beat,
+    )
     loop = asyncio.get_running_loop()
 
     def stop(number: signal.Signals) -> None:
         log.info("ended by %s", number.name)
+        manager.stopping()
         host.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    has_led = await host.lead(wait)
+    waiting = asyncio.create_task(_beat_in_line(host, manager))
+    try:
+        has_led = await host.lead(wait)
+    finally:
+        waiting.cancel()
     if host.has_run_dry and any(not job.state.is_terminal for job in store.jobs().values()):
         hand_over(options)  # a job was submitted in the moment of the end
     return has_led
 
 
+async def _beat_in_line(host: Host, manager: ServiceManager) -> None:
+    """Tell the service manager that the process lives, as long as it waits for another scheduler to end."""
+    while True:
+        await asyncio.sleep(BEAT_EVERY)
+        if not host.leads:
+            manager.beat()
+
+
 def hand_over(options: Options) -> None:
-    """Start a background scheduler that takes over as soon as this process stops scheduling, unless a service waits."""
+    """Start a background scheduler that takes over as soon as this process stops scheduling, unless a service waits.
+
+    It inherits the socket of this process, so that whoever connects in between waits for it.
+    """
     if Leadership(options.state).is_awaited():
         return
     # its stderr is the only place for errors at its start
     errors = errors_file(options.state / "serve.err")
+    passed, descriptors = passed_listener(options.state)
     try:
         subprocess.Popen(
-            _stand_in(options),
+            _stand_in(options, passed),
+            pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,

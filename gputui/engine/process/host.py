@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -79,6 +79,26 @@ def _close(adapters: Adapters) -> None:
         runtime.close()
 
 
+class DoorPort(Protocol):
+    """The socket at which others ask this process while it schedules. None of its errors is raised."""
+
+    def open(self) -> None:
+        """Begin to listen."""
+        ...
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return what is wrong with it."""
+        ...
+
+    def close(self) -> None:
+        """Answer no further request; called while this process still leads."""
+        ...
+
+    def leave(self, *, is_awaited: bool) -> None:
+        """Close the socket, or wait until a next scheduler has taken its place; called when it may."""
+        ...
+
+
 class Extras(Struct, frozen=True):
     """Optional tasks of a host besides scheduling."""
 
@@ -90,6 +110,7 @@ class Extras(Struct, frozen=True):
     open_monitor: Callable[[Entries], Monitor] | None = None
     """Opens a monitor for a term as scheduler, given the jobs of the queue before its first tick."""
     make_report: MakeReport | None = None
+    door: DoorPort | None = None
 
 
 NO_EXTRAS = Extras()
@@ -228,7 +249,7 @@ class Host:
             log.exception("scheduling failed")
             fault = error
         finally:
-            self._leadership.release()
+            await self._release()
         if self._stop.event.is_set():
             return
         if fault is None:
@@ -236,6 +257,13 @@ class Host:
             self._abstention.outcome = Notice("error", f"{words}: quit, and start gputui again")
         else:
             await self._take_fault(fault)
+
+    async def _release(self) -> None:
+        """Let another process schedule, and have the door."""
+        is_awaited = self._leadership.is_awaited()
+        self._leadership.release()
+        if self._extras.door is not None:
+            await self._in_thread(partial(self._extras.door.leave, is_awaited=is_awaited))
 
     async def _take_fault(self, fault: Exception) -> None:
         """Pause before the next try; after too many faults, leave scheduling to a new process."""
@@ -292,7 +320,7 @@ class Host:
             try:
                 await self._lead()
             finally:
-                self._leadership.release()
+                await self._release()
         finally:
             self._leadership.leave_line()
             self._threads.shutdown()
@@ -348,6 +376,8 @@ class Host:
             self._extras.relay.open()
         if self._extras.streams is not None:
             self._extras.streams.open()
+        if self._extras.door is not None:
+            await self._in_thread(self._extras.door.open)
         standing_in = asyncio.create_task(self._stand_in(scheduler)) if self._me.stands_in else None
         try:
             await Loop(
@@ -366,6 +396,8 @@ class Host:
             if standing_in is not None:
                 standing_in.cancel()
             self._gpu_focus.use(None)
+            if self._extras.door is not None:
+                await self._in_thread(self._extras.door.close)
             if self._extras.relay is not None:
                 self._extras.relay.close()
             if self._extras.streams is not None:
@@ -432,7 +464,8 @@ class Host:
 
     def _publish(self, snapshot: Snapshot) -> None:
         """Publish the snapshot here and to other processes."""
-        own = (*self._faults.notices, *self._monitor.notices())
+        door = self._extras.door
+        own = (*self._faults.notices, *self._monitor.notices(), *(door.notices() if door is not None else ()))
         snapshot = replace(snapshot, notices=(*own, *snapshot.notices))
         self._feed.publish(snapshot)
         self._monitor.published(snapshot)

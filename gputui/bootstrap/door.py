@@ -1,0 +1,302 @@
+"""The door of the process that owns the queue: its socket, what answers there, and its passing to the next owner."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from gputui import bootstrap
+from gputui.config.options import SOCKET
+from gputui.domain.errors import StoreError
+from gputui.domain.snapshot import Notice
+from gputui.engine.files.leadership import SILENT_AFTER
+
+if TYPE_CHECKING:
+    from gputui.api.http import Handle
+    from gputui.api.listener import Listener
+    from gputui.api.owner import OwnerServices
+    from gputui.api.server import ApiServer
+    from gputui.config import Options
+    from gputui.domain.access import Caller
+    from gputui.domain.job_spec import JobId
+    from gputui.domain.snapshot import Leader, Snapshot
+    from gputui.engine.feed import Feed
+    from gputui.ports import JobStore
+    from gputui.ports.backend import StreamRequest
+
+log = logging.getLogger(__name__)
+
+START_WITHIN = 5.0
+"""Seconds for which requests wait for the first tick; then they are answered without it."""
+STOP_WITHIN = 2.0
+"""Seconds that requests under way have at the end."""
+FIRST_TICK_WITHIN = 300.0
+"""Seconds that the first tick may take, which reads a queue of any size, before the process counts as hung."""
+LINGER = 1.5
+"""Seconds for which connections are kept waiting for a next owner who is known to be there."""
+_LOOK_EVERY = 0.02
+
+_LISTENERS: dict[Path, Listener] = {}
+"""Socket of each state directory that this process owns, for the process that takes over from it."""
+
+
+def passed_listener(state: Path) -> tuple[str, tuple[int, ...]]:
+    """Return how a process that takes over finds the socket of this one, and the descriptors that it inherits."""
+    listener = _LISTENERS.get(state)
+    return ("", ()) if listener is None else (listener.passed, (listener.socket.fileno(),))
+
+
+def keep_inherited() -> None:
+    """Keep the sockets that systemd passed for the program that replaces this one in the same process."""
+    from gputui.api.listener import keep_inherited as keep
+
+    keep()
+
+
+class Door:
+    """Socket of one state directory, open while this process owns it. No error of it ends or delays scheduling."""
+
+    def __init__(
+        self,
+        options: Options,
+        feed: Feed,
+        services: Callable[[Door], OwnerServices],
+        *,
+        passed: str = "",
+        is_service: bool = False,
+        beat: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`passed` names the socket of the owner before. `is_service`: systemd may have passed one.
+
+        `beat` is called once a second, as long as ticks come and the server lives.
+        """
+        self._options = options
+        self._path = options.state / SOCKET
+        self._feed = feed
+        self._services = services
+        self._passed = passed
+        self._is_service = is_service
+        self._beat_on = beat
+        self._patience = max(SILENT_AFTER, 3 * options.settings.scheduler.tick_interval.total_seconds())
+        self._opened_at = self._ticked_at = 0.0
+        self._has_ticked = threading.Event()
+        self._is_closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._server: ApiServer | None = None
+        self._listeners: list[Listener] = []
+        self._fault: Notice | None = None
+        self._had_clients = False
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds without a tick, once they are more than can be expected; else 0."""
+        silence = time.monotonic() - self._ticked_at if self._has_ticked.is_set() else 0.0
+        return silence if silence > self._patience else 0.0
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return what is wrong with the door."""
+        return () if self._fault is None else (self._fault,)
+
+    def open(self) -> None:
+        """Begin to listen. Requests are answered from the first tick on, or five seconds later."""
+        self._opened_at = time.monotonic()
+        self._has_ticked.clear()
+        self._is_closing.clear()
+        self._fault = None
+        self._unsubscribe = self._feed.subscribe(self._hear)
+        self._listen()
+        self._thread = threading.Thread(target=self._begin, name="gputui-door", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no further request; those who connect wait. Called while this process is still the owner."""
+        self._unsubscribe()
+        self._is_closing.set()
+        self._has_ticked.set()
+        if self._thread is not None:
+            self._thread.join()
+        server, self._server = self._server, None
+        if server is not None:
+            self._had_clients = server.connections > 0
+            server.stop(STOP_WITHIN)
+
+    def leave(self, *, is_awaited: bool) -> None:
+        """Close the socket, once the next owner has his if there is one. Called when another process may own."""
+        end = time.monotonic() + LINGER if is_awaited or self._had_clients else 0.0
+        _LISTENERS.pop(self._options.state, None)
+        own = [listener for listener in self._listeners if listener.file is not None]
+        while time.monotonic() < end and any(listener.is_at(self._path) for listener in own):
+            time.sleep(_LOOK_EVERY)
+        for listener in self._listeners:
+            listener.socket.close()
+        self._listeners = []
+
+    def _hear(self, snapshot: Snapshot) -> None:
+        del snapshot
+        self._ticked_at = time.monotonic()
+        self._has_ticked.set()
+
+    def _listen(self) -> None:
+        """Take the sockets that were passed, or bind one."""
+        from gputui.api import listener
+
+        passed, self._passed = listener.taken(self._passed) if self._passed else None, ""
+        try:
+            if passed is None or not passed.is_at(self._path):
+                passed = listener.bind(self._path, 0o660 if self._options.settings.store.group else 0o600)
+        except OSError as error:
+            self._tell(f"{self._path}: {error.strerror}; commands and consoles of others cannot ask this process")
+        else:
+            self._listeners.append(passed)
+            _LISTENERS[self._options.state] = passed
+        if self._is_service and (of_service := listener.inherited()) is not None:
+            self._listeners.append(of_service)
+
+    def _begin(self) -> None:
+        """Start the server after the first tick: what it imports would delay that."""
+        self._has_ticked.wait(START_WITHIN)
+        if self._is_closing.is_set():
+            return
+        try:
+            from gputui.api.server import ApiServer
+
+            self._server = ApiServer(
+                [listener.socket for listener in self._listeners],
+                make_handle(self._services(self)),
+                is_operator=partial(_is_operator, self._options.state.stat().st_uid),
+                beat=self._beat,
+                failed=lambda error: self._tell(f"the API failed and starts again: {error}"),
+            )
+            self._server.start()
+        except Exception as error:  # a border: this process schedules without it
+            log.exception("no API is served")
+            self._tell(f"commands and consoles of others cannot ask this process: {error}")
+
+    def _beat(self) -> None:
+        is_starting = not self._has_ticked.is_set() and time.monotonic() - self._opened_at < FIRST_TICK_WITHIN
+        if is_starting or (self._has_ticked.is_set() and not self.silent_for):
+            self._beat_on()
+
+    def _tell(self, words: str) -> None:
+        log.warning("%s", words)
+        self._fault = Notice("warning", words, short="no API")
+
+
+def _is_operator(owner: int, uid: int) -> bool:
+    return uid in {0, owner}
+
+
+def make_services(
+    options: Options,
+    store: JobStore,
+    feed: Feed,
+    me: Leader,
+    stream: Callable[[Caller, JobId, StreamRequest, socket.socket, bytes], object],
+    focus: Callable[[str | None], object],
+    door: Door,
+) -> OwnerServices:
+    """Return what the handlers of the door need of this process."""
+    from gputui.api.account_names import AccountNames
+    from gputui.api.callers import Callers
+    from gputui.api.owner import OwnerServices
+    from gputui.api.visibility import Visibility
+    from gputui.bootstrap.backend import LocalBackend, Owned
+
+    settings, own_cgroup = options.settings, Path("/proc/self/cgroup").read_text(errors="replace")
+    callers = Callers(
+        settings,
+        options.state.stat().st_uid,
+        store.store_id,
+        lambda: store.jobs().values(),
+        AccountNames(),
+        own_cgroup,
+    )
+    owned = Owned(store, lambda: feed.latest, Visibility(settings.access))
+    return OwnerServices(
+        settings=settings,
+        store_id=store.store_id,
+        leader=lambda: replace(me, silent_for=timedelta(seconds=door.silent_for)),
+        caller_of=callers.caller_of,
+        backend=lambda caller: LocalBackend(options, caller=caller, owned=owned),
+        latest=lambda: feed.latest,
+        subscribe=feed.subscribe,
+        refused=Refusals(store).record,
+        focus=focus,
+        stream=stream,
+    )
+
+
+class Refusals:
+    """Writes refusals into the audit log: of each user a few at once, then one now and then, as each is a write."""
+
+    BURST = 20
+    EVERY = 3.0
+    """Seconds between two of one user, beyond the first ones."""
+
+    def __init__(self, store: JobStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._spent_until: dict[int, float] = {}
+        """Time by which the written ones of each user are made up for."""
+
+    def record(self, caller: Caller, rule: str, asked: str) -> None:
+        """Record that the rule refused what the caller asked for; on errors, as on a full disk, the log has it."""
+        from gputui.domain.audit import AuditEntry
+
+        log.info("refused to %s by %s: %s", caller.user, rule, asked)
+        if not self._may_write(caller.uid):
+            return
+        now = bootstrap.clock().now()
+        try:
+            with self._store.transaction() as transaction:
+                entry = AuditEntry(now, caller.uid, caller.user, "refused", rule, "", asked[:1000], via=caller.via)
+                transaction.audit(entry)
+        except (OSError, StoreError) as error:
+            log.warning("a refusal is not in the audit log: %s", error)
+
+    def _may_write(self, uid: int) -> bool:
+        with self._lock:
+            now = self._clock()
+            spent = max(now, self._spent_until.get(uid, now)) + self.EVERY
+            if spent - now > self.BURST * self.EVERY:
+                return False
+            if len(self._spent_until) > 1000:
+                self._spent_until = {each: until for each, until in self._spent_until.items() if until > now}
+            self._spent_until[uid] = spent
+            return True
+
+
+def make_handle(services: OwnerServices) -> Handle:
+    """Return what answers the requests."""
+    import msgspec
+
+    from gputui import __version__
+    from gputui.api.http import Request, Response
+    from gputui.api.messages import API, OLDEST, AboutView, CallerView, OwnerView
+    from gputui.api.server import problem
+
+    def handle(request: Request) -> Response:
+        if request.path != "/v1/about":
+            return problem(404, f"there is no {request.path}")
+        leader, caller = services.leader(), services.caller_of(request.peer, request.headers)
+        silence = leader.silent_for.total_seconds()
+        owner = OwnerView(leader.pid, leader.kind, leader.user, leader.started_at, silence)
+        who = CallerView(caller.uid, caller.user, caller.role.name.lower(), caller.groups)
+        return Response(
+            body=msgspec.json.encode(
+                AboutView(__version__, API, OLDEST, socket.gethostname(), services.store_id, owner, who)
+            )
+        )
+
+    return handle
