@@ -20,6 +20,7 @@ from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.settings import (
     EVENTS,
     AccessSettings,
+    AdmissionSettings,
     ClusterSettings,
     ConsoleSettings,
     GpuSettings,
@@ -176,6 +177,7 @@ def unknown(name: str, where: str, known: Iterable[str]) -> InputError:
 SIZES = frozenset(
     {"memory_floor", "log_max_size", "disk_floor"}
     | {"logs_max_size", "telemetry_max_size", "history_max_size", "audit_max_size"}
+    | {"memory", "shm_size"}
 )
 _MAY_BE_ZERO = frozenset(
     {
@@ -293,6 +295,7 @@ TABLES: Mapping[str, type[Any]] = {
     "gpus": GpuSettings,
     "policy": PolicySettings,
     "access": AccessSettings,
+    "admission": AdmissionSettings,
     "console": ConsoleSettings,
     "cluster": ClusterSettings,
     "hooks": HookSettings,
@@ -488,6 +491,8 @@ def _read(key: str, annotation: str, value: object, where: str) -> object:
         value = gpu_names(value)
     elif key == "allow":
         value = allowed(value, where)
+    elif key == _MOUNTS:
+        value = _user_roots(value, where)
     elif key == "keys" and isinstance(value, dict):
         value = {name: [keys] if isinstance(keys, str) else keys for name, keys in value.items()}
     check_range(key, value, where)
@@ -600,6 +605,16 @@ def _roots(value: object, where: str) -> list[str]:
     for path in listed:
         if not isinstance(path, str) or not path.startswith("/") or not path.isprintable():
             raise InputError("expected absolute paths", where=where, hint='write mounts = ["/data", "/scratch"]')
+    return listed
+
+
+def _user_roots(value: object, where: str) -> list[str]:
+    """Return the directories of `admission.mounts`, in which `{user}` and `{uid}` are the only names in braces."""
+    listed = _roots(list(value) if isinstance(value, tuple) else value, where)
+    for path in listed:
+        known = path.replace("{user}", "").replace("{uid}", "")
+        if "{" in known or "}" in known or ".." in path.split("/"):
+            raise InputError(f"{shown(path)} is not a directory", where=where, hint='write "/data" or "/scratch/{user}"')
     return listed
 
 

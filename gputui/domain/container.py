@@ -33,6 +33,18 @@ class HeldMount(Struct, frozen=True):
     is_readonly: bool
 
 
+class Box(Struct, frozen=True):
+    """Limits of a plain user's container, which is that user's account in a box: see `policy.admission`."""
+
+    pids: int
+    memory: int | None = None
+    cpus: float | None = None
+    shm_size: int | None = None
+    """Limits, unless the job asks for less; None: no limit."""
+    is_image_user: bool = False
+    """True if it runs as the user that the image or the job names: an operator allows that for this image."""
+
+
 DEFAULT_ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
 """Variables that a job has unless it sets them: without this, what Python prints is seen after 8 KiB or at its end."""
 
@@ -54,6 +66,8 @@ class Launch(Struct, frozen=True):
 
     submitter: int | None = None
     """Uid of its proven submitter, recorded with the container; None where there is no proof."""
+    box: Box | None = None
+    """None: the submitter is an operator, or a member of a shared state directory."""
     held: tuple[HeldMount, ...] = ()
     """Mounts that are no longer in the spec, because the engine must not resolve their paths again."""
 

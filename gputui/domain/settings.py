@@ -198,6 +198,27 @@ class AccessSettings(Struct, frozen=True):
     """Unix socket of the service; None: `api.sock` in the state directory, and `/run/gputui/api.sock`."""
 
 
+class AdmissionSettings(Struct, frozen=True):
+    """What jobs of users may ask for who are not operators; see `policy.admission`."""
+
+    host_jobs: bool = True
+    """True if they may run host jobs, each as its submitter."""
+    images: tuple[str, ...] = ()
+    """Patterns of images that they may run, as `docker.io/library/*` or `ghcr.io/lab/*@sha256:*`; empty: any."""
+    root_images: tuple[str, ...] = ()
+    """Patterns of images that run as the user they name, often root: without host directories, and in their own box."""
+    mounts: tuple[str, ...] = ()
+    """Host directories that they may mount, as far as each may open them: `/data`, `/scratch/{user}`."""
+    networks: tuple[str, ...] = ()
+    """Networks of the engine that they may join besides `bridge` and `none`."""
+    pids: int = 16384
+    """Maximum number of processes and threads of a container."""
+    memory: int | None = None
+    cpus: float | None = None
+    shm_size: int | None = None
+    """Most memory, processors and /dev/shm of a job; a container that asks for none gets that much. None: no limit."""
+
+
 class PolicySettings(Struct, frozen=True):
     """Scheduling policy: the order of jobs and their GPUs."""
 
@@ -480,6 +501,7 @@ class Settings(Struct, frozen=True):
     gpus: GpuSettings = GpuSettings()
     policy: PolicySettings = PolicySettings()
     access: AccessSettings = AccessSettings()
+    admission: AdmissionSettings = AdmissionSettings()
     console: ConsoleSettings = ConsoleSettings()
     cluster: ClusterSettings = ClusterSettings()
     hooks: HookSettings = HookSettings()

@@ -1,0 +1,405 @@
+"""Admission: what jobs of plain users may ask for, who are neither operators nor owners of the queue.
+
+A plain user's container is that user's account in a box: its uid, gid and groups, no capabilities, no new privileges,
+limits, and mounts that the account could open itself. So what is not known to be harmless is refused: an option that is
+in no table of this file, such as one that is added later, is refused too.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from gputui.domain import docker_args
+from gputui.domain.container import Box
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
+from gputui.domain.policy.permitted_options import MountSource, OptionRefusal
+from gputui.domain.settings import AdmissionSettings, AllowSettings
+from gputui.domain.units import format_size
+
+FREE = frozenset(
+    {"workdir", "entrypoint", "hostname", "domainname", "add_host", "dns", "dns_option", "dns_search", "expose"}
+    | {"publish_all", "read_only", "cap_drop", "cpuset_cpus", "cpuset_mems", "memory_reservation"}
+    | {"memory_swappiness", "stop_signal", "no_init", "pull", "platform", "labels", "no_healthcheck", "health_cmd"}
+    | {"health_timeout", "health_start_period", "health_retries"}
+    | {"user", "group_add"}
+)
+"""Options without a rule; for `user` and `group_add` the account database has the last word, when the job starts."""
+OPENED = frozenset(
+    {"network", "network_alias", "ip", "ip6", "link_local_ip", "mac_address", "ipc", "runtime", "sysctl", "ulimit"}
+    | {"storage_opt", "memory_swap", "cpu_period", "cpu_quota", "cgroupns"}
+    | {"device_read_bps", "device_read_iops", "device_write_bps", "device_write_iops", "blkio_weight_device"}
+)
+"""Options whose rule a site may lift with `policy.allow.NAME = true`; all others stay closed."""
+_LOG_DRIVERS = ("json-file", "local")
+_GPU_CAPABILITIES = frozenset({"compute", "utility", "video", "graphics", "display", "compat32", "ngx", "gpu", "all"})
+_USUAL_SHARES = 1024
+_USUAL_WEIGHT = 500
+_LONGEST_STOP = 600
+_LEAST_INTERVAL = 5
+_LEAST_PORT = 1024
+_MODES = frozenset({"", "ro", "rw", "private", "rprivate", "nocopy", "cached", "delegated", "consistent"})
+_SCHEDULING = frozenset({"rtprio", "nice"})
+"""Limits with which a job could take the processors from all others."""
+_RESERVED = ("/proc", "/sys", "/dev/pts", "/run/gputui", "/var/run/gputui")
+_GPUS_BY_MOUNT = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
+"""NVIDIA's runtime gives a container the GPUs that are named by mounts there."""
+_LOOKS_LIKE_AN_ID = re.compile(r"(?:sha256:)?[0-9a-f]+", re.ASCII)
+"""The engine takes such a name for an image's id too, whatever image that is."""
+
+
+class AdmissionRules(Struct, frozen=True):
+    """Rules for the jobs of one plain user."""
+
+    uid: int
+    user: str
+    settings: AdmissionSettings
+    allow: AllowSettings
+
+    @property
+    def own_volumes(self) -> str:
+        """What the names of the user's own volumes begin with."""
+        return f"gputui-{self.uid}-"
+
+    def is_root_image(self, image: str | None) -> bool:
+        """Return whether the image runs as the user that it names."""
+        return image is not None and _matches(image, self.settings.root_images)
+
+
+def box(spec: JobSpec, rules: AdmissionRules) -> Box | None:
+    """Return the box around the user's container; None for a host job."""
+    if spec.is_host:
+        return None
+    of = rules.settings
+    return Box(of.pids, of.memory, of.cpus, of.shm_size, rules.is_root_image(spec.image))
+
+
+def refusals(spec: JobSpec, rules: AdmissionRules) -> Iterator[OptionRefusal]:
+    """Yield why the job is refused; its mounts of host paths are checked by `mount_refusal`, once they are resolved."""
+    if spec.is_host and not rules.settings.host_jobs:
+        yield OptionRefusal("--host", "host jobs are for operators here", "run it in a container")
+    if spec.image is not None:
+        yield from _image(spec.image, rules)
+    yield from _gpus(spec.gpus)
+    for field in ContainerOptions.__struct_fields__:
+        value = getattr(spec.options, field)
+        if value in (None, ()) or value is False:
+            continue
+        name = _ALLOW_NAMES.get(field, field)
+        if rules.allow.options.get(name) is False:
+            yield OptionRefusal(_option(name), "is forbidden here", f"the setting policy.allow.{name}")
+        elif not (name in OPENED and rules.allow.options.get(name) is True and not _joins_another(value)):
+            try:
+                yield from _of_option(field, name, value, spec, rules)
+            except ValueError as error:
+                yield OptionRefusal(_option(name), f"cannot be read: {error}", "see docker run --help")
+
+
+def _joins_another(value: object) -> bool:
+    """Return whether a namespace is that of another container, which no setting opens."""
+    return isinstance(value, str) and "container:" in value
+
+
+def _of_option(field: str, name: str, value: object, spec: JobSpec, rules: AdmissionRules) -> Iterator[OptionRefusal]:
+    if field in FREE:
+        return
+    rule = (_OF_HOST_JOBS if spec.is_host else _RULES).get(field) or _RULES.get(field)
+    why = "is only for operators" if rule is None else rule(value, rules)
+    if why:
+        yield OptionRefusal(_option(name), why, _hint(name))
+
+
+def _hint(name: str) -> str:
+    return f"leave it out, or an operator sets policy.allow.{name} = true" if name in OPENED else "leave it out"
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+_ALLOW_NAMES: Mapping[str, str] = MappingProxyType(
+    {"volumes": "volume", "mounts": "mount", "ulimits": "ulimit", "labels": "label"}
+)
+
+
+# images and GPUs
+
+
+def _image(image: str, rules: AdmissionRules) -> Iterator[OptionRefusal]:
+    patterns = rules.settings.images
+    if patterns and not _matches(image, (*patterns, *rules.settings.root_images)):
+        why = f"the image {image!a} is not one that users may run"
+        hint = f"admission.images lists {', '.join(patterns)}"
+        if _LOOKS_LIKE_AN_ID.fullmatch(image):
+            why, hint = f"{image!a} may be the id of any image", "write the image's name with its tag or digest"
+        yield OptionRefusal("image", why, hint)
+
+
+def full_image(image: str) -> str:
+    """Return the image with its registry and its tag or digest: `docker.io/library/debian:latest` for `debian`."""
+    name, at, digest = image.partition("@")
+    first, slash, rest = name.partition("/")
+    if not slash or not ("." in first or ":" in first or first == "localhost"):
+        first, rest = "docker.io", name
+    first = "docker.io" if first == "index.docker.io" else first
+    if first == "docker.io" and "/" not in rest:
+        rest = f"library/{rest}"
+    if not at and ":" not in rest.rpartition("/")[2]:
+        rest += ":latest"
+    return f"{first}/{rest}{at}{digest}"
+
+
+def _matches(image: str, patterns: Iterable[str]) -> bool:
+    """Return whether a pattern names this image; never one that the engine could take for another image's id."""
+    if _LOOKS_LIKE_AN_ID.fullmatch(image) or not image.isprintable():
+        return False
+    whole = full_image(image)
+    return any(fnmatchcase(whole, _full_pattern(pattern)) for pattern in patterns)
+
+
+def _full_pattern(pattern: str) -> str:
+    """Return the pattern for full names; one without a tag is for all tags and digests."""
+    if pattern == "*":
+        return pattern
+    if "@" in pattern or ":" in pattern.rpartition("/")[2]:
+        return full_image(pattern)
+    return full_image(pattern).removesuffix(":latest") + ("" if pattern.endswith("*") else "[:@]*")
+
+
+def _gpus(gpus: GpuRequest) -> Iterator[OptionRefusal]:
+    if gpus.driver not in {None, "", "nvidia"} or gpus.driver_options:
+        yield OptionRefusal("--gpus", "its driver and options are only for operators", "leave them out")
+    if unknown := [each for each in gpus.capabilities if each not in _GPU_CAPABILITIES]:
+        known = ", ".join(sorted(_GPU_CAPABILITIES))
+        yield OptionRefusal("--gpus", f"{unknown[0]!a} is not a capability of a driver", f"known: {known}")
+
+
+# rules of options: each returns why the value is refused, or an empty text
+
+Rule: TypeAlias = Callable[[object, AdmissionRules], str]
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
+
+
+def _env(value: object, rules: AdmissionRules) -> str:
+    for name, _ in value if isinstance(value, tuple) else ():
+        if not name or "=" in name or "\0" in name:
+            return f"{name!a} is not the name of a variable"
+        if name.startswith(("LD_", "NVIDIA_")):
+            return f"{name!a} also acts on programs of root that prepare the container; set it in the command"
+    return ""
+
+
+def _env_of_host(value: object, rules: AdmissionRules) -> str:
+    names = [name for name, _ in value] if isinstance(value, tuple) else []
+    wrong = [name for name in names if not name or "=" in name or "\0" in name]
+    return f"{wrong[0]!a} is not the name of a variable" if wrong else ""
+
+
+def _volumes(value: object, rules: AdmissionRules) -> str:
+    for text in _texts(value):
+        source, target, modes = volume_parts(text)
+        if why := _target(target) or (_volume(source, rules) if source and not source.startswith("/") else ""):
+            return why
+        if unknown := [mode for mode in modes if mode not in _MODES]:
+            return f"{text!a}: the mode {unknown[0]!a} is only for operators"
+    return ""
+
+
+def volume_parts(text: str) -> tuple[str, str, list[str]]:
+    """Return source, target and modes of `[source:]target[:modes]`; raises ValueError."""
+    parts = text.split(":")
+    if len(parts) > 3 or not parts[-1]:
+        raise ValueError(f"{text!a} is not SOURCE:TARGET[:MODE]")
+    if len(parts) == 1:
+        return "", parts[0], []
+    return parts[0], parts[1], parts[2].split(",") if len(parts) == 3 else []
+
+
+def _mounts(value: object, rules: AdmissionRules) -> str:
+    for text in _texts(value):
+        spec = docker_args.mount(text)
+        if why := _target(spec.target):
+            return why
+        if spec.kind not in {"bind", "volume", "tmpfs"}:
+            return f"mounts of the type {spec.kind} are only for operators"
+        for key, given in spec.fields:
+            is_private = key == "bind-propagation" and given in {"private", "rprivate"}
+            if not is_private and key not in {"volume-nocopy", "tmpfs-size", "tmpfs-mode"}:
+                return f"{key} is only for operators"
+        if spec.kind == "volume" and spec.source and (why := _volume(spec.source, rules)):
+            return why
+        if spec.kind == "tmpfs" and spec.source:
+            return "a tmpfs has no source"
+    return ""
+
+
+def _tmpfs(value: object, rules: AdmissionRules) -> str:
+    return next(filter(None, (_target(text.partition(":")[0]) for text in _texts(value))), "")
+
+
+def _volume(name: str, rules: AdmissionRules) -> str:
+    own, shared = rules.own_volumes, rules.allow.named_volumes or ()
+    if re.fullmatch(re.escape(own) + r"[\w.-]{1,200}", name, re.ASCII) or name in shared:
+        return ""
+    listed = f", or one of {', '.join(shared)}" if shared else ""
+    return f"the volume {name!a} is not yours: a name that begins with {own}{listed}"
+
+
+def _target(path: str) -> str:
+    if not path.startswith("/") or "\0" in path:
+        return f"{path!a} is not an absolute path in the container"
+    whole = posixpath.normpath("/" + path.lstrip("/"))
+    if whole == "/":
+        return "the root directory of the container is its image's"
+    if any(holds(each, whole) for each in _GPUS_BY_MOUNT):
+        return f"{path!a} would choose GPUs, which the scheduler does"
+    return f"{path!a} is the engine's own" if any(holds(each, whole) for each in _RESERVED) else ""
+
+
+def _within(most: Callable[[AdmissionSettings], float | None], show: Callable[[float], str] = str) -> Rule:
+    def check(value: object, rules: AdmissionRules) -> str:
+        limit = most(rules.settings)
+        if not isinstance(value, int | float) or not value > 0:  # 0 is no limit to the engine
+            return "is no number above 0"
+        return f"{show(value)} is more than {show(limit)}" if limit is not None and value > limit else ""
+
+    return check
+
+
+def _pids(value: object, rules: AdmissionRules) -> str:
+    most = rules.settings.pids
+    return "" if isinstance(value, int) and 0 < value <= most else f"{value} is not a number from 1 to {most}"
+
+
+def _number_up_to(most: int) -> Rule:
+    return lambda value, rules: "" if isinstance(value, int) and 0 <= value <= most else f"may be {most} at most"
+
+
+def _network(value: object, rules: AdmissionRules) -> str:
+    spec = docker_args.network(str(value))
+    if spec.name.startswith("container:") or spec.name not in {"default", "bridge", "none", *rules.settings.networks}:
+        listed = ", ".join(("bridge", "none", *rules.settings.networks))
+        return f"the network {spec.name!a} is only for operators; users have {listed}"
+    has_more = spec.aliases or spec.ip or spec.ip6 or spec.mac_address or spec.link_local_ips or spec.driver_options
+    return "names and addresses in a network are only for operators" if has_more else ""
+
+
+def _ulimits(value: object, rules: AdmissionRules) -> str:
+    names = [text.partition("=")[0].strip().lower() for text in _texts(value)]
+    wrong = [name for name in names if name in _SCHEDULING]
+    return f"{wrong[0]} is only for operators" if wrong else ""
+
+
+def _ports(value: object, rules: AdmissionRules) -> str:
+    for text in _texts(value):
+        for port in docker_args.published_ports(text):
+            first = port.host_port.partition("-")[0]
+            if first and int(first) < _LEAST_PORT:
+                return f"port {first} of the host is below {_LEAST_PORT}"
+    return ""
+
+
+def _one_of(*words: str) -> Rule:
+    return lambda value, rules: "" if value in words else f"{str(value)!a} is only for operators"
+
+
+def _security(value: object, rules: AdmissionRules) -> str:
+    plain = {"no-new-privileges", "no-new-privileges:true", "no-new-privileges=true"}
+    wrong = [text for text in _texts(value) if text not in plain]
+    return f"{wrong[0][:60]!a} is only for operators" if wrong else ""
+
+
+def _seconds(value: object, rules: AdmissionRules) -> str:
+    seconds = getattr(value, "total_seconds", float)()
+    return "" if seconds >= _LEAST_INTERVAL else f"is at least {_LEAST_INTERVAL} seconds"
+
+
+def _oom(value: object, rules: AdmissionRules) -> str:
+    return "" if isinstance(value, int) and value >= 0 else "may not be below 0"
+
+
+def _size(value: float) -> str:
+    return format_size(int(value))
+
+
+_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "env": _env,
+        "volumes": _volumes,
+        "mounts": _mounts,
+        "tmpfs": _tmpfs,
+        "cpus": _within(lambda of: of.cpus),
+        "memory": _within(lambda of: of.memory, _size),
+        "shm_size": _within(lambda of: of.shm_size, _size),
+        "pids_limit": _pids,
+        "cpu_shares": _number_up_to(_USUAL_SHARES),
+        "blkio_weight": _number_up_to(_USUAL_WEIGHT),
+        "stop_timeout": _number_up_to(_LONGEST_STOP),
+        "ipc": _one_of("none", "private", "shareable"),
+        "cgroupns": _one_of("private"),
+        "network": _network,
+        "ulimits": _ulimits,
+        "publish": _ports,
+        "oom_score_adj": _oom,
+        "security_opt": _security,
+        "volume_driver": _one_of("local"),
+        "log_driver": _one_of(*_LOG_DRIVERS),
+        "health_interval": _seconds,
+        "health_start_interval": _seconds,
+    }
+)
+"""Options with a rule; those that are neither here nor in FREE are closed."""
+_OF_HOST_JOBS: Mapping[str, Rule] = MappingProxyType({"env": _env_of_host})
+
+
+# mounts
+
+
+def mount_refusal(
+    source: MountSource, resolved: str, rules: AdmissionRules, roots: Iterable[str], guarded: Iterable[str], own: str
+) -> OptionRefusal | None:
+    """Return why a directory or file of the host may not be mounted.
+
+    `resolved` is its path without links, `roots` what `mount_roots` returned, each without links where an operator wrote
+    it; `guarded` are sockets of engines and of ours, `own` is the state directory.
+    """
+    shown = source.path if source.path == resolved else f"{source.path}, which is {resolved},"
+    if any(holds(resolved, each) or holds(each, resolved) for each in guarded):
+        return OptionRefusal(source.option, f"{shown} holds a socket of the engine or of the queue", "mount another")
+    if holds(resolved, own) or holds(own, resolved):
+        return OptionRefusal(source.option, f"{shown} holds the queue's own files", "mount another directory")
+    if any(holds(root, resolved) for root in roots):
+        return None
+    listed = ", ".join(rules.settings.mounts) or "no directory yet"
+    what = f"{shown} is outside the directories that may be mounted"
+    return OptionRefusal(source.option, what, f"admission.mounts lists {listed}")
+
+
+def mount_roots(rules: AdmissionRules) -> Iterator[tuple[str, str]]:
+    """Yield directories of `admission.mounts`: the part that the operator wrote, and the part from the user's name on.
+
+    Links in the first part are the operator's own. In the second part none is followed: a user could make one.
+    """
+    is_plain = bool(re.fullmatch(r"[^./\0][^/\0]*", rules.user))
+    for root in rules.settings.mounts:
+        fixed, brace, rest = root.partition("{")
+        if not brace:
+            yield root, ""
+        elif is_plain:
+            above, _, begun = fixed.rpartition("/")
+            whole = (begun + brace + rest).replace("{user}", rules.user).replace("{uid}", str(rules.uid))
+            yield above or "/", posixpath.normpath(whole)
+
+
+def holds(directory: str, path: str) -> bool:
+    """Return whether the path is that directory, or is in it."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
