@@ -207,7 +207,7 @@ class MemoryJobStore:
         """Return the spec unchanged: no other user writes here."""
         return spec
 
-    def run_as(self, spec: JobSpec) -> RunAs:
+    def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
         """Return this process's user."""
         return RunAs(os.geteuid())
 

@@ -614,7 +614,9 @@ def _user_roots(value: object, where: str) -> list[str]:
     for path in listed:
         known = path.replace("{user}", "").replace("{uid}", "")
         if "{" in known or "}" in known or ".." in path.split("/"):
-            raise InputError(f"{shown(path)} is not a directory", where=where, hint='write "/data" or "/scratch/{user}"')
+            raise InputError(
+                f"{shown(path)} is not a directory", where=where, hint='write "/data" or "/scratch/{user}"'
+            )
     return listed
 
 

@@ -205,8 +205,12 @@ class JobStore(Queue, Protocol):
         """
         ...
 
-    def run_as(self, spec: JobSpec) -> RunAs:
-        """Return the account that a job of this spec runs as; raises WarrantError without a valid warrant."""
+    def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
+        """Return the account that a job of this spec runs as; raises WarrantError without a valid warrant.
+
+        `submitted_uid` is who submitted it, as the kernel told. It is believed where only one account writes the queue.
+        A job of root runs as that account, as does one of an unknown submitter.
+        """
         ...
 
     def caps_waiting(self) -> bool:

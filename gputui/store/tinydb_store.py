@@ -440,14 +440,14 @@ class TinyJobStore:
             raise InputError(text, where="--host", hint="submit it as the user it is to run as")
         return replace(spec, warrant=self._warrants.issue(spec, self._store_id, uid))
 
-    def run_as(self, spec: JobSpec) -> RunAs:
-        """Return the user to run as: owner of the warrant, or of a private state directory; raises WarrantError."""
+    def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
+        """Return the user to run as: owner of the warrant, or submitter in a private directory; raises WarrantError."""
         if not self._warrants.are_needed():
-            if (
-                spec.warrant
-            ):  # of a time when a group could write this; `install --convert` has taken it from proven jobs
+            if spec.warrant:  # of a time when a group could write this; proven jobs have lost theirs since
                 raise WarrantError("nothing proves any more who submitted it", hint="submit it again")
-            return RunAs(self._warrants.owner())
+            owner = self._warrants.owner()
+            uid = submitted_uid or owner
+            return RunAs(uid, is_strict=uid != owner)
         uid = self._warrants.issuer(spec, self._store_id)
         if uid == 0 and spec.is_host:
             raise WarrantError("host jobs of root do not run in a state directory that a group shares")

@@ -82,7 +82,7 @@ HARMLESS: list[dict[str, Any]] = [
 def test_a_private_queue_allows_everything(tmp_path: Path, options: dict[str, Any]) -> None:
     tmp_path.chmod(0o700)
     permissions = UserPermissions(tmp_path, settings())
-    permissions.check(asking(**options), MEMBER)
+    permissions.check(asking(**options), os.geteuid())
     assert at_start(permissions, asking(**options), None) == asking(**options)
 
 
@@ -208,7 +208,7 @@ def test_an_unreadable_option_is_refused(tmp_path: Path) -> None:
 def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(spec: JobSpec) -> RunAs:
+    def refuse(spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
         raise WarrantError("nothing proves who submitted it")
 
     of_image = replace(settings("lab"), runtime=RuntimeSettings(run_as_submitter=False))
@@ -231,7 +231,7 @@ class Proving:
         self._store = store
         self._uid = uid
 
-    def run_as(self, asked: JobSpec) -> RunAs:
+    def run_as(self, asked: JobSpec, submitted_uid: int | None = None) -> RunAs:
         if self._uid is None:
             raise WarrantError("nothing proves it")
         return RunAs(self._uid, is_strict=True)

@@ -369,8 +369,8 @@ def mount_refusal(
 ) -> OptionRefusal | None:
     """Return why a directory or file of the host may not be mounted.
 
-    `resolved` is its path without links, `roots` what `mount_roots` returned, each without links where an operator wrote
-    it; `guarded` are sockets of engines and of ours, `own` is the state directory.
+    `resolved` is its path without links, `roots` what `mount_roots` returned, without links where an operator wrote it;
+    `guarded` are sockets of engines and of ours, `own` is the state directory.
     """
     shown = source.path if source.path == resolved else f"{source.path}, which is {resolved},"
     if any(holds(resolved, each) or holds(each, resolved) for each in guarded):

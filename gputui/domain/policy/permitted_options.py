@@ -22,7 +22,10 @@ ALLOWABLE = (
     DOCKER_SOCKET,
 )
 """Names of options that the site may forbid, or allow to all users."""
-SOCKETS = ("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock")
+SOCKETS = (
+    *("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock"),
+    "/run/gputui/api.sock",  # whoever is root in a container would be root to the queue
+)
 _FOR_OPERATORS = frozenset(
     {"privileged", "device", "device_cgroup_rule", "cap_add", "volumes_from", "userns", "cgroup_parent"}
 )

@@ -23,6 +23,7 @@ from gputui.domain import docker_args
 from gputui.domain.container import HeldMount
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.policy.permitted_options import MountSource
+from gputui.engine.actions.file_rights import FileAccount, as_account, may_write
 
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
@@ -43,6 +44,8 @@ class OpenSource(Struct, frozen=True):
     is_directory: bool
     is_fixed: bool
     """True if only root can put something else in its place."""
+    is_writable: bool = True
+    """False if the account for which it was opened may only read it."""
 
 
 class AllowedMounts(Struct, frozen=True):
@@ -52,9 +55,13 @@ class AllowedMounts(Struct, frozen=True):
     held: tuple[HeldMount, ...] = ()
 
 
-def open_mounts(spec: JobSpec, root: str, approve: Approve, until: ExitStack) -> AllowedMounts:
+def open_mounts(
+    spec: JobSpec, root: str, approve: Approve, until: ExitStack, account: FileAccount | None = None
+) -> AllowedMounts:
     """Open and approve the sources of mounts, as seen from that root directory, until the stack is closed.
 
+    With an account they are opened with its rights, and what it may not write is mounted read-only: the engine itself
+    makes directories for mounts below mounts and for `--workdir`, as root.
     Raises ValueError with a sentence for a source that cannot be mounted safely, OSError for one that cannot be opened,
     and the errors of `approve`.
     """
@@ -64,7 +71,7 @@ def open_mounts(spec: JobSpec, root: str, approve: Approve, until: ExitStack) ->
 
     def opened(source: MountSource) -> OpenSource:
         try:
-            found = open_source(root, source.path, until)
+            found = open_source(root, source.path, until, account)
         except OSError as error:
             raise OSError(error.errno, error.strerror, source.path) from error
         approve(source, found.path)
@@ -77,10 +84,12 @@ def open_mounts(spec: JobSpec, root: str, approve: Approve, until: ExitStack) ->
             continue
         found = opened(MountSource("--volume", path))
         target, _, mode = text[len(path) + 1 :].partition(":")
-        if not found.is_fixed:
+        if not found.is_fixed or (account is not None and found.is_directory):
             held.append(_held(found, target, mode.split(",")))
         elif ":" in found.path:
             raise ValueError(f"{path} is {found.path}, which has a colon in it")
+        elif not found.is_writable:
+            volumes.append(f"{found.path}:{target}:ro")
         else:
             volumes.append(found.path + text[len(path) :])
     for text in spec.options.mounts:
@@ -89,8 +98,9 @@ def open_mounts(spec: JobSpec, root: str, approve: Approve, until: ExitStack) ->
             mounts.append(text)
             continue
         found = opened(MountSource("--mount", wanted.source))
-        if found.is_fixed:
-            mounts.append(docker_args.with_source(text, found.path))
+        if found.is_fixed and not (account is not None and found.is_directory):
+            read_only = "" if found.is_writable or wanted.readonly else ",readonly"
+            mounts.append(docker_args.with_source(text, found.path) + read_only)
         else:
             modes = [value if key == "bind-propagation" else key for key, value in wanted.fields]
             held.append(_held(found, wanted.target, [*modes, "ro" if wanted.readonly else "rw"]))
@@ -105,42 +115,65 @@ def _held(source: OpenSource, target: str, modes: list[str]) -> HeldMount:
     if unknown := [mode for mode in modes if mode not in _HELD_MODES]:
         text = f"{source.path} can be replaced by others than root while the job starts"
         raise ValueError(f"{text}, so it is mounted with `ro` or `rw` alone, not with {unknown[0]!a}")
-    return HeldMount(f"/proc/{os.getpid()}/fd/{source.fd}", source.path, target, "ro" in modes)
+    return HeldMount(
+        f"/proc/{os.getpid()}/fd/{source.fd}", source.path, target, "ro" in modes or not source.is_writable
+    )
 
 
-def open_source(root: str, path: str, until: ExitStack) -> OpenSource:
+def open_source(root: str, path: str, until: ExitStack, account: FileAccount | None = None) -> OpenSource:
     """Open a file or directory below that root directory, following links as a process with that root would.
 
     Every step starts from the directory that the last one opened, so the result is what was there, whatever is renamed
-    meanwhile. Links of /proc that lead elsewhere than their text are not followed. Raises OSError.
+    meanwhile. Links of /proc that lead elsewhere than their text are not followed. With an account each step has its
+    rights alone, and what is neither file nor directory is refused. Raises OSError.
     """
     with ExitStack() as steps:
-        places = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
-        steps.callback(os.close, places[0])
-        names: list[str] = []
-        rest, links = path.split("/")[::-1], 0
-        while rest:
-            name = rest.pop()
-            if name == "..":
-                del places[max(1, len(places) - 1) :], names[-1:]
-            elif name not in {"", "."}:
-                place = os.open(name, _PLACE, dir_fd=places[-1])
-                steps.callback(os.close, place)
-                if stat.S_ISLNK(os.fstat(place).st_mode):
-                    links += 1
-                    if links > _MOST_LINKS:
-                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                    target = os.readlink("", dir_fd=place)
-                    if target.startswith("/"):
-                        del places[1:], names[:]
-                    rest += target.split("/")[::-1]
-                else:
-                    places.append(place)
-                    names.append(name)
+        top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        steps.callback(os.close, top)
+        if account is None:
+            walked, may_write_it = _walk(top, path, steps), True
+        else:
+            walked, may_write_it = as_account(account, lambda: _walk_and_try(top, path, steps))
+        names, places = walked
+        mode = os.fstat(places[-1]).st_mode
+        if account is not None and not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            raise OSError(errno.EACCES, "neither a file nor a directory")
         fd = os.dup(places[-1])
         until.callback(os.close, fd)
-        mode = os.fstat(fd).st_mode
-        return OpenSource(fd, "/" + "/".join(names), stat.S_ISDIR(mode), _is_fixed(root, places))
+        return OpenSource(fd, "/" + "/".join(names), stat.S_ISDIR(mode), _is_fixed(root, places), may_write_it)
+
+
+_Walked: TypeAlias = tuple[list[str], list[int]]
+"""Names of the directories on the way without links, and all of them open, from the root on."""
+
+
+def _walk_and_try(top: int, path: str, until: ExitStack) -> tuple[_Walked, bool]:
+    walked = _walk(top, path, until)
+    return walked, may_write(walked[1][-1])
+
+
+def _walk(top: int, path: str, until: ExitStack) -> _Walked:
+    places, names = [top], list[str]()
+    rest, links = path.split("/")[::-1], 0
+    while rest:
+        name = rest.pop()
+        if name == "..":
+            del places[max(1, len(places) - 1) :], names[-1:]
+        elif name not in {"", "."}:
+            place = os.open(name, _PLACE, dir_fd=places[-1])
+            until.callback(os.close, place)
+            if stat.S_ISLNK(os.fstat(place).st_mode):
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                target = os.readlink("", dir_fd=place)
+                if target.startswith("/"):
+                    del places[1:], names[:]
+                rest += target.split("/")[::-1]
+            else:
+                places.append(place)
+                names.append(name)
+    return names, places
 
 
 def _is_fixed(root: str, places: list[int]) -> bool:

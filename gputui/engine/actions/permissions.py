@@ -32,6 +32,7 @@ from gputui.domain.policy.permitted_options import (
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.units import format_duration
 from gputui.engine.actions.mount_sources import AllowedMounts, open_mounts
+from gputui.engine.actions.plain_user import PlainUser
 
 
 class UserPermissions(Struct, frozen=True):
@@ -41,7 +42,13 @@ class UserPermissions(Struct, frozen=True):
     settings: Settings
 
     def check(self, spec: JobSpec, uid: int) -> None:
-        """Raise InputError, or InputErrors with all of them, for options that this user may not use."""
+        """Raise InputError, or InputErrors with all of them, for options that this user may not use.
+
+        Raises AccessError for what admission refuses to a plain user.
+        """
+        if self.is_plain(uid):
+            self._plain_user(uid).check(spec)
+            return
         rules = self._rules(uid)
         found = (*option_refusals(spec.options, rules), *self._mount_refusals(spec, rules))
         errors = tuple(InputError(each.what, where=each.option, hint=each.hint) for each in found)
@@ -68,6 +75,8 @@ class UserPermissions(Struct, frozen=True):
 
     def permitted(self, root: Callable[[], str], launch: Launch, until: ExitStack) -> Launch:
         """Return the launch as the site allows it to its submitter; see `at_start`."""
+        if launch.submitter is not None and self.is_plain(launch.submitter):
+            return self._plain_user(launch.submitter).admitted(root, launch, until)
         allowed = self.at_start(launch.spec, launch.submitter, until, root)
         account = launch.run_as
         if account is not None and not launch.spec.is_host and self.may_operate(account.uid):
@@ -119,10 +128,14 @@ class UserPermissions(Struct, frozen=True):
                     yield found
 
     def _mount_refusal(self, source: MountSource, resolved: str, rules: OptionRules) -> OptionRefusal | None:
+        own = os.path.realpath(self.directory)
+        return mount_refusal(source, resolved, rules, self.guarded_sockets(), own)
+
+    def guarded_sockets(self) -> list[str]:
+        """Return the sockets of engines, without links."""
         address = self.settings.runtime.docker_host or os.environ.get("DOCKER_HOST", "")
         sockets = (*SOCKETS, *([address.removeprefix("unix://")] if address.startswith("unix://") else ()))
-        guarded = [os.path.realpath(path) for path in sockets]
-        return mount_refusal(source, resolved, rules, guarded, os.path.realpath(self.directory))
+        return [os.path.realpath(path) for path in sockets]
 
     @property
     def is_shared(self) -> bool:
@@ -133,6 +146,15 @@ class UserPermissions(Struct, frozen=True):
             return bool(self.directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
         except OSError:
             return False
+
+    def is_plain(self, uid: int) -> bool:
+        """Return whether this is a user of a queue that one account owns: its jobs are its account in a box."""
+        return not self.is_shared and not self.is_operator(uid)
+
+    def _plain_user(self, uid: int) -> PlainUser:
+        ours = filter(None, [self.settings.access.socket])
+        guarded = (*self.guarded_sockets(), *map(os.path.realpath, ours))
+        return PlainUser(uid, self.directory, self.settings, guarded)
 
     def may_operate(self, uid: int) -> bool:
         """Return whether this user is an operator; in a private queue every user is."""

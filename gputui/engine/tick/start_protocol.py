@@ -189,7 +189,9 @@ def claimed(job: Job, start: Placement, now: datetime, dependencies_ended_at: da
 def launch_of(store_id: str, job: Job, attempt: Attempt, gpu_names: tuple[str, ...] = ()) -> Launch:
     """Return the attempt as the runtime is to create it."""
     index = job.array.index if job.array else None
-    return Launch(store_id, job.id, attempt.number, job.spec, attempt.gpus, index, gpu_names)
+    return Launch(
+        store_id, job.id, attempt.number, job.spec, attempt.gpus, index, gpu_names, submitter=job.submitted_uid
+    )
 
 
 def start_attempt(
@@ -256,10 +258,10 @@ def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> L
     """Return the launch with its account; raises BAD_SPEC if it needs one and its submitter is not proven."""
     is_image_user = not launch.spec.is_host and settings.run_as_submitter is False
     try:
-        account = store.run_as(launch.spec)
+        account = store.run_as(launch.spec, launch.submitter)
     except WarrantError as error:
         if is_image_user:
-            return launch
+            return replace(launch, submitter=None)
         raise RuntimeFault(Cause(CauseCode.BAD_SPEC, str(error))) from error
     launch = replace(launch, submitter=account.uid)
     is_submitters = launch.spec.is_host or account.is_strict or settings.run_as_submitter

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain import docker_args
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container import DEFAULT_ENVIRONMENT, HeldMount, Launch
+from gputui.domain.container import DEFAULT_ENVIRONMENT, Box, HeldMount, Launch
 from gputui.domain.docker_args import MountSpec
 from gputui.domain.errors import InputError, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions
@@ -335,14 +336,18 @@ def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings
     for name, api, docker in _NEEDED_API:
         if getattr(options, name) and facts.api and facts.api < api:
             raise bad_spec(f"--{name.replace('_', '-')}", f"{facts.name} does not know it: it needs Docker {docker}")
+    if launch.box is not None:
+        options = _boxed(options, launch.box)
     cpus, cpu_notes = _cpus(options, facts)
-    account = None if launch.run_as is None else container_user(options.user, launch.run_as, options.group_add)
+    account = _account(launch, options, facts)
     env, env_notes = _env(launch, facts, account.account if account else None)
-    host = _given(_host(launch, facts, settings) | {"NanoCpus": cpus})
+    host = _given(_host(launch, options, facts, settings) | {"NanoCpus": cpus})
     if _UNMASKED in options.security_opt:
         host |= {"MaskedPaths": [], "ReadonlyPaths": []}
     if account is not None:
         host |= _given({"GroupAdd": list(account.groups)}) | _powerless(account, host)
+    if launch.box is not None:
+        host |= _shut(account)
     body: dict[str, Any] = {
         "Image": launch.spec.image,
         "Env": env,
@@ -373,8 +378,37 @@ _NEEDED_API: tuple[tuple[str, tuple[int, int], str], ...] = (
 """Options that older engines ignore without a word, the API version that has them, and its engine."""
 
 
-def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:
-    options = launch.spec.options
+def _boxed(options: ContainerOptions, box: Box) -> ContainerOptions:
+    """Return the options with the limits of the box, where the job asks for none."""
+    return replace(
+        options,
+        pids_limit=options.pids_limit or box.pids,
+        memory=options.memory or box.memory,
+        cpus=options.cpus or box.cpus,
+        shm_size=options.shm_size or box.shm_size,
+        ipc=options.ipc or "private",
+        cgroupns=options.cgroupns or "private",
+    )
+
+
+def _account(launch: Launch, options: ContainerOptions, facts: EngineFacts) -> ContainerUser | None:
+    """Return the account of the container; None: the user whom the image or the job names."""
+    if launch.box is not None and (launch.box.is_image_user or facts.remaps_users):
+        return None
+    return None if launch.run_as is None else container_user(options.user, launch.run_as, options.group_add)
+
+
+_ROOT_IN_A_BOX = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID")
+"""Capabilities of the users of an image in a box, over files and processes of its own."""
+
+
+def _shut(account: ContainerUser | None) -> dict[str, Any]:
+    """Return what a plain user's container never has, whatever the engine's own defaults are."""
+    able = list(_ROOT_IN_A_BOX) if account is None else []
+    return {"CapDrop": ["ALL"], "CapAdd": able, "SecurityOpt": ["no-new-privileges"], "Privileged": False}
+
+
+def _host(launch: Launch, options: ContainerOptions, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:
     # the site's rotation, unless the job sets its own
     rotation = {"max-size": str(settings.log_max_size), "max-file": str(settings.log_max_files)}
     own = {name: value for name, _, value in (text.partition("=") for text in options.log_opt)}
@@ -471,7 +505,8 @@ def _env(launch: Launch, facts: EngineFacts, account: Account | None) -> tuple[l
 
 
 def _labels(launch: Launch) -> dict[str, str]:
-    own = {key: value for key, value in launch.spec.options.labels if not key.startswith(_OURS)}
+    is_boxed = launch.box is not None  # programs that watch the engine obey labels, some with root's rights
+    own = {} if is_boxed else {key: value for key, value in launch.spec.options.labels if not key.startswith(_OURS)}
     tenant = {USER: launch.spec.tenant} if launch.spec.tenant else {}
     identity = {
         STORE: launch.store_id,

@@ -72,6 +72,8 @@ class EngineFacts(Struct, frozen=True):
     """Directory of its images and containers, on its own machine."""
     gpus: EngineGpus = EngineGpus()
     """GPU support, without considering whether the engine is local."""
+    remaps_users: bool = False
+    """True if root in a container is no user of the machine. False for a rootless engine: there it is the engine's."""
 
     @property
     def name(self) -> str:
@@ -95,6 +97,7 @@ def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
         warnings=tuple(_warnings(version, info, podman)),
         data_root=str(info.get("DockerRootDir") or ""),
         gpus=_gpus(version, info, podman, too_old),
+        remaps_users="name=userns" in (info.get("SecurityOptions") or ()),
     )
 
 

@@ -1,0 +1,141 @@
+"""Jobs of a plain user as the site admits them: checked when submitted, and again when they start.
+
+The second check decides: settings, accounts and links may have changed, and values of a sweep are known only then.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import Launch, RunAs
+from gputui.domain.errors import AccessError, RuntimeFault
+from gputui.domain.job_spec import JobSpec
+from gputui.domain.policy import admission
+from gputui.domain.policy.admission import AdmissionRules
+from gputui.domain.policy.permitted_options import MountSource, OptionRefusal, mount_sources
+from gputui.domain.settings import Settings
+from gputui.engine.actions.file_rights import FileAccount, file_account
+from gputui.engine.actions.mount_sources import AllowedMounts, open_mounts, open_source
+
+
+class Refused(Exception):  # noqa: N818 - a refusal of the rules, not a failure
+    """A refusal on its way to the error that fits the moment."""
+
+    def __init__(self, refusal: OptionRefusal) -> None:
+        super().__init__(refusal.sentence)
+        self.refusal = refusal
+
+
+class PlainUser(Struct, frozen=True):
+    """A plain user of one state directory."""
+
+    uid: int
+    directory: Path
+    settings: Settings
+    guarded: tuple[str, ...]
+    """Sockets of engines and of ours, without links."""
+
+    def check(self, spec: JobSpec) -> None:
+        """Raise AccessError for a job that this user may not submit; what is missing may be made before the start."""
+        account = file_account(self.uid)
+        rules = self._rules(account)
+        found = [*admission.refusals(spec, rules), *self._as_host_job(spec, account)]
+        try:
+            if not found and any(mount_sources(spec.options)):
+                with ExitStack() as opened:
+                    self._open(spec, _root(), rules, account, opened)
+        except FileNotFoundError:
+            pass
+        except Refused as refused:
+            found.append(refused.refusal)
+        except (OSError, ValueError, NotImplementedError) as error:
+            found.append(_unopened(error))
+        if found:
+            raise _denied(found)
+
+    def admitted(self, root: Callable[[], str], launch: Launch, until: ExitStack) -> Launch:
+        """Return the launch in its box, with mounts held open until the stack is closed; raises RuntimeFault.
+
+        `root` returns the root directory as the runtime sees it.
+        """
+        account, spec = file_account(self.uid), launch.spec
+        rules = self._rules(account)
+        for each in admission.refusals(spec, rules):
+            raise _not_allowed(each.sentence)
+        box = admission.box(spec, rules)
+        allowed = AllowedMounts(spec)
+        if any(mount_sources(spec.options)):
+            try:
+                allowed = self._open(spec, root(), rules, account, until)
+            except Refused as refused:
+                raise _not_allowed(str(refused)) from refused
+            except (OSError, ValueError, NotImplementedError) as error:
+                raise _not_allowed(_unopened(error).sentence) from error
+        return replace(launch, spec=allowed.spec, held=allowed.held, box=box, run_as=RunAs(self.uid, is_strict=True))
+
+    def _open(
+        self, spec: JobSpec, root: str, rules: AdmissionRules, account: FileAccount, until: ExitStack
+    ) -> AllowedMounts:
+        roots, own = list(_roots(rules, root)), os.path.realpath(self.directory)
+        if rules.is_root_image(spec.image):
+            raise Refused(_FROM_ROOT)
+
+        def approve(source: MountSource, path: str) -> None:
+            if found := admission.mount_refusal(source, path, rules, roots, self.guarded, own):
+                raise Refused(found)
+
+        return open_mounts(spec, root, approve, until, account)
+
+    def _rules(self, account: FileAccount) -> AdmissionRules:
+        return AdmissionRules(self.uid, account.name, self.settings.admission, self.settings.policy.allow)
+
+    def _as_host_job(self, spec: JobSpec, account: FileAccount) -> Iterator[OptionRefusal]:
+        if spec.is_host and os.geteuid() not in {0, self.uid}:
+            what = f"only a scheduler of root can run host jobs as {account.name}"
+            yield OptionRefusal("--host", what, "run it in a container, or let root schedule")
+
+
+_FROM_ROOT = OptionRefusal(
+    "--volume", "an image that may run as root gets no directories of the host", "use a volume of your own"
+)
+
+
+def _roots(rules: AdmissionRules, root: str) -> Iterator[str]:
+    """Yield the directories of `admission.mounts`, with the operator's links below that root directory resolved."""
+    for fixed, rest in admission.mount_roots(rules):
+        with suppress(OSError), ExitStack() as opened:  # what does not exist holds nothing
+            seen = open_source(root, fixed, opened).path
+            yield posixpath.join(seen, rest) if rest else seen
+
+
+def _root() -> str:
+    """Return the machine's root directory: a service sees other files at its own, such as an empty /home."""
+    of_machine = "/proc/1/root"
+    return of_machine if os.access(f"{of_machine}/", os.X_OK) else "/"
+
+
+def _unopened(error: Exception) -> OptionRefusal:
+    if isinstance(error, OSError) and error.filename:
+        what = f"{error.filename} cannot be mounted: {(error.strerror or str(error)).lower()}"
+        return OptionRefusal("--volume", what, "mount what you may open yourself, and make it before the job starts")
+    return OptionRefusal("--volume", str(error), "mount another directory")
+
+
+def _denied(found: list[OptionRefusal]) -> AccessError:
+    first = found[0]
+    rule = f"admission-{first.option.lstrip('-')}"
+    if len(found) == 1:
+        return AccessError(first.what, rule=rule, where=first.option, hint=first.hint)
+    return AccessError("; ".join(f"{each.option} {each.what}" for each in found), rule=rule, hint=first.hint)
+
+
+def _not_allowed(text: str) -> RuntimeFault:
+    return RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text))
