@@ -75,6 +75,25 @@ class FollowLog(Struct, frozen=True):
 StreamRequest: TypeAlias = Entry | FollowLog
 
 
+class AwaitedChannel(Protocol):
+    """Streams of a job from its next start on, which waits for this client."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `channel` has news."""
+        ...
+
+    def channel(self) -> Channel | None:
+        """Return the streams; None while the job has not started. Does not wait.
+
+        Raises GputuiError if there will be none, as of a job that has ended, or if the owner of the queue has.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up waiting. The streams, once returned, are closed by themselves."""
+        ...
+
+
 class Snapshots(Protocol):
     """Snapshots of the queue."""
 

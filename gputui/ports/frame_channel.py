@@ -44,13 +44,20 @@ class FrameChannel:
             return early
         try:
             piece = self._connection.recv(_PIECE)
-            return [part for part in map(self._part, self._frames.feed(piece)) if part] if piece else None
+            return self._parts(piece) if piece else None
         except (ConnectionError, frames.MalformedFrameError):
             return None
 
     def keep(self, parts: list[tuple[bool, bytes]]) -> None:
         """Keep output that arrived with the greeting, as on a busy machine, for the next `receive`."""
-        self._early = parts
+        self._early += parts
+
+    def feed(self, piece: bytes) -> None:
+        """Take bytes that were received elsewhere; raises as `receive`, and MalformedFrameError."""
+        self._early += self._parts(piece)
+
+    def _parts(self, piece: bytes) -> list[tuple[bool, bytes]]:
+        return [part for part in map(self._part, self._frames.feed(piece)) if part]
 
     def _part(self, message: tuple[bytes, bytes]) -> tuple[bool, bytes] | None:
         kind, content = message
