@@ -27,7 +27,7 @@ _STORE = re.compile(r"^\[store\][^\n]*\n(?:(?!\[)[^\n]*\n?)*", re.MULTILINE)
 _GROUP = re.compile(r"^([^\S\n]*group[^\S\n]*=)", re.MULTILINE)
 
 
-class Plan(Struct, frozen=True):
+class UsersPlan(Struct, frozen=True):
     """How the queue gets users."""
 
     options: Options
@@ -40,7 +40,7 @@ class Plan(Struct, frozen=True):
     """True if the state directory is one that a group shared, and is taken over."""
 
 
-def plan(found: Options, group: str, *, converts: bool) -> Plan:
+def plan(found: Options, group: str, *, converts: bool) -> UsersPlan:
     """Return how the queue gets users: all accounts (`group` is `*`) or the members of a group; raises GputuiError."""
     name = EVERYBODY if group == EVERYBODY else f"@{group.removeprefix('@')}"
     if name != EVERYBODY:
@@ -63,7 +63,7 @@ def plan(found: Options, group: str, *, converts: bool) -> Plan:
     access, store = found.settings.access, found.settings.store
     users = access.users or (name,)
     settings = replace(found.settings, access=replace(access, users=users), store=replace(store, group=None))
-    return Plan(replace(found, settings=settings), path, content, is_shared and found.state.exists())
+    return UsersPlan(replace(found, settings=settings), path, content, is_shared and found.state.exists())
 
 
 def convert(found: Options, backups: Path | None) -> None:

@@ -73,14 +73,14 @@ def convert(directory: Path, settings: StoreSettings, now: datetime) -> Converte
         directory.chmod(_CLOSED)
     found = Converted()
     with closing(TinyJobStore(directory, replace(settings, group=None))) as store:
-        _record_submitters(store, Warrants(directory / WARRANTS, store.store_id), now, found)
+        _record_submitters(store, Proofs(directory / WARRANTS, store.store_id), now, found)
         store.storage.checkpoint()
     with os_errors(directory):
         _close(directory, found)
     return found
 
 
-class Warrants(Struct, frozen=True):
+class Proofs(Struct, frozen=True):
     """The warrants of one queue."""
 
     folder: Path
@@ -123,17 +123,17 @@ def _is_of(uid: int, status: os.stat_result) -> bool:
     return status.st_uid == uid and not status.st_mode & _OTHERS_WRITE
 
 
-def _record_submitters(store: TinyJobStore, warrants: Warrants, now: datetime, found: Converted) -> None:
+def _record_submitters(store: TinyJobStore, proofs: Proofs, now: datetime, found: Converted) -> None:
     with store.transaction() as transaction:
         for job in list(transaction.jobs().values()):
             if job.submitted_uid is not None:
                 continue
-            uid = warrants.submitter(job.spec)
+            uid = proofs.submitter(job.spec)
             transaction.put(_unproven(job, now) if uid is None else _proven(job, uid))
             found.proven += uid is not None and not job.state.is_terminal
             found.held += job.ids if uid is None and _waits(job) else ()
         for entry in list(transaction.recurring().values()):
-            uid = warrants.submitter(entry.submission.spec)
+            uid = proofs.submitter(entry.submission.spec)
             submission = replace(entry.submission, spec=_marked(entry.submission.spec, uid))
             entry = replace(entry, submission=submission)
             if uid is not None:
