@@ -31,7 +31,7 @@ _CONTAINER = re.compile(
 _VIA = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", re.ASCII)
 
 
-class Place(Struct, frozen=True):
+class Whereabouts(Struct, frozen=True):
     """Where a process runs, by its control groups."""
 
     containers: frozenset[str] = frozenset()
@@ -40,10 +40,10 @@ class Place(Struct, frozen=True):
     """Host jobs of this queue, with the numbers of their attempts."""
 
 
-def place_of(cgroups: str, store_id: str) -> Place:
+def whereabouts_of(cgroups: str, store_id: str) -> Whereabouts:
     """Return the place that the text of /proc/PID/cgroup describes."""
     attempts = re.findall(rf"/gputui-{re.escape(store_id)}-(\d{{1,18}})-(\d{{1,9}})(?![^/\s])", cgroups, re.ASCII)
-    return Place(
+    return Whereabouts(
         frozenset(_CONTAINER.findall(cgroups)), frozenset((int(job), int(attempt)) for job, attempt in attempts)
     )
 
@@ -66,7 +66,7 @@ class Callers:
         """
         self._settings, self._owner, self._store_id = settings, owner, store_id
         self._jobs, self._names = jobs, names
-        self._own = place_of(own_cgroup, store_id)
+        self._own = whereabouts_of(own_cgroup, store_id)
 
     def caller_of(self, peer: Peer, headers: Mapping[str, str]) -> Caller:
         """Return who asks; of the headers only names for the audit are believed, and root's word whom it acts for."""
@@ -74,7 +74,7 @@ class Callers:
         caller = Caller(peer.uid, peer.gid, peer.groups, self._names.name(peer.uid), Role.VIEWER, peer.pid, via=via)
         if not peer.cgroup:
             return caller
-        place = place_of(peer.cgroup, self._store_id)
+        place = whereabouts_of(peer.cgroup, self._store_id)
         containers, attempts = place.containers - self._own.containers, place.attempts - self._own.attempts
         if containers or attempts:
             return self._inside(caller, containers, attempts)

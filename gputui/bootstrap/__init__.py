@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.job import BootTime
     from gputui.domain.snapshot import Snapshot
+    from gputui.engine.actions.permissions import UserPermissions
     from gputui.ports import JobStore, SteadyClock
     from gputui.ports import actions as ports
     from gputui.ports.backend import DirectBackend
@@ -67,6 +68,17 @@ def actor(environ: Mapping[str, str] = os.environ) -> Actor:
     if uid == 0 and sudo.isascii() and sudo.isdigit() and len(sudo) < 11:
         uid = int(sudo)
     return Actor(uid=uid, user=user_name(uid))
+
+
+def caller(permissions: UserPermissions | None) -> Caller | None:
+    """Return this process's user as an operator, since it can write the state directory; None if a group may."""
+    if permissions is None or permissions.is_shared:
+        return None
+    from gputui.domain.access import Caller, Role
+
+    who, uid = actor(), os.getuid()
+    via = "sudo" if who.uid != uid else ""
+    return Caller(uid, os.getgid(), tuple(os.getgroups()), who.user, Role.OPERATOR, os.getpid(), via=via)
 
 
 def user_name(uid: int) -> str:
@@ -191,17 +203,18 @@ def actions(
     store: JobStore,
     options: Options | None = None,
     known_gpus: Callable[[], tuple[Gpu, ...]] = tuple,
-    caller: Caller | None = None,
+    asks: Caller | None = None,
 ) -> ports.Performer:
-    """Return the actions of a caller, by default of this process's user, within the settings of `options`."""
+    """Return the actions of who asks, by default of this process's user, within the settings of `options`."""
     from gputui.engine.actions.actions import Actions
     from gputui.engine.actions.permissions import UserPermissions
 
     settings = options.settings if options else Settings()
     permissions = UserPermissions(options.state, settings) if options else None
-    who = actor() if caller is None else caller.actor
+    asks = asks or caller(permissions)
+    who = actor() if asks is None else asks.actor
     return Actions(
-        store, clock(), who, settings.scheduler, settings.policy, permissions, known_gpus=known_gpus, caller=caller
+        store, clock(), who, settings.scheduler, settings.policy, permissions, known_gpus=known_gpus, caller=asks
     )
 
 

@@ -82,7 +82,10 @@ def story(
     if audit:
         yield ""
         yield "changes"
-        yield from (f"  {_local(e.at)}  {e.user}  {e.verb}: {e.before or '-'} -> {e.after}" for e in audit)
+        yield from (
+            f"  {_local(e.at)}  {e.user}{e.via and f' via {e.via}'}  {e.verb}: {e.before or '-'} -> {e.after}"
+            for e in audit
+        )
 
 
 def _named(facts: Iterator[tuple[str, object]]) -> Iterator[str]:

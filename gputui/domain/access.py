@@ -5,18 +5,21 @@ The kernel tells who asks (credentials of a Unix socket, or of this process); no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import IntEnum
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from gputui.domain.audit import Actor
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.settings import AccessSettings, Settings
+from gputui.domain.settings import Settings
 
 EVERYBODY = "*"
 """Name in `access.users` that stands for every account of the machine."""
+Resolve: TypeAlias = Callable[[str], tuple[int | None, bool]]
+"""Returns the id of a name of the settings, `alice` or `@group`, and whether it is a group's; None: unknown."""
 HOW_TO_USE = "an operator lets you use the queue by the setting access.users"
 
 
@@ -50,11 +53,15 @@ class Caller(Struct, frozen=True):
 
     @property
     def actor(self) -> Actor:
-        return Actor(self.uid, self.user)
+        return Actor(self.uid, self.user, self.via)
 
     @property
     def operates(self) -> bool:
         return self.role is Role.OPERATOR
+
+    def is_one_of(self, names: Iterable[str], resolve: Resolve) -> bool:
+        """Return whether one of the names is the user's, or `@group` one of his groups."""
+        return is_one_of(self.uid, (self.gid, *self.groups), names, resolve)
 
     def owns(self, job: Job) -> bool:
         """Return whether the job was submitted by this user, as the kernel told at its submission."""
@@ -65,25 +72,21 @@ class Caller(Struct, frozen=True):
         return self.operates or (self.role >= Role.USER and self.owns(job))
 
 
-def role_of(
-    uid: int, groups: Iterable[int], owner: int, settings: Settings, resolve: Callable[[str], tuple[int | None, bool]]
-) -> Role:
-    """Return the role of a user; `owner` is the uid of the state directory.
-
-    `resolve` returns the id of a name of the settings, `alice` or `@group`, and whether that is a group; None: unknown.
-    """
+def role_of(uid: int, groups: Iterable[int], owner: int, settings: Settings, resolve: Resolve) -> Role:
+    """Return the role of a user; `owner` is the uid of the state directory."""
     if uid in {0, owner}:
         return Role.OPERATOR
     mine = frozenset(groups)
-
-    def is_named(names: Iterable[str]) -> bool:
-        for name in names:
-            number, is_group = resolve(name)
-            if number is not None and (number in mine if is_group else number == uid):
-                return True
-        return False
-
-    if is_named(settings.policy.operators):
+    if is_one_of(uid, mine, settings.policy.operators, resolve):
         return Role.OPERATOR
-    access: AccessSettings = settings.access
-    return Role.USER if EVERYBODY in access.users or is_named(access.users) else Role.VIEWER
+    users = settings.access.users
+    return Role.USER if EVERYBODY in users or is_one_of(uid, mine, users, resolve) else Role.VIEWER
+
+
+def is_one_of(uid: int, groups: Collection[int], names: Iterable[str], resolve: Resolve) -> bool:
+    """Return whether one of the names is this user's, or `@group` one of these groups."""
+    for name in names:
+        number, is_group = resolve(name)
+        if number is not None and (number in groups if is_group else number == uid):
+            return True
+    return False

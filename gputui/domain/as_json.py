@@ -116,12 +116,19 @@ def _array(job: Job, array: ArrayRef) -> Json:
     return {"id": array.id, "index": array.index, "limit": array.limit, "count": job.count, "indices": indices}
 
 
+def _entry(entry: AuditEntry) -> dict[str, Any]:
+    """Return an audit entry without the key of its request, and without the program that asked, if there was none."""
+    hidden = {"key"} if entry.via else {"key", "via"}
+    told = {name: value for name, value in asdict(entry).items() if name not in hidden}
+    return {**told, "at": _time(entry.at)}
+
+
 def job_detail_json(
     job: Job, snapshot: Snapshot, audit: Sequence[AuditEntry], measured: Mapping[int, Measured] = MappingProxyType({})
 ) -> Json:
     """Return a job as JSON, with its submission, its audit entries, and the telemetry of its attempts by number."""
     attempts = [measured_attempt(attempt, measured.get(attempt.number)) for attempt in job.attempts]
-    recorded = [{**asdict(entry), "at": _time(entry.at)} for entry in audit]
+    recorded = list(map(_entry, audit))
     about = {"attempts": attempts, "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": recorded}
     return {**job_json(job, snapshot), **about}
 

@@ -16,6 +16,8 @@ class Actor(Struct, frozen=True):
 
     uid: int
     user: str
+    via: str = ""
+    """Program that asks for the user; empty: a command or console of his own."""
 
 
 class AuditEntry(Struct, frozen=True):

@@ -416,7 +416,8 @@ def submission_entries(jobs: Iterable[Job], actor: Actor) -> Iterator[AuditEntry
         after = f"{job.state}: priority {job.priority}" + (", held" if job.held else "")
         after += f", {plural(count, 'element')}" if job.array else ""
         target = f"array {job.array.id}" if job.array else job.target
-        yield AuditEntry(job.submitted_at, actor.uid, actor.user, "submit", target, "", after)
+        uid, user, via = actor.uid, actor.user, actor.via
+        yield AuditEntry(job.submitted_at, uid, user, "submit", target, "", after, via=via, key=job.key)
 
 
 def line_paths(directory: Path) -> list[Path]:

@@ -22,6 +22,7 @@ from gputui.domain.action import (
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.engine.actions.context import REPORT_EVERY, ActionContext, Progress, UndoableChange
+from gputui.engine.actions.rights import check_action, check_undo
 
 
 class Actions(ActionContext, eq=False, dict=True):
@@ -30,6 +31,7 @@ class Actions(ActionContext, eq=False, dict=True):
     def act(self, action: Action, *, server: str = "", on_progress: Progress | None = None) -> Done:
         """See `Performer.act`; there is one queue, whatever the name of the server."""
         del server
+        check_action(self.caller, action)
         context = replace(self, on_progress=on_progress) if on_progress else self
         if isinstance(action, SubmitJobs):
             from gputui.engine.actions.admission import submit
@@ -49,6 +51,7 @@ class Actions(ActionContext, eq=False, dict=True):
 
     def foresee(self, action: Action) -> Done:
         """Return what `act` would do; of actions about anything else than jobs and reservations nothing is known."""
+        check_action(self.caller, action)
         if isinstance(action, SubmitJobs):
             from gputui.engine.actions import admission
 
@@ -74,8 +77,9 @@ class Actions(ActionContext, eq=False, dict=True):
     ) -> list[tuple[UndoableChange, str]]:
         """Undo the changes, latest first; return each with the reason why it was not undone, empty if it was."""
         done = []
+        latest_first = list(changes)[::-1]
         with self.store.transaction() as transaction:
-            latest_first = list(changes)[::-1]
+            check_undo(self, transaction.controls(), latest_first)
             for number, change in enumerate(latest_first):
                 if on_progress is not None and number % REPORT_EVERY == 0:
                     on_progress(number, len(latest_first))

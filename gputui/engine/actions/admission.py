@@ -109,11 +109,19 @@ def foreseen(context: ActionContext, submissions: Iterable[Submission]) -> Done:
     return Done(jobs=tuple(numbered(jobs, queued.highest + 1)))
 
 
+def with_tenant(context: ActionContext, submission: Submission) -> Submission:
+    """Return the submission; one without a tenant is charged to its caller."""
+    if context.caller is None or submission.spec.tenant:
+        return submission
+    return replace(submission, spec=replace(submission.spec, tenant=context.caller.user))
+
+
 def _new_jobs(context: ActionContext, submissions: Iterable[Submission], recurring: JobId | None) -> list[Job]:
     """Return the submitted jobs, without ids yet; raises GputuiError for forbidden specs."""
     jobs: list[Job] = []
     place, user = 0, context.actor.user
-    for submission in submissions:
+    uid, key = (context.caller.uid, context.caller.key) if context.caller is not None else (context.actor.uid, "")
+    for submission in (with_tenant(context, each) for each in submissions):
         if len(submission.array) > MAX_ARRAY:
             raise InputError(f"an array has at most {MAX_ARRAY} elements", where="--array")
         spec, held = checked_spec(context, submission.spec), submission.held
@@ -126,6 +134,8 @@ def _new_jobs(context: ActionContext, submissions: Iterable[Submission], recurri
             held_by=user if held else "",
             held_at=context.clock.now() if held else None,
             submitted_by=user,
+            submitted_uid=uid,
+            key=key,
             recurring=recurring,
         )
         jobs += new_entries(job, submission, place)

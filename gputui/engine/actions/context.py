@@ -12,15 +12,15 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.access import Caller
+from gputui.domain.access import Caller, Resolve
 from gputui.domain.audit import Actor, AuditEntry
-from gputui.domain.errors import InputError, NotFoundError
+from gputui.domain.errors import AccessError, GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain, Gpu
 from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobSpec
 from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls, effective_policy
-from gputui.engine.actions.permissions import UserPermissions
+from gputui.engine.actions.permissions import UserPermissions, account_number
 from gputui.ports import Clock, JobStore, Transaction
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -45,6 +45,16 @@ class ActionContext(Struct, eq=False):
     caller: Caller | None = None
     """Who asks, with his rights; None: a process that writes the queue itself, by the rules of `permissions`."""
 
+    resolve: Resolve = account_number
+
+    @property
+    def has_others(self) -> bool:
+        """Return whether the queue has other users than its operators."""
+        if self.caller is not None and not self.caller.operates:
+            return True
+        site = self.permissions
+        return site is not None and (site.is_shared or bool(site.settings.access.users))
+
     @property
     def may_operate(self) -> bool:
         """Return whether the actor is an operator; in a private queue every user is."""
@@ -52,10 +62,15 @@ class ActionContext(Struct, eq=False):
             return self.caller.operates
         return self.permissions is None or self.permissions.may_operate(self.actor.uid)
 
+    def refusal(self, what: str, rule: str, *, where: str, hint: str) -> GputuiError:
+        """Return the error for what is too much for a user by that rule, or for anybody in a private queue."""
+        if self.caller is not None and not self.caller.operates:
+            return AccessError(what, rule=rule, where=where, hint=hint)
+        return InputError(what, where=where, hint=hint)
+
     def audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
         """Write an entry of the audit log in the transaction."""
-        via, key = (self.caller.via, self.caller.key) if self.caller is not None else ("", "")
-        actor = self.actor
+        actor, via, key = self.actor, self.actor.via, self.caller.key if self.caller is not None else ""
         transaction.audit(
             AuditEntry(self.clock.now(), actor.uid, actor.user, verb, target, before, after, via=via, key=key)
         )
@@ -65,51 +80,62 @@ class PriorityCaps:
     """Caps of one user, from the settings and the operator's controls."""
 
     def __init__(self, context: ActionContext, controls: Controls) -> None:
-        permissions, uid = context.permissions, context.actor.uid
+        self._context = context
         tenants = effective_policy(context.policy, controls).tenants
         self._users = {tenant.name: tenant.users for tenant in tenants}
-        self._permissions, self._uid = permissions, uid
-        self._is_shared = permissions is not None and permissions.is_shared
-        is_free = self._is_shared and permissions is not None and permissions.is_operator(uid)
-        # in a shared queue any for operators, and 50 if none is set
-        self._usual = MAX_PRIORITY if is_free or not self._is_shared else NORMAL_PRIORITY
+        self._has_others = context.has_others
+        # beside other users operators may use any, and these 50 if none is set
+        is_free = self._has_others and context.may_operate
+        self._usual = MAX_PRIORITY if is_free or not self._has_others else NORMAL_PRIORITY
         caps = {tenant.name: most for tenant in tenants if (most := tenant.max_priority) is not None}
         self._most = {} if is_free else caps
 
     def check_new(self, spec: JobSpec) -> None:
-        """Raise InputError for a job of another user's tenant, or with a higher priority than allowed."""
-        tenant, permissions = spec.tenant, self._permissions
-        users = self._users.get(tenant)
-        if (
-            users
-            and permissions
-            and not (permissions.may_operate(self._uid) or permissions.is_one_of(self._uid, users))
-        ):
-            text = f"only {', '.join(users)} and operators may submit for tenant {tenant}"
-            raise InputError(text, where="--tenant", hint="leave it out: the job is then charged to you")
+        """Raise GputuiError for a job of another user's tenant, or with a higher priority than allowed."""
+        tenant = spec.tenant
+        self._check_tenant(tenant)
         if spec.priority > (most := self._most.get(tenant, self._usual)):
             raise self._too_high(tenant, most, spec.priority, "--priority")
 
+    def _check_tenant(self, tenant: str) -> None:
+        """Raise GputuiError for a tenant of others. What has another account's name is that user's."""
+        context, users = self._context, self._users.get(tenant)
+        if context.may_operate:
+            return
+        caller, hint = context.caller, "leave it out: the job is then charged to you"
+        if caller is None:
+            is_mine = not users or (
+                context.permissions is not None and context.permissions.is_one_of(context.actor.uid, users)
+            )
+        elif users:
+            is_mine = caller.is_one_of(users, context.resolve)
+        else:
+            is_mine = tenant == caller.user or (users is not None and context.resolve(tenant)[0] is None)
+        if not is_mine:
+            who = f"{', '.join(users)} and operators" if users else f"{tenant} and operators"
+            what = f"only {who} may submit for tenant {tenant}"
+            raise context.refusal(what, "tenant-users", where="--tenant", hint=hint)
+
     def check(self, before: Job, after: Job) -> None:
-        """Raise InputError if a job is raised to more than allowed, or put before all others."""
-        tenant = after.spec.tenant
+        """Raise GputuiError if a job is raised to more than allowed, or put before all others."""
+        tenant, context = after.spec.tenant, self._context
         most = self._most.get(tenant, self._usual)
         if after.priority > before.priority and after.priority > most:
             raise self._too_high(tenant, most, after.priority, "priority")
         if after.topped_at is not None and after.topped_at != before.topped_at and most < MAX_PRIORITY:
             text = f"the head of the queue is before priority 100, and tenant {tenant} may have {most}"
-            raise InputError(text, where="top", hint=self._hint(tenant, MAX_PRIORITY))
+            raise context.refusal(text, "priority-ceiling", where="top", hint=self._hint(tenant, MAX_PRIORITY))
         is_placed = after.placed is not None and after.placed != before.placed
-        if is_placed and self._is_shared and most < MAX_PRIORITY:  # passing others amounts to any priority
+        if is_placed and self._has_others and most < MAX_PRIORITY:  # passing others amounts to any priority
             text = f"only operators move jobs by hand in a shared queue; tenant {tenant} may have {most}"
-            raise InputError(text, where="move", hint=self._hint(tenant, MAX_PRIORITY))
+            raise context.refusal(text, "operators-move", where="move", hint=self._hint(tenant, MAX_PRIORITY))
 
-    def _too_high(self, tenant: str, most: int, priority: int, where: str) -> InputError:
+    def _too_high(self, tenant: str, most: int, priority: int, where: str) -> GputuiError:
         text = f"tenant {tenant} may have at most priority {most}, and {priority} is more"
-        return InputError(text, where=where, hint=self._hint(tenant, priority))
+        return self._context.refusal(text, "priority-ceiling", where=where, hint=self._hint(tenant, priority))
 
     def _hint(self, tenant: str, priority: int) -> str:
-        who = "an operator may raise the job, or the cap" if self._is_shared else "raise the cap"
+        who = "an operator may raise the job, or the cap" if self._has_others else "raise the cap"
         return f"{who}: gputui tenant set {tenant} --max-priority {priority}"
 
 

@@ -37,6 +37,7 @@ from gputui.domain.units import format_duration
 from gputui.engine.actions.admission import revouched, with_dependencies, within_limits
 from gputui.engine.actions.context import REPORT_EVERY, ActionContext, JobChange, PriorityCaps
 from gputui.engine.actions.permissions import check_warning
+from gputui.engine.actions.rights import check_job
 from gputui.ports import JobStore, Transaction
 
 _LIMIT = "--time-limit"
@@ -100,12 +101,14 @@ def _changed(
     )
     for ids, wish in wishes:
         for before in chosen(dict.fromkeys(ids)):
+            if context.caller is not None and not isinstance(wish, Placed):
+                check_job(context.caller, before, wish)
             if isinstance(wish, Placed):
                 after = put(before, wish, by)
             elif isinstance(wish, EditJobs):
                 after = _edited(context, queue, before, wish, named)
             else:
-                if wish.may:
+                if wish.may and context.caller is None:
                     _check_owner(context, before, wish.may)
                 after = wish.apply(before, context.clock.now(), by)  # of jobs put on top together the last is first
                 if isinstance(wish, Requeue) and not context.may_operate:
@@ -134,7 +137,8 @@ def _edited(
     check_editable(before, action.edit)
     now = context.clock.now()
     if before.state is not JobState.PENDING:
-        _check_owner(context, before, "change it while it runs")
+        if context.caller is None:
+            _check_owner(context, before, "change it while it runs")
         after = action.apply(before, now, context.actor.user)
         if after.spec.time_limit != before.spec.time_limit:
             _check_limit(context, before, after, now)
@@ -186,11 +190,13 @@ def _check_limit(context: ActionContext, before: Job, after: Job, now: datetime)
         return
     if context.policy.extend == "operator":
         hint = "ask one: the setting policy.extend"
-        raise InputError("only operators may give a running job more time", where=_LIMIT, hint=hint)
+        what = "only operators may give a running job more time"
+        raise context.refusal(what, "operators-extend", where=_LIMIT, hint=hint)
     if longest is not None and asked > longest:
         hint = f"at most {format_duration(longest)} in all (scheduler.max_time); an operator may give more"
         words = format_duration(limit) if limit else "no limit"
-        raise InputError(f"{words} is longer than a job may run here", where=_LIMIT, hint=hint)
+        what = f"{words} is longer than a job may run here"
+        raise context.refusal(what, "longest-time", where=_LIMIT, hint=hint)
 
 
 def _check_owner(context: ActionContext, job: Job, what: str) -> None:

@@ -183,6 +183,21 @@ class UserPermissions(Struct, frozen=True):
         return self.is_one_of(uid, self.settings.policy.operators)
 
 
+def account_number(name: str) -> tuple[int | None, bool]:
+    """Return the id of a name of the settings, `alice` or `@group`, and whether it is a group's; None: unknown."""
+    import grp
+    import pwd
+
+    word = name.removeprefix("@")
+    is_group = word != name
+    try:
+        if word.isascii() and word.isdigit():
+            return int(word), is_group
+        return grp.getgrnam(word).gr_gid if is_group else pwd.getpwnam(word).pw_uid, is_group
+    except KeyError:
+        return None, is_group
+
+
 def _is(uid: int, name: str) -> bool:
     """Return whether the name, or the group after an @, is this user's."""
     import grp

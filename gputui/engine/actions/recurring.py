@@ -17,8 +17,9 @@ from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.submit_action import Done
 from gputui.domain.units import quoted
-from gputui.engine.actions.admission import checked_spec
+from gputui.engine.actions.admission import checked_spec, with_tenant
 from gputui.engine.actions.context import ActionContext, PriorityCaps
+from gputui.engine.actions.rights import check_own_recurring
 
 _LOCALTIME = Path("/etc/localtime")
 _TIMEZONE = Path("/etc/timezone")
@@ -94,6 +95,7 @@ def change_recurring(
         for one in ids:
             if (before := transaction.recurring().get(one)) is None:
                 raise NotFoundError(f"there is no recurring job {one}", hint="gputui cron list")
+            check_own_recurring(context.caller, before)
             if isinstance(action, RemoveRecurring):
                 transaction.remove_recurring(one)
                 context.audit(transaction, verb, f"recurring {one}", _words(before), "")
@@ -105,7 +107,7 @@ def change_recurring(
 
 
 def _add(context: ActionContext, action: AddRecurring) -> Done:
-    recurrence, submission = action.recurrence, action.submission
+    recurrence, submission = action.recurrence, with_tenant(context, action.submission)
     checked_spec(context, submission.spec)
     PriorityCaps(context, context.store.controls()).check_new(submission.spec)
     if submission.spec.begin_at is not None:
