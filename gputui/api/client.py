@@ -394,6 +394,7 @@ class ApiClient:
         *,
         query: Mapping[str, object] | None = None,
         key: str = "",
+        method: str = "POST",
     ) -> tuple[socket.socket, bytes]:
         """Turn a new connection into a stream; return its socket, and what came behind the answer already."""
         more = {"Connection": "Upgrade", "Upgrade": protocol}
@@ -404,7 +405,7 @@ class ApiClient:
                 raise GputuiError("the owner of the queue opened no stream", hint=_VERSIONS)
             return wire.detach(), exchange.take_rest()
 
-        return self._tried(self.message("POST", path, body, query or {}, key, more), finish)
+        return self._tried(self.message(method, path, body, query or {}, key, more), finish)
 
     # tries
 

@@ -288,7 +288,7 @@ class Handlers:
             if known is None:
                 self._requests.keep(call.caller, ids, answer.body)
         if call.wants_stream:
-            return self._handed(call, ids[0], Attach(from_start=True))
+            return self._handed(call, ids[0], Attach(call.query["detach_keys"], from_start=True))
         return answer
 
     def _starts(self, call: Call, jobs: tuple[Job, ...]) -> tuple[datetime | None, ...]:

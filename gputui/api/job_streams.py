@@ -9,11 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from gputui.api.client import ApiClient
+from gputui.api.messages import NewJobs
+from gputui.api.routes import UPGRADE
 from gputui.domain import frames
 from gputui.domain.errors import GputuiError, NoOwnerError
 from gputui.domain.frames import MalformedFrameError
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, Submission
 from gputui.ports import Channel
+from gputui.ports.backend import Attach, Entry, FollowLog
 from gputui.ports.frame_channel import FrameChannel
 
 PATIENCE = 30.0
@@ -66,6 +70,39 @@ class JobStream(FrameChannel):
             raise NoOwnerError("the owner of the queue has ended the connection", hint="see gputui.log")
         self._early = known + parts
         return True
+
+
+class Streams:
+    """Asks the owner for streams of jobs. Calls raise GputuiError: what the owner answers, or a stream's refusal."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    def enter(self, job_id: JobId, request: Entry) -> Channel:
+        """Return the streams of a job, or of a command in it, once they are there."""
+        verb = "attach" if isinstance(request, Attach) else "exec"
+        return entered(*self._client.upgrade(f"/v1/jobs/{job_id}/{verb}", UPGRADE, request))
+
+    def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedStream:
+        """Return the streams of a job from its next start on."""
+        request = Attach(detach_keys, from_start=True)
+        return AwaitedStream(*self._client.upgrade(f"/v1/jobs/{job_id}/attach", UPGRADE, request))
+
+    def submit(self, submission: Submission, key: str, detach_keys: str = "") -> tuple[JobId, AwaitedStream]:
+        """Submit a job, and wait for its start on the same connection; with the same key it is the same job."""
+        query = {"detach_keys": detach_keys, "anyway": True}
+        body = NewJobs((submission,))
+        awaited = AwaitedStream(*self._client.upgrade("/v1/jobs", UPGRADE, body, query=query, key=key))
+        return awaited.job_id(), awaited
+
+    def log(self, job_id: JobId, wanted: FollowLog) -> JobLog:
+        """Return the output of an attempt."""
+        query: dict[str, object] = {"stamped": wanted.stamped, "follow": wanted.follow}
+        if wanted.tail is not None:
+            query["tail"] = wanted.tail
+        attempt = "latest" if wanted.attempt is None else wanted.attempt
+        path = f"/v1/jobs/{job_id}/attempts/{attempt}/log"
+        return JobLog(*self._client.upgrade(path, UPGRADE, query=query, method="GET"))
 
 
 def entered(link: socket.socket, early: bytes) -> Channel:

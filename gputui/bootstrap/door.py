@@ -279,24 +279,7 @@ class Refusals:
 
 def make_handle(services: OwnerServices) -> Handle:
     """Return what answers the requests."""
-    import msgspec
+    from gputui.api.handlers import Handlers
+    from gputui.api.router import Router
 
-    from gputui import __version__
-    from gputui.api.http import Request, Response
-    from gputui.api.messages import API, OLDEST, AboutView, CallerView, OwnerView
-    from gputui.api.server import problem
-
-    def handle(request: Request) -> Response:
-        if request.path != "/v1/about":
-            return problem(404, f"there is no {request.path}")
-        leader, caller = services.leader(), services.caller_of(request.peer, request.headers)
-        silence = leader.silent_for.total_seconds()
-        owner = OwnerView(leader.pid, leader.kind, leader.user, leader.started_at, silence)
-        who = CallerView(caller.uid, caller.user, caller.role.name.lower(), caller.groups)
-        return Response(
-            body=msgspec.json.encode(
-                AboutView(__version__, API, OLDEST, socket.gethostname(), services.store_id, owner, who)
-            )
-        )
-
-    return handle
+    return Router(services, Handlers(services))
