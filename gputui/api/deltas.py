@@ -58,7 +58,7 @@ class SnapshotUpdate(Struct, frozen=True, omit_defaults=True):
 
 
 T = TypeVar("T")
-_WHOLE: Mapping[str, Any] = {
+WHOLE: Mapping[str, Any] = {
     "nodes": tuple[Node, ...],
     "controls": Controls,
     "leader": Leader | None,
@@ -92,7 +92,7 @@ class SnapshotEncoder:
         changed = [job for job in snapshot.jobs if (known := before.get(job.id)) is not job and known != job]
         reasons, no_reason = self._changed_reasons(snapshot.reasons)
         starts, no_start = self._moved_starts(snapshot)
-        order, self._order = _replaced(self._order, snapshot.order), snapshot.order
+        order, self._order = replaced(self._order, snapshot.order), snapshot.order
         return SnapshotUpdate(
             self._changed_fields(snapshot),
             tuple(Raw(json(job)) for job in changed),
@@ -109,7 +109,7 @@ class SnapshotEncoder:
         self._whole.pop(name, None)
 
     def _changed_fields(self, snapshot: Snapshot) -> dict[str, Raw]:
-        found = {name: json(getattr(snapshot, name)) for name in _WHOLE}
+        found = {name: json(getattr(snapshot, name)) for name in WHOLE}
         news = {name: Raw(data) for name, data in found.items() if self._whole.get(name) != data}
         self._whole = found
         return news
@@ -126,9 +126,7 @@ class SnapshotEncoder:
 
     def _moved_starts(self, snapshot: Snapshot) -> tuple[tuple[tuple[JobId, datetime], ...], tuple[JobId, ...]]:
         now, known = snapshot.taken_at, self._starts
-        moved = {
-            job_id: at for job_id, at in snapshot.expected_starts.items() if _has_moved(known.get(job_id), at, now)
-        }
+        moved = {job_id: at for job_id, at in snapshot.expected_starts.items() if has_moved(known.get(job_id), at, now)}
         gone = tuple(known.keys() - snapshot.expected_starts.keys())
         for job_id in gone:
             del known[job_id]
@@ -136,11 +134,12 @@ class SnapshotEncoder:
         return tuple(moved.items()), gone
 
 
-def _has_moved(before: datetime | None, at: datetime, now: datetime) -> bool:
+def has_moved(before: datetime | None, at: datetime, now: datetime) -> bool:
+    """Return whether an expected start has moved by so much that it is sent again."""
     return before is None or abs(at - before) > max(_STEADY, abs(at - now) * _SHARE)
 
 
-def _replaced(before: Sequence[JobId], after: Sequence[JobId]) -> tuple[int, int, tuple[JobId, ...]] | None:
+def replaced(before: Sequence[JobId], after: Sequence[JobId]) -> tuple[int, int, tuple[JobId, ...]] | None:
     """Return the part of the order that has changed; None if nothing has."""
     if before == after:
         return None
@@ -253,10 +252,10 @@ class SnapshotDecoder:
     def _fields(self, update: SnapshotUpdate) -> dict[str, Any]:
         found = {}
         for name, raw in update.fields.items():
-            if name not in _WHOLE:
+            if name not in WHOLE:
                 continue  # of a newer gputui
             try:
-                found[name] = decode_json(raw, _WHOLE[name])
+                found[name] = decode_json(raw, WHOLE[name])
                 self.unread.discard(name)
             except (msgspec.MsgspecError, RecursionError):
                 self.unread.add(name)

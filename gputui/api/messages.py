@@ -62,6 +62,14 @@ class AboutView(Struct, frozen=True, omit_defaults=True):
     policy: PolicySettings = PolicySettings()
 
 
+class StreamHello(Struct, frozen=True):
+    """The first message of a stream of events."""
+
+    stream: str
+    """Identifier of the stream, for `PUT /v1/focus`."""
+    about: AboutView
+
+
 class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Jobs to submit: all or none."""
 
