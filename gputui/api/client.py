@@ -19,11 +19,11 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
+from gputui.api import problems
 from gputui.api.messages import API, Problem
 from gputui.api.wire import Dial, Server, SilenceError, Wire
-from gputui.domain import errors
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import GputuiError, InputError, InputErrors, StoreBusyError
+from gputui.domain.errors import GputuiError, StoreBusyError
 from gputui.domain.text import plain
 
 T = TypeVar("T")
@@ -492,19 +492,4 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> GputuiErro
         return GputuiError(
             f"the owner of the queue answered with status {status}: {words or headers.get('server', '')}"
         )
-    return made(problem)
-
-
-def made(problem: Problem) -> GputuiError:
-    """Return an error of gputui for what the owner tells; an unknown kind is one with these words."""
-    parts = tuple(each for each in map(made, problem.errors) if isinstance(each, InputError))
-    if parts:
-        return InputErrors(parts)
-    kind = getattr(errors, problem.kind, GputuiError)
-    is_simple = isinstance(kind, type) and issubclass(kind, GputuiError) and kind.__init__ is GputuiError.__init__
-    error: GputuiError = (kind if is_simple else GputuiError)(
-        problem.title, where=problem.instance or None, hint=problem.detail or None
-    )
-    if error.exit_code != problem.exit_code:
-        error.exit_code = problem.exit_code
-    return error
+    return problems.error_of(problem)

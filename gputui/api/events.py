@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from gputui.api.deltas import PART, SnapshotUpdate, json
 from gputui.api.http import Outbox, Stream
-from gputui.api.messages import AboutView, StreamHello
+from gputui.api.messages import AboutView, Focus, StreamHello
 from gputui.api.tracker import KEPT, FieldTracker, JobChange, Tracker
 from gputui.domain.access import Caller
 from gputui.domain.as_json import job_json
@@ -135,7 +135,7 @@ class EventHub:
         self._latest = latest
         self._subscribe = subscribe
         self._sight = sight
-        self._focus = focus
+        self._read_focus = focus
         self._first_term = term or os.urandom(6).hex()
         self._term = self._first_term
         self._rests = 0
@@ -175,25 +175,16 @@ class EventHub:
 
         return Stream(open_stream)
 
-    def look_at(self, caller: Caller, stream: str, gpu: str | None) -> None:
+    def focus(self, caller: Caller, wanted: Focus) -> None:
         """Have the throughput of a GPU read for as long as the stream lasts; raises NotFoundError for another's."""
+        stream = wanted.stream
         with self._lock:
             mine = self._subscribers.get(stream)
             if mine is None or mine.caller.uid != caller.uid:
                 raise NotFoundError("there is no such stream of events", where=stream[:80])
             self._subscribers[stream] = self._subscribers.pop(stream)  # the latest wish counts
-            mine.focus = gpu
+            mine.focus = wanted.gpu
         self._tell_focus()
-
-    def whole(self, caller: Caller) -> bytes:
-        """Return the present snapshot as the caller sees it, as one update."""
-        seen = self._sight.snapshot(self._latest(), caller)
-        tracker = Tracker()
-        tracker.take(seen)
-        fields = FieldTracker()
-        fields.take(seen, 1, seen, {})
-        jobs = [Raw(json(job)) for job in seen.jobs]
-        return json(tracker.since(-1).update(jobs, fields.since(-1)))
 
     def close(self) -> None:
         """End all streams."""
@@ -230,7 +221,7 @@ class EventHub:
     def _tell_focus(self) -> None:
         with self._lock:
             wanted = [each.focus for each in self._subscribers.values() if each.focus is not None]
-        self._focus(wanted[-1] if wanted else None)
+        self._read_focus(wanted[-1] if wanted else None)
 
     def _run_thread(self) -> None:
         if self._thread is None and not self._is_closed:

@@ -94,8 +94,8 @@ class Call(Struct, frozen=True):
 class EventSource(Protocol):
     """Events for subscribers."""
 
-    def open(self, caller: Caller, query: Mapping[str, Any], last_id: str) -> Stream:
-        """Return the stream of events that the caller may see, from behind that id on."""
+    def stream(self, caller: Caller, about: messages.AboutView, kinds: str, last_id: str) -> Stream:
+        """Return the stream of events that the caller may see, of these kinds, from behind that id on."""
         ...
 
     def focus(self, caller: Caller, wanted: messages.Focus) -> None:
@@ -364,7 +364,8 @@ class Handlers:
     def events(self, call: Call) -> Answer:
         if self._events is None:
             raise CapabilityError(_GONE)
-        return self._events.open(call.caller, call.query, call.request.headers.get("last-event-id", ""))
+        last_id = call.request.headers.get("last-event-id", "")
+        return self._events.stream(call.caller, self.about(call), call.query["kinds"] or "", last_id)
 
     def focus(self, call: Call) -> Response:
         if self._events is None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gputui.api.deltas import SnapshotDecoder, SnapshotUpdate
 from gputui.api.events import EventHub
-from gputui.api.messages import AboutView, CallerView, OwnerView
+from gputui.api.messages import AboutView, CallerView, Focus, OwnerView
 from gputui.domain.access import Caller, Role
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import InputError, NotFoundError
@@ -278,10 +278,10 @@ def test_the_scheduler_that_does_not_respond_is_told() -> None:
 def test_what_a_stream_looks_at_is_forgotten_with_it(owner: Owner) -> None:
     one, two = owner.connect(ALICE), owner.connect(BOB)
     names = [client.events[0][1]["stream"] for client in (one, two)]
-    owner.hub.look_at(ALICE, names[0], "GPU-1")
-    owner.hub.look_at(BOB, names[1], "GPU-2")
+    owner.hub.focus(ALICE, Focus(names[0], "GPU-1"))
+    owner.hub.focus(BOB, Focus(names[1], "GPU-2"))
     with pytest.raises(NotFoundError):
-        owner.hub.look_at(ALICE, names[1], "GPU-3")
+        owner.hub.focus(ALICE, Focus(names[1], "GPU-3"))
     two.leave()
     one.leave()
     assert owner.focus == ["GPU-1", "GPU-2", "GPU-1", None]
@@ -295,9 +295,3 @@ def test_a_client_that_is_gone_is_forgotten(owner: Owner) -> None:
         owner.feed.publish(snapshot([mine(number)]))
         watcher.until(partial(_knows, watcher, number))
     assert 7 not in gone.states()
-
-
-def test_the_whole_snapshot_is_one_update(owner: Owner) -> None:
-    update = decode_json(owner.hub.whole(ALICE), SnapshotUpdate)
-    found = SnapshotDecoder().take(update, owner.feed.latest.taken_at)
-    assert found == owner.sight.snapshot(owner.feed.latest, ALICE)
