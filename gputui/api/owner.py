@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from gputui.api.http import Peer
 from gputui.api.messages import CommandLine, CommandResult
+from gputui.api.visibility import Visibility
 from gputui.domain.access import Caller
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
@@ -29,6 +30,8 @@ class OwnerServices(Struct, frozen=True):
     """Returns the queue with the rights of a caller; close it after use."""
     latest: Callable[[], Snapshot]
     """Returns the last published snapshot, which holds all secrets: see `visibility`."""
+    visibility: Visibility
+    """What callers may see of it."""
     subscribe: Callable[[Callable[[Snapshot], None]], Callable[[], None]]
     """Has a function called with each new snapshot, in the scheduler's thread; returns one that ends that."""
     refused: Callable[[Caller, str, str], None]

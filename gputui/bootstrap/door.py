@@ -21,7 +21,7 @@ from gputui.domain.snapshot import Notice
 from gputui.engine.files.leadership import SILENT_AFTER
 
 if TYPE_CHECKING:
-    from gputui.api.http import Handle
+    from gputui.api.events import EventHub
     from gputui.api.listener import Listener
     from gputui.api.owner import OwnerServices
     from gputui.api.server import ApiServer
@@ -93,6 +93,7 @@ class Door:
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._server: ApiServer | None = None
+        self._events: EventHub | None = None
         self._listeners: list[Listener] = []
         self._fault: Notice | None = None
         self._had_clients = False
@@ -125,6 +126,9 @@ class Door:
         self._has_ticked.set()
         if self._thread is not None:
             self._thread.join()
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
         server, self._server = self._server, None
         if server is not None:
             self._had_clients = server.connections > 0
@@ -168,11 +172,18 @@ class Door:
         if self._is_closing.is_set():
             return
         try:
+            from gputui.api.events import EventHub
+            from gputui.api.handlers import Handlers
+            from gputui.api.router import Router
             from gputui.api.server import ApiServer
 
+            services = self._services(self)
+            self._events = EventHub(
+                services.latest, services.subscribe, services.visibility, services.focus, patience=self._patience
+            )
             self._server = ApiServer(
                 [listener.socket for listener in self._listeners],
-                make_handle(self._services(self)),
+                Router(services, Handlers(services, self._events)),
                 is_operator=partial(_is_operator, self._options.state.stat().st_uid),
                 beat=self._beat,
                 failed=lambda error: self._tell(f"the API failed and starts again: {error}"),
@@ -221,7 +232,8 @@ def make_services(
         AccountNames(),
         own_cgroup,
     )
-    owned = Owned(store, lambda: feed.latest, Visibility(settings.access))
+    visibility = Visibility(settings.access)
+    owned = Owned(store, lambda: feed.latest, visibility)
     return OwnerServices(
         settings=settings,
         store_id=store.store_id,
@@ -229,6 +241,7 @@ def make_services(
         caller_of=callers.caller_of,
         backend=lambda caller: LocalBackend(options, caller=caller, owned=owned),
         latest=lambda: feed.latest,
+        visibility=visibility,
         subscribe=feed.subscribe,
         refused=Refusals(store).record,
         focus=focus,
@@ -275,11 +288,3 @@ class Refusals:
                 self._spent_until = {each: until for each, until in self._spent_until.items() if until > now}
             self._spent_until[uid] = spent
             return True
-
-
-def make_handle(services: OwnerServices) -> Handle:
-    """Return what answers the requests."""
-    from gputui.api.handlers import Handlers
-    from gputui.api.router import Router
-
-    return Router(services, Handlers(services))

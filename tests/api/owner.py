@@ -51,6 +51,7 @@ class TestOwner:
             caller_of=self._caller,
             backend=self.backend,
             latest=lambda: self.picture,
+            visibility=self.visibility,
             subscribe=lambda call: lambda: None,
             refused=lambda caller, rule, what: self.refusals.append((caller.user, rule, what)),
             focus=lambda gpu: None,
