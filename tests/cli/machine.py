@@ -65,9 +65,13 @@ class Machine:
 
     def gputui(self, user: str, *words: str, code: int | None = 0) -> str:
         """Return what gputui prints when that user runs it on the shared state directory."""
+        return self.python(user, COMMAND, "--state", STATE, *words, code=code)
+
+    def python(self, user: str, program: str, *words: str, code: int | None = 0) -> str:
+        """Return what a Python program prints that the user runs."""
         uid, gid, groups = (self.run("id", flag, user).split() for flag in ("-u", "-g", "-G"))
-        become = ("-c", BECOME, uid[0], gid[0], json.dumps([int(each) for each in groups]), COMMAND)
-        return self.run(sys.executable, *become, "--state", STATE, *words, code=code)
+        become = ("-c", BECOME, uid[0], gid[0], json.dumps([int(each) for each in groups]), program)
+        return self.run(sys.executable, *become, *words, code=code)
 
     def owners(self, *paths: str) -> list[str]:
         """Return owner, group and mode of each path."""
@@ -82,12 +86,12 @@ class Machine:
                 raise AssertionError(f"gave up waiting until {what}\n{log}")
             time.sleep(0.05)
 
-    def install(self, config: str, state: str = STATE) -> None:
-        """Write the settings, and the units for them."""
+    def install(self, config: str, state: str = STATE, *options: str) -> None:
+        """Write the settings, and the units for them; `options` are further ones of `gputui install`."""
         (self.root / "etc/gputui").mkdir(exist_ok=True)
         (self.root / "etc/gputui/config.toml").write_text(config)
         words = ("--state", state, "install", "--yes", "--backups", "/var/backups/gputui")
-        self.run(sys.executable, "-m", "gputui", *words)
+        self.run(sys.executable, "-m", "gputui", *words, *options)
         probe = self.root / UNITS / "gputui.service.d"
         probe.mkdir(exist_ok=True)
         (probe / "probe.conf").write_text("[Service]\nEnvironment=GPUTUI_PROBE=sim:2\n")
@@ -100,13 +104,17 @@ class Machine:
         own.write_text(f"[Service]\nExecStartPost=/bin/sh -c '{within}'\n" if within else "")
         self.run("systemctl", "daemon-reload")
         self.run("systemctl", "restart", "gputui.service")
-        pid = self.run("systemctl", "show", "--value", "--property=MainPID", "gputui.service").strip()
+        pid = self.main_pid()
         lock = self.root / state.lstrip("/") / "scheduler.lock"
         self.until(lambda: lock.exists() and f'"pid":{pid},' in lock.read_text(), "the service schedules")
         try:
             yield
         finally:
             self.run("systemctl", "stop", "gputui.service")
+
+    def main_pid(self) -> str:
+        """Return the pid of the service's process; 0: there is none."""
+        return self.run("systemctl", "show", "--value", "--property=MainPID", "gputui.service").strip()
 
     def forget(self, *paths: str) -> None:
         """Remove what is in these directories."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.cli.machine import STATE, Machine, booted
+from tests.cli.machine import STATE, UNITS, Machine, booted
 from tests.e2e.members import ROOT
 from tests.lane import in_its_lane
 from tests.needs import need
@@ -28,13 +29,16 @@ def booted_machine() -> Iterator[Machine]:
         machine.run("groupadd", "gpu")
         for name in ("alice", "bob"):
             machine.run("useradd", "--create-home", "--groups=gpu", "--shell=/bin/sh", name)
+        machine.run("useradd", "--create-home", "--shell=/bin/sh", "carol")
         yield machine
 
 
 @pytest.fixture
 def machine(booted_machine: Machine) -> Iterator[Machine]:
     yield booted_machine
-    booted_machine.forget("/var/lib", "/var/backups/gputui", "/srv", "/etc/gputui")
+    booted_machine.run("systemctl", "stop", "gputui.socket", "gputui.service", code=None)
+    booted_machine.forget("/var/lib", "/var/backups/gputui", "/srv", "/etc/gputui", "/run/gputui")
+    booted_machine.run("rm", "-f", f"/{UNITS}/gputui.socket", f"/{UNITS}/gputui.service.d/patience.conf")
 
 
 def backup(machine: Machine) -> None:
@@ -171,3 +175,73 @@ def test_the_service_sees_the_engines_files_not_its_own_tmp(machine: Machine) ->
         with machine.serving(within=f"PYTHONPATH={ROOT} {look}"):
             assert machine.run("cat", f"{STATE}/seen") == "/tmp/of-members/here\n"
         engine.kill()
+
+
+ASK = """
+import socket, sys
+asked = socket.socket(socket.AF_UNIX)
+asked.settimeout(30)
+asked.connect("/run/gputui/api.sock")
+asked.sendall(b"GET /v1/about HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+answer = b"".join(iter(lambda: asked.recv(65536), b""))
+print(answer.partition(b"\\r\\n\\r\\n")[2].decode())
+"""
+
+
+def ask(machine: Machine, user: str) -> dict[str, Any]:
+    """Return what the service tells a user about itself and her."""
+    told: dict[str, Any] = json.loads(machine.python(user, ASK))
+    return told
+
+
+def role(machine: Machine, user: str) -> str:
+    return str(ask(machine, user)["caller"]["role"])
+
+
+def test_accounts_without_rights_to_the_directory_have_a_role(machine: Machine) -> None:
+    """The socket is there before the service, starts it, and keeps those waiting who connect while it restarts."""
+    machine.install(CONTAINERS, STATE, "--users")
+    assert 'users = ["*"]' in machine.run("cat", "/etc/gputui/config.toml")
+    machine.run("systemctl", "start", "gputui.socket")
+    assert role(machine, "carol") == "user"
+    first = ask(machine, "root")["owner"]["pid"]
+    assert machine.owners(STATE, "/run/gputui", "/run/gputui/api.sock") == [
+        "root:root 700",
+        "root:root 755",
+        "root:root 666",
+    ]
+    machine.run("systemctl", "restart", "--no-block", "gputui.service")
+    machine.until(lambda: ask(machine, "carol")["owner"]["pid"] != first, "the next service answers")
+    assert role(machine, "root") == "operator"
+    backup(machine)
+
+
+def test_a_group_has_a_socket_of_its_own(machine: Machine) -> None:
+    machine.install(CONTAINERS, STATE, "--users", "gpu")
+    machine.run("systemctl", "start", "gputui.socket")
+    assert role(machine, "alice") == "user"
+    assert "Permission denied" in machine.python("carol", ASK, code=1)
+
+
+def test_a_shared_queue_becomes_the_services(machine: Machine) -> None:
+    machine.install(CONTAINERS + SHARED)
+    with machine.serving():
+        assert machine.gputui("alice", "submit", "--gpus", "1", "busybox", "true") == "1\n"
+    machine.install(CONTAINERS + SHARED, STATE, "--users", "--convert")
+    machine.run("systemctl", "start", "gputui.socket", "gputui.service")
+    assert role(machine, "alice") == "user"
+    jobs = json.loads(machine.gputui("root", "queue", "--json"))
+    assert [(job["id"], job["submitted_by"], job["state"]) for job in jobs] == [(1, "alice", "PENDING")]
+    assert machine.owners(STATE, f"{STATE}/queue.json") == ["root:root 700", "root:root 600"]
+
+
+def test_a_hung_service_is_ended(machine: Machine) -> None:
+    machine.install(CONTAINERS, STATE, "--users")
+    patience = machine.root / UNITS / "gputui.service.d/patience.conf"
+    patience.write_text("[Service]\nWatchdogSec=3\nRestartSec=0\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "gputui.socket", "gputui.service")
+    hung = str(ask(machine, "root")["owner"]["pid"])
+    machine.run("kill", "-STOP", hung)
+    assert str(ask(machine, "carol")["owner"]["pid"]) != hung
+    assert "watchdog" in machine.run("journalctl", "--no-pager", "--unit=gputui.service")
