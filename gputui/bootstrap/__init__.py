@@ -21,7 +21,7 @@ from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
 
 if TYPE_CHECKING:
-    from gputui.domain.access import Caller
+    from gputui.domain.access import Caller, Resolve
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.job import BootTime
@@ -204,17 +204,26 @@ def actions(
     options: Options | None = None,
     known_gpus: Callable[[], tuple[Gpu, ...]] = tuple,
     asks: Caller | None = None,
+    resolve: Resolve | None = None,
 ) -> ports.Performer:
     """Return the actions of who asks, by default of this process's user, within the settings of `options`."""
     from gputui.engine.actions.actions import Actions
-    from gputui.engine.actions.permissions import UserPermissions
+    from gputui.engine.actions.permissions import UserPermissions, account_number
 
     settings = options.settings if options else Settings()
     permissions = UserPermissions(options.state, settings) if options else None
     asks = asks or caller(permissions)
     who = actor() if asks is None else asks.actor
     return Actions(
-        store, clock(), who, settings.scheduler, settings.policy, permissions, known_gpus=known_gpus, caller=asks
+        store,
+        clock(),
+        who,
+        settings.scheduler,
+        settings.policy,
+        permissions,
+        known_gpus=known_gpus,
+        caller=asks,
+        resolve=resolve or account_number,
     )
 
 

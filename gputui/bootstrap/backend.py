@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gputui.api.visibility import Visibility
     from gputui.config import Options
-    from gputui.domain.access import Caller
+    from gputui.domain.access import Caller, Resolve
     from gputui.domain.action import Action
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
@@ -56,6 +56,8 @@ class Owned(Struct, frozen=True):
     latest: Callable[[], Snapshot]
     """Returns the last published snapshot."""
     visibility: Visibility
+    resolve: Resolve | None = None
+    """Asks the account database without hanging; None: it is asked directly."""
 
 
 class LocalBackend:
@@ -163,7 +165,8 @@ class LocalBackend:
 
     @property
     def _actions(self) -> Performer:
-        return bootstrap.actions(self.store, self._options, self.known_gpus, self._caller)
+        resolve = self._owned.resolve if self._owned is not None else None
+        return bootstrap.actions(self.store, self._options, self.known_gpus, self._caller, resolve)
 
     def foresee(self, action: Action, /) -> Done:
         return self._actions.foresee(action)

@@ -229,11 +229,11 @@ def make_services(
         options.state.stat().st_uid,
         store.store_id,
         lambda: store.jobs().values(),
-        AccountNames(),
+        names := AccountNames(),
         own_cgroup,
     )
     visibility = Visibility(settings.access)
-    owned = Owned(store, lambda: feed.latest, visibility)
+    owned = Owned(store, lambda: feed.latest, visibility, names.number)
     return OwnerServices(
         settings=settings,
         store_id=store.store_id,
