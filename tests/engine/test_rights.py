@@ -325,6 +325,15 @@ def test_users_submit_for_their_own_tenants(
         assert caught.value.rule == "tenant-users"
 
 
+def test_tenants_that_operators_made_by_command_count_too(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    asked = SubmitJobs((Submission(spec(tenant="course")),))
+    with pytest.raises(AccessError):
+        desk.of(BOB).act(asked)
+    desk.of(ROOT).act(SetTenant("course", {"weight": 2.0}))
+    desk.of(BOB).act(asked)
+
+
 def test_only_operators_give_a_running_job_more_than_the_longest_time(tmp_path: Path) -> None:
     hour = timedelta(hours=1)
     desk = Desk(tmp_path, max_time=hour)

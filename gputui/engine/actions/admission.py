@@ -72,8 +72,8 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
     """Put jobs into the queue, all or none; raises GputuiError if a tenant would exceed its cap of waiting jobs.
 
     `recurring` is the id of the recurring job that submits them, if one does: its submitter was verified and its
-    priority checked when it was added. The queue is loaded only if a tenant may be capped; then no write can come
-    between the count and the submission.
+    priority checked when it was added. The queue is loaded only if a tenant may be capped, or a user is; then no write
+    can come between the check and the submission.
     """
     store, jobs = context.store, _new_jobs(context, submissions, recurring)
     if not jobs:
@@ -84,7 +84,8 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
         jobs = [job if (spec := proven[id(job.spec)]) is job.spec else job.evolve(spec=spec) for job in jobs]
     tenants = {job.spec.tenant for job in jobs}
     is_capped = any(tenant.pending is not None and tenant.name in tenants for tenant in context.policy.tenants)
-    if not is_capped and not store.caps_waiting():
+    is_free = context.caller is None or context.caller.operates
+    if is_free and not is_capped and not store.caps_waiting():
         if recurring is None:
             _check_caps(context, jobs, Controls())
         ids = store.submit(jobs, actor=context.actor)
