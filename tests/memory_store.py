@@ -21,6 +21,7 @@ from gputui.domain.container import RunAs
 from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
+from gputui.domain.keys import requests_of
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.settings import StoreSettings
@@ -269,6 +270,10 @@ class MemoryJobStore:
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
         """Return the audit log, oldest entry first."""
         return iter([entry for entry in self._contents.audit if target in (None, entry.target)])
+
+    def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
+        """Return the requests with a key of that user."""
+        return requests_of(uid, self._contents.jobs.values(), self._contents.audit)
 
     def maintain(self, now: datetime) -> None:
         """Move old finished jobs to history."""

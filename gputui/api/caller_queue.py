@@ -76,6 +76,9 @@ class CallerQueue:
             targets = {target} if self._owns_target(target) else set()
         return self._visibility.audit(self._store.audit_log(target), targets, caller)
 
+    def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
+        return self._store.requests(uid) if uid == self._caller.uid else iter(())
+
     def check(self) -> None:
         self._store.check()
 

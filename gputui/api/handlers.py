@@ -24,10 +24,10 @@ from gputui import __version__
 from gputui.api import messages
 from gputui.api.answers import encoded, own_json
 from gputui.api.http import Answer, Handoff, Outbox, Request, Response, Stream
+from gputui.api.kept_changes import KeptChanges
 from gputui.api.log_ranges import log_answer
 from gputui.api.owner import OwnerServices
 from gputui.api.problems import HttpError
-from gputui.api.repeats import KeptChanges, KnownRequest, KnownRequests
 from gputui.api.routes import Route
 from gputui.domain.access import Caller
 from gputui.domain.action import Action, Edit, EditJobs
@@ -115,7 +115,6 @@ class Handlers:
         self._services = services
         self._events = events
         self._now = now
-        self._requests = KnownRequests()
         self._changes = KeptChanges()
         self._forecasts = _ForecastTurn()
 
@@ -282,14 +281,10 @@ class Handlers:
             return encoded(messages.NewIds(ids, done.starts or self._starts(call, done.jobs)))
         if call.wants_stream and (len(submissions) != 1 or submissions[0].array):
             raise InputError("one job has one stream", where="jobs")
-        with self._requests.turn(call.caller, call.backend.queue) as known:
-            ids = known.ids if known else call.backend.act(action).ids
-            answer = encoded(messages.NewIds(ids), 200 if known else 201)
-            if known is None:
-                self._requests.keep(call.caller, ids, answer.body)
+        done = call.backend.act(action)
         if call.wants_stream:
-            return self._handed(call, ids[0], Attach(call.query["detach_keys"], from_start=True))
-        return answer
+            return self._handed(call, done.ids[0], Attach(call.query["detach_keys"], from_start=True))
+        return encoded(messages.NewIds(done.ids), 200 if done.is_repeated else 201)
 
     def _starts(self, call: Call, jobs: tuple[Job, ...]) -> tuple[datetime | None, ...]:
         """Return when new jobs would start, of an array its first element."""
@@ -315,13 +310,7 @@ class Handlers:
     def _acted(self, call: Call, action: Action) -> Answer:
         if call.query["dry_run"]:
             return encoded(self._told(call, call.backend.foresee(action)))
-        with self._requests.turn(call.caller, call.backend.queue) as known:
-            if known is not None:
-                return _again(known)
-            done = call.backend.act(action)
-            answer = encoded(self._told(call, done))
-            self._requests.keep(call.caller, done.ids, answer.body)
-        return answer
+        return encoded(self._told(call, call.backend.act(action)))
 
     def _told(self, call: Call, done: Done) -> messages.Acted:
         shown = own_json if call.wants_own else lambda job: msgspec.json.encode(job_json(job))
@@ -436,11 +425,6 @@ def check_gpus(submissions: Iterable[Submission], backend: DirectBackend) -> Non
         if lack := shortage(spec.gpus, gpus):
             hint = "?anyway=true queues it until such GPUs are available"
             raise InputError(f"job {spec.name} {lack}", where="gpus", hint=hint)
-
-
-def _again(known: KnownRequest) -> Response:
-    """Return the answer to a request that was carried out already."""
-    return Response(body=known.answer) if known.answer else encoded(messages.Acted(known.ids))
 
 
 def _most(limit: int) -> int:

@@ -157,9 +157,8 @@ def _keyed(request: Request, caller: Caller) -> Caller:
     key = request.headers.get("idempotency-key")
     if key is None or request.method not in _CHANGING:
         return caller
-    query = "&".join(f"{name}={value}" for name, value in sorted(request.query.items()))
-    what = f"{request.method} {request.path}?{query}\n".encode(errors="surrogateescape")
-    return msgspec.structs.replace(caller, key=stored_key(key, what + request.body))
+    stored = stored_key(key, request.method, request.path, request.query, request.body)
+    return msgspec.structs.replace(caller, key=stored)
 
 
 def _body(route: Route, request: Request) -> Any:

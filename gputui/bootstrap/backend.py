@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui import bootstrap
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.actions.foreign_use import ForeignUse
+    from gputui.engine.actions.known_requests import KnownRequests
     from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance
     from gputui.ports import Channel, GpuProbe, JobStore, LogStream, Runtime
@@ -46,6 +47,12 @@ if TYPE_CHECKING:
     from gputui.ports.backend import DirectBackend, Entry
     from gputui.ports.foreign import ForeignContainers, HostProcesses
     from gputui.ports.store import Queue
+
+
+def _known_requests() -> KnownRequests:
+    from gputui.engine.actions.known_requests import KnownRequests  # only requests with keys need it
+
+    return KnownRequests()
 
 
 class Owned(Struct, frozen=True):
@@ -58,6 +65,7 @@ class Owned(Struct, frozen=True):
     visibility: Visibility
     resolve: Resolve | None = None
     """Asks the account database without hanging; None: it is asked directly."""
+    requests: KnownRequests = field(default_factory=_known_requests)
 
 
 class LocalBackend:
@@ -82,6 +90,8 @@ class LocalBackend:
         self._opening = threading.Lock()
         self._opened: JobStore | None = owned.store if owned is not None else None
         self._streams: WeakSet[LogStream] = WeakSet()
+        self._acted = 0
+        """Number of actions of a request with a key."""
 
     @property
     def store(self) -> JobStore:
@@ -161,7 +171,15 @@ class LocalBackend:
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
     ) -> Done:
-        return self._actions.act(action, server=server, on_progress=on_progress)
+        asks = self._caller
+        if asks is None or not asks.key:
+            return self._actions.act(action, server=server, on_progress=on_progress)
+        from gputui.domain.keys import further_key
+
+        asks, self._acted = replace(asks, key=further_key(asks.key, self._acted)), self._acted + 1
+        actions = bootstrap.actions(self.store, self._options, self.known_gpus, asks)
+        requests = self._owned.requests if self._owned is not None else _known_requests()
+        return requests.once(asks, self.store, lambda: actions.act(action, on_progress=on_progress))
 
     @property
     def _actions(self) -> Performer:

@@ -47,6 +47,8 @@ class Done(Struct, frozen=True):
     """Jobs as they would be, if the action was only foreseen."""
     starts: tuple[datetime | None, ...] = ()
     """When each submission would start, by an engine that tells no more; None where it cannot tell."""
+    is_repeated: bool = False
+    """True if the same request was carried out before, so that nothing was done now."""
 
 
 class SubmitJobs(BaseAction, frozen=True, tag="submit"):

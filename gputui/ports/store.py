@@ -152,6 +152,13 @@ class Queue(Protocol):
         """Yield the audit log, oldest entry first; with a target, only its entries."""
         ...
 
+    def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
+        """Yield the requests with an idempotency key of a user, as far as queue and journal know them.
+
+        Each is the key as stored, and the jobs that it submitted or changed.
+        """
+        ...
+
     def check(self) -> None:
         """Raise StoreDamagedError if acknowledged changes are missing, as far as the queue was read.
 

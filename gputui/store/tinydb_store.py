@@ -25,6 +25,7 @@ from gputui.domain.decoding import decode_json
 from gputui.domain.errors import InputError, NotFoundError, StoreAccessError, StoreError, WarrantError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
+from gputui.domain.keys import requests_of
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.settings import StoreSettings
@@ -557,6 +558,12 @@ class TinyJobStore:
         for key, document in unfolded:
             if key not in seen and (target is None or document.get("target") == target):
                 yield decode_audit(document)
+
+    def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
+        with self.storage.memory:
+            unfolded = list(self.storage.replica.refresh().audit)
+        entries = (decode_audit(document) for _, document in unfolded if document.get("key"))
+        return requests_of(uid, self.jobs().values(), entries)
 
     def maintain(self, now: datetime) -> None:
         """Move old finished jobs to history, fold the journal, and keep history and audit log within their limits.

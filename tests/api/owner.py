@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from gputui.api.visibility import Visibility
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.config import Options
 from gputui.domain.access import Caller, Role
+from gputui.domain.container import RuntimeStatus
 from gputui.domain.decoding import decode_json
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import AccessSettings, Settings
 from gputui.domain.snapshot import Leader, Node, Snapshot
-from tests.factories import NOW, spec, view
+from tests.factories import NOW, sample, spec, view
 
 ROOT, ALICE, BOB, CAROL = 0, 1001, 1002, 1003
 ROLES = {ROOT: Role.OPERATOR, ALICE: Role.USER, BOB: Role.USER, CAROL: Role.VIEWER}
@@ -43,12 +45,17 @@ class TestOwner:
         self.refusals: list[tuple[str, str, str]] = []
         self.streams: list[tuple[str, JobId, object]] = []
         self.visibility = Visibility(self.options.settings.access)
-        self.picture = Snapshot(taken_at=NOW, nodes=(Node("node1", (view(0), view(1))),))
+        now = datetime.now(UTC)
+        views = tuple(view(index, sample=sample(index, at=now)) for index in range(2))
+        self.leader = Leader(4711, "node1", "root", "serve", NOW)
+        runtimes = tuple(RuntimeStatus(name, up=True, text="") for name in ("docker", "process"))
+        node = Node("node1", views, runtimes=runtimes)
+        self.picture = Snapshot(taken_at=now, nodes=(node,), leader=self.leader)
         self.services = OwnerServices(
             settings=self.options.settings,
             store_id=self.store.store_id,
-            leader=lambda: Leader(4711, "node1", "root", "serve", NOW),
-            caller_of=self._caller,
+            leader=lambda: self.leader,
+            caller_of=lambda peer, headers: self.caller(peer.uid),
             backend=self.backend,
             latest=lambda: self.picture,
             visibility=self.visibility,
@@ -62,14 +69,15 @@ class TestOwner:
 
     def begin(self) -> None:
         """Begin as another owner would: with what the queue knows."""
+        self.owned = Owned(self.store, lambda: self.picture, self.visibility)
         self.router = Router(self.services, Handlers(self.services))
 
-    def _caller(self, peer: Peer, headers: Mapping[str, str]) -> Caller:
-        return Caller(peer.uid, peer.gid, peer.groups, NAMES[peer.uid], ROLES[peer.uid], peer.pid)
+    @staticmethod
+    def caller(uid: int) -> Caller:
+        return Caller(uid, uid, (), NAMES[uid], ROLES[uid])
 
     def backend(self, caller: Caller) -> LocalBackend:
-        owned = Owned(self.store, lambda: self.picture, self.visibility)
-        return LocalBackend(self.options, caller=caller, owned=owned)
+        return LocalBackend(self.options, caller=caller, owned=self.owned)
 
     def answer(
         self,

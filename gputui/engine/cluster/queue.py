@@ -135,6 +135,10 @@ class EngineQueue:
         del target
         return iter(())
 
+    def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
+        del uid
+        return iter(())
+
     def watch(self) -> StoreWatch | None:
         """Return None: clusters are polled."""
         return None
