@@ -24,10 +24,10 @@ VIA = "gputui-via"
 """Header with the program that asks for its user, in lower case as all."""
 SUDO_UID = "gputui-sudo-uid"
 """Header of root's requests with the uid of the user who called sudo."""
-_CONTAINER = re.compile(
-    r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])|/(?:docker|lxc|kubepods|buildkit|garden)[/.-][^/]*|(?:lxc\.payload|libpod|machine)[.-][^/\s]*"
-)
-"""Parts of control groups that engines make: Docker, containerd, Podman, LXC, systemd-nspawn, Kubernetes."""
+_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+"""Full id of a container, as Docker, containerd, CRI-O and Podman have it in the names of control groups."""
+_OTHERS = re.compile(r"/lxc/[^/\s]+|/lxc\.payload[^/\s]*|/machine\.slice/[^/\s]+|/kubepods[^/\s]*|/buildkit/[^/\s]+")
+"""Control groups of LXC, systemd-nspawn and virtual machines, of Kubernetes, and of builds of images."""
 _VIA = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", re.ASCII)
 
 
@@ -35,7 +35,7 @@ class Whereabouts(Struct, frozen=True):
     """Where a process runs, by its control groups."""
 
     containers: frozenset[str] = frozenset()
-    """Names of containers: full ids, or words of other engines."""
+    """Full ids of containers, or control groups of other engines."""
     attempts: frozenset[tuple[int, int]] = frozenset()
     """Host jobs of this queue, with the numbers of their attempts."""
 
@@ -43,9 +43,8 @@ class Whereabouts(Struct, frozen=True):
 def whereabouts_of(cgroups: str, store_id: str) -> Whereabouts:
     """Return the place that the text of /proc/PID/cgroup describes."""
     attempts = re.findall(rf"/gputui-{re.escape(store_id)}-(\d{{1,18}})-(\d{{1,9}})(?![^/\s])", cgroups, re.ASCII)
-    return Whereabouts(
-        frozenset(_CONTAINER.findall(cgroups)), frozenset((int(job), int(attempt)) for job, attempt in attempts)
-    )
+    containers = {*_ID.findall(cgroups), *_OTHERS.findall(cgroups)}
+    return Whereabouts(frozenset(containers), frozenset((int(job), int(attempt)) for job, attempt in attempts))
 
 
 class Callers:
@@ -88,14 +87,17 @@ class Callers:
         return role_of(uid, groups, self._owner, self._settings, self._names.number)
 
     def _inside(self, caller: Caller, containers: frozenset[str], attempts: frozenset[tuple[int, int]]) -> Caller:
-        """Return the caller in a container or a host job: a user at most.
+        """Return the caller in a container or a host job.
 
-        An operator's job may only look: his rights would be root's, who decides what containers may do.
+        An operator's container may only look: with his rights it could start another one as root. His host jobs can
+        do that anyway.
         """
         job = next((job for job in self._jobs() if _runs_in(job, containers, attempts)), None)
         uid = job.submitted_uid if job is not None else None
-        if job is None or uid is None or not uid or caller.uid not in {0, uid}:
+        if job is None or uid is None or caller.uid not in {0, uid}:
             return caller
+        if not containers and caller.uid == uid:
+            return replace(caller, role=self._role(uid, (caller.gid, *caller.groups)), job=job.id)
         groups = self._names.groups(uid)
         if (role := self._role(uid, groups)) is Role.OPERATOR:
             return replace(caller, job=job.id)
