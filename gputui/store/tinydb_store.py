@@ -442,10 +442,13 @@ class TinyJobStore:
         return replace(spec, warrant=self._warrants.issue(spec, self._store_id, uid))
 
     def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
-        """Return the user to run as: owner of the warrant, or submitter in a private directory; raises WarrantError."""
+        """Return the user to run as: owner of the warrant, or submitter in a private directory; raises WarrantError.
+
+        Raises InputError for a job of a directory that was shared, and whose submitter nothing proves.
+        """
         if not self._warrants.are_needed():
             if spec.warrant:  # of a time when a group could write this; proven jobs have lost theirs since
-                raise WarrantError("nothing proves any more who submitted it", hint="submit it again")
+                raise InputError("nothing proves any more who submitted it", hint="submit it again")
             owner = self._warrants.owner()
             uid = submitted_uid or owner
             return RunAs(uid, is_strict=uid != owner)

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.audit import Actor
-from gputui.domain.errors import WarrantError
+from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import StoreSettings
@@ -56,6 +56,7 @@ def test_what_a_warrant_proves_is_recorded(shared: TinyJobStore, tmp_path: Path)
     first, second = proven(shared, ALICE, "true"), proven(shared, BOB, "true")
     with closing(after(shared, tmp_path)) as store:
         jobs = [store.get(first), store.get(second)]
+        assert [store.run_as(job.spec, job.submitted_uid).uid for job in jobs] == [ALICE, BOB]
     assert [(job.submitted_uid, job.submitted_by, job.held) for job in jobs] == [
         (ALICE, str(ALICE), False),
         (BOB, str(BOB), False),
@@ -71,7 +72,7 @@ def test_a_job_that_nothing_proves_is_held_and_starts_for_nobody(shared: TinyJob
         for number in (forged, unnamed):
             job = store.get(number)
             assert (job.held, job.hold_reason, job.submitted_uid) == (True, HELD, None)
-            with pytest.raises(WarrantError, match="nothing proves any more"):
+            with pytest.raises(InputError, match="nothing proves any more"):
                 store.run_as(job.spec)
 
 
