@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -18,16 +18,18 @@ from msgspec.structs import asdict
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters, upkeep
+from gputui.bootstrap import service as asked
 from gputui.cli import terminal
 from gputui.cli.checks import CheckLevel, DoctorCheck, driver, engine, state
+from gputui.cli.checks import service as checks
 from gputui.cli.checks.engine import INSTALL, EngineHost
-from gputui.cli.install import SERVICE, UNITS
+from gputui.cli.install import SERVICE, SOCKET_UNIT, UNITS
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.engine_service import SYSTEM, service_at
-from gputui.domain.errors import GputuiError, StoreDamagedError, StoreError
+from gputui.domain.errors import GputuiError, NoOwnerError, StoreDamagedError, StoreError
 from gputui.domain.gpu import Gpu, ProbeReading
 from gputui.domain.policy.gpus.engine import present_gpus
 from gputui.domain.text import plain
@@ -81,6 +83,9 @@ def examine(options: Options) -> Iterator[DoctorCheck]:
     if not bootstrap.may_schedule(options):
         yield from _guarded("cluster", lambda: _of_cluster(options))
         return
+    yield from _guarded("service", lambda: _of_service(options))
+    if not options.sockets.in_process:  # engine and driver are the service's
+        return
     yield from _guarded("state", lambda: _of_state(options))
     found: list[ProbeReading] = []
     yield from _guarded("driver", lambda: _of_probe(options, found))
@@ -94,6 +99,42 @@ def _guarded(name: str, area: Callable[[], Iterator[DoctorCheck]]) -> Iterator[D
         yield from area()
     except (GputuiError, OSError) as error:
         yield _failed(name, error)
+
+
+def _of_service(options: Options) -> Iterator[DoctorCheck]:
+    """Check who answers at the socket, where users depend on it."""
+    sockets, users = options.sockets, options.settings.access.users
+    if sockets.in_process and not users:
+        return
+    if found := checks.of_settings(options.settings, (Path(UNITS) / SOCKET_UNIT).exists()):
+        yield found
+    try:
+        told = asked.about(options)
+    except NoOwnerError:
+        if not sockets.in_process:
+            yield checks.of_silence(asked.unanswered(sockets.paths[0]))
+    except GputuiError as error:
+        yield checks.of_silence(error)
+    else:
+        owner = f"{told.owner.kind} of {told.owner.user}, pid {told.owner.pid},"
+        silence = timedelta(seconds=told.owner.silent_for)
+        yield checks.of_answer(sockets.paths[-1], owner, told.caller.user, told.caller.role, silence)
+    if not sockets.in_process and bootstrap.has_queue(options):
+        with closing(bootstrap.open_store(options)) as store:
+            if live := sum(not job.state.is_terminal for job in store.jobs().values()):
+                yield checks.of_own_queue(str(options.state), live)
+    if sockets.in_process and (found := checks.of_engine_group(_ENGINE_GROUP, _members(_ENGINE_GROUP))):
+        yield found
+
+
+_ENGINE_GROUP = "docker"
+
+
+def _members(group: str) -> list[str]:
+    try:
+        return grp.getgrnam(group).gr_mem
+    except KeyError:
+        return []
 
 
 def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
@@ -176,9 +217,9 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     yield from state.of_unreadable(store.unreadable())
     yield from _of_history(store)
     yield from (state.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
-    service, timer = (Path(UNITS) / name for name in (SERVICE, "gputui-backup.timer"))
-    here, text = f"--state {options.state} ", _text(service)
-    if here in text and options.settings.store.group and (found := state.of_unit(str(service), text)):
+    unit, timer = (Path(UNITS) / name for name in (SERVICE, "gputui-backup.timer"))
+    here, text = f"--state {options.state} ", _text(unit)
+    if here in text and options.settings.store.group and (found := state.of_unit(str(unit), text)):
         yield found
     daily_since = None
     if here in _text(timer.with_suffix(".service")) and timer.exists():

@@ -1,0 +1,73 @@
+"""Checks of the service and its users: who answers at the socket, what this user may do, and who is root anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from gputui.cli.checks import DoctorCheck, fail, ok, warn
+from gputui.domain.access import EVERYBODY
+from gputui.domain.errors import GputuiError
+from gputui.domain.settings import Settings
+from gputui.domain.units import format_duration, plural
+
+_NAMED = 5
+"""Users that are named."""
+
+
+def of_answer(path: str, owner: str, user: str, role: str, silent_for: timedelta) -> DoctorCheck:
+    """Judge what the service tells; `owner` as in `serve of root, pid 4711,`."""
+    if silent_for:
+        why = "It answers, and starts and ends no jobs."
+        hint = "journalctl --unit gputui    # what it does; sudo systemctl restart gputui ends no job"
+        return fail("service", f"{owner} has not scheduled for {format_duration(silent_for)}", why, hint)
+    text = f"{owner} answers at {path}; {user} is {'an' if role == 'operator' else 'a'} {role}"
+    if role == "viewer":
+        why = "Viewers see the queue and the GPUs, and can submit nothing."
+        hint = f'an operator adds "{user}" to users under [access] in /etc/gputui/config.toml'
+        return warn("service", text, why, hint)
+    return ok("service", text)
+
+
+def of_silence(error: GputuiError) -> DoctorCheck:
+    """Report a service that this user cannot ask."""
+    text = f"{error.where}: {error.what}" if error.where else error.what
+    return fail("service", text, "Only the service has the queue; nothing can be submitted.", error.hint or "")
+
+
+def of_own_queue(directory: str, live: int) -> DoctorCheck:
+    """Report live jobs in a directory of the user's own, beside the service's queue."""
+    why = "The service does not start them, and a scheduler of yours would take GPUs that the service thinks free."
+    return warn(
+        "queue",
+        f"{plural(live, 'live job')} in {directory}, a queue of your own",
+        why,
+        f"gputui --state {directory} queue",
+    )
+
+
+def of_settings(settings: Settings, has_socket: bool) -> DoctorCheck | None:
+    """Judge the settings of a queue with users; None if nothing is wrong with them."""
+    users = settings.access.users
+    if users and settings.store.group is not None:
+        why = "Members of that group can do everything to all jobs, past all roles."
+        text = f"access.users and store.group are both set: the group {settings.store.group} writes the files"
+        return fail("access", text, why, "sudo gputui install --users --convert")
+    if users and not has_socket:
+        who = "all accounts" if EVERYBODY in users else ", ".join(users[:_NAMED])
+        why = "Their commands find no socket that they may open."
+        return warn("access", f"{who} may use the queue, but gputui.socket is not installed", why, _INSTALL)
+    return None
+
+
+def of_engine_group(group: str, members: Collection[str]) -> DoctorCheck | None:
+    """Report users of the queue who may use the engine past it."""
+    if not members:
+        return None
+    named = ", ".join(sorted(members)[:_NAMED])
+    named += f" and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
+    why = "Whoever may use the engine's socket has root's rights on the machine, past all rules of the queue."
+    return warn("access", f"in the group {group}: {named}", why, f"sudo gpasswd --delete USER {group}")
+
+
+_INSTALL = "sudo gputui install --users"
