@@ -39,8 +39,8 @@ def bind(path: Path, mode: int) -> Listener:
     Only the owner may call it, the holder of the lock. The new socket takes the path in one step, so nobody finds none.
     It is bound by the directory's descriptor: the path itself may be longer than sockets allow.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     new = f".{path.name}.{os.getpid()}"
     try:
         with suppress(FileNotFoundError):

@@ -313,6 +313,8 @@ class _Client:
         head = self._protocol.next_event()
         if not isinstance(head, h11.Request):
             raise _RefusedError(400, "this is no request")
+        if head.http_version not in {b"1.1", b"1.0"}:
+            raise _RefusedError(505, "this is HTTP/1.1")
         headers = _headers(head)
         if "content-length" in headers and "transfer-encoding" in headers:
             raise _RefusedError(400, "a request has Content-Length or Transfer-Encoding, not both")

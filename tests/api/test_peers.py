@@ -1,0 +1,96 @@
+"""Who is at the other end of a connection, by the kernel's word."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputui.api import peers
+from tests.needs import need
+
+_CONNECT = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with tempfile.TemporaryDirectory() as place, socket.socket(socket.AF_UNIX) as found:
+        Path(place).chmod(0o755)
+        found.bind(f"{place}/s")
+        Path(f"{place}/s").chmod(0o666)
+        found.listen()
+        yield found
+
+
+def start(listener: socket.socket, then: str, *wrapper: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Return a connection of a new process, and the process."""
+    command = [*wrapper, sys.executable, "-S", "-c", _CONNECT + then, listener.getsockname()]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    return listener.accept()[0], process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("count", [2, 300])
+def test_another_user_is_known_with_all_groups(listener: socket.socket, count: int) -> None:
+    need("root", "readers")
+    groups = range(70000, 70000 + count)
+    wrapper = ["setpriv", "--reuid=61234", "--regid=61235", f"--groups={','.join(map(str, groups))}"]
+    connection, process = start(listener, "sys.stdin.read()", *wrapper)
+    with connection:
+        peer = peers.peer_of(connection)
+        assert peer is not None
+        assert (peer.uid, peer.gid, peer.pid) == (61234, 61235, process.pid)
+        assert sorted(peer.groups) == list(groups)
+        assert peer.cgroup == Path(f"/proc/{process.pid}/cgroup").read_text().strip()
+    end(process)
+
+
+def test_one_that_has_left_its_connection_to_a_child_is_nobody(listener: socket.socket) -> None:
+    connection, process = start(listener, "import os; os.fork() or sys.stdin.read()")
+    with connection:
+        process.wait(30)  # the child reads on
+        assert peers.peer_of(connection) is None
+    end(process)
+
+
+def test_one_that_is_not_waited_for_is_nobody_too(listener: socket.socket) -> None:
+    connection, process = start(listener, "import os; os.fork() and os._exit(0); sys.stdin.read()")
+    with connection:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert peers.peer_of(connection) is None
+    end(process)
+
+
+def test_an_older_kernel_is_asked_by_the_time_of_the_start(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "SO_PEERPIDFD", 9999)  # an option that this one does not know
+    connection, process = start(listener, "sys.stdin.read()")
+    with connection:
+        peer = peers.peer_of(connection)
+        assert peer is not None
+        assert peer.cgroup
+        end(process)
+        assert peers.peer_of(connection) is None
+
+
+def test_a_container_of_its_own_is_seen(listener: socket.socket) -> None:
+    need("root")
+    assert peers.shares_namespace(os.getpid())
+    command = [sys.executable, "-S", "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    inside = subprocess.Popen(["unshare", "--pid", "--fork", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert inside.stdout is not None
+    inside.stdout.readline()
+    (child,) = Path(f"/proc/{inside.pid}/task/{inside.pid}/children").read_text().split()
+    assert not peers.shares_namespace(int(child))
+    end(inside)
+    assert not peers.shares_namespace(int(child))
