@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from gputui import bootstrap
+from gputui.api.events import EventHub
 from gputui.api.handlers import Handlers
 from gputui.api.http import Answer, Peer, Request, Response
 from gputui.api.messages import NewJobs
@@ -70,7 +71,8 @@ class TestOwner:
     def begin(self) -> None:
         """Begin as another owner would: with what the queue knows."""
         self.owned = Owned(self.store, lambda: self.picture, self.visibility)
-        self.router = Router(self.services, Handlers(self.services))
+        events = EventHub(self.services.latest, self.services.subscribe, self.visibility)
+        self.router = Router(self.services, Handlers(self.services, events))
 
     @staticmethod
     def caller(uid: int) -> Caller:
