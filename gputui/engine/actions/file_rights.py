@@ -65,12 +65,12 @@ def as_account(account: FileAccount, work: Callable[[], T]) -> T:
     return done[0]
 
 
-def may_write(fd: int) -> bool:
-    """Return whether this thread may write to the open file or directory."""
+def may(fd: int, how: int) -> bool:
+    """Return whether this thread may use the file or directory of that place in this way: os.R_OK, W_OK or X_OK."""
     import ctypes  # few jobs mount anything
 
     libc = ctypes.CDLL(None, use_errno=True)
-    return not libc.syscall(_FACCESSAT2, fd, b"", os.W_OK, _AT_EACCESS | _AT_EMPTY_PATH)
+    return not libc.syscall(_FACCESSAT2, fd, b"", how, _AT_EACCESS | _AT_EMPTY_PATH)
 
 
 def _become(account: FileAccount) -> None:

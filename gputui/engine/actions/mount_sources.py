@@ -23,7 +23,7 @@ from gputui.domain import docker_args
 from gputui.domain.container import HeldMount
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.policy.permitted_options import MountSource
-from gputui.engine.actions.file_rights import FileAccount, as_account, may_write
+from gputui.engine.actions.file_rights import FileAccount, as_account, may
 
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
@@ -148,8 +148,11 @@ _Walked: TypeAlias = tuple[list[str], list[int]]
 
 
 def _walk_and_try(top: int, path: str, until: ExitStack) -> tuple[_Walked, bool]:
-    walked = _walk(top, path, until)
-    return walked, may_write(walked[1][-1])
+    names, places = _walk(top, path, until)
+    last = places[-1]
+    if not may(last, os.X_OK if stat.S_ISDIR(os.fstat(last).st_mode) else os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return (names, places), may(last, os.W_OK)
 
 
 def _walk(top: int, path: str, until: ExitStack) -> _Walked:

@@ -5,8 +5,10 @@ The second check decides: settings, accounts and links may have changed, and val
 
 from __future__ import annotations
 
+import grp
 import os
 import posixpath
+import pwd
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,7 +19,7 @@ from msgspec.structs import replace
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import Launch, RunAs
 from gputui.domain.errors import AccessError, RuntimeFault
-from gputui.domain.job_spec import JobSpec
+from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.policy import admission
 from gputui.domain.policy.admission import AdmissionRules
 from gputui.domain.policy.permitted_options import MountSource, OptionRefusal, mount_sources
@@ -48,6 +50,7 @@ class PlainUser(Struct, frozen=True):
         account = file_account(self.uid)
         rules = self._rules(account)
         found = [*admission.refusals(spec, rules), *self._as_host_job(spec, account)]
+        found += [] if rules.is_root_image(spec.image) else _as_another(spec.options, account)
         try:
             if not found and any(mount_sources(spec.options)):
                 with ExitStack() as opened:
@@ -101,6 +104,29 @@ class PlainUser(Struct, frozen=True):
         if spec.is_host and os.geteuid() not in {0, self.uid}:
             what = f"only a scheduler of root can run host jobs as {account.name}"
             yield OptionRefusal("--host", what, "run it in a container, or let root schedule")
+
+
+def _as_another(options: ContainerOptions, account: FileAccount) -> Iterator[OptionRefusal]:
+    """Yield why the user may not run as that user, or with that group."""
+    name, _, group = (options.user or "").partition(":")
+    if name and _uid(name) != account.uid:
+        hint = "leave it out, or an operator lists the image in admission.root_images"
+        yield OptionRefusal("--user", f"{name!a} is another user than {account.name}, as whom the job runs", hint)
+    for option, wanted in (("--user", group), *(("--group-add", each) for each in options.group_add)):
+        if wanted and _gid(wanted) not in {account.gid, *account.groups}:
+            yield OptionRefusal(option, f"{account.name} is not in the group {wanted!a}", "leave it out")
+
+
+def _uid(name: str) -> int | None:
+    with suppress(KeyError, ValueError):
+        return int(name) if name.isascii() and name.isdigit() else pwd.getpwnam(name).pw_uid
+    return None
+
+
+def _gid(name: str) -> int | None:
+    with suppress(KeyError, ValueError):
+        return int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid
+    return None
 
 
 _FROM_ROOT = OptionRefusal(
