@@ -34,13 +34,17 @@ class JobStream(FrameChannel):
         self.greeting: bytes | None = None
         """What the process said when it had entered the job; None: it has not."""
         self.hear = self._heard
+        self.take(early)
+
+    def take(self, early: bytes) -> None:
+        """Take bytes that were received before. Raises GputuiError if they refuse the stream, and closes it."""
         try:
             self.feed(early)
         except MalformedFrameError as error:
-            link.close()
+            self.close()
             raise GputuiError(f"what answers is no stream of a job: {error}") from error
         except GputuiError:
-            link.close()
+            self.close()
             raise
 
     def _heard(self, kind: bytes, content: bytes) -> None:
@@ -119,12 +123,19 @@ class AwaitedStream:
     """Streams of a job from its start on; see `ports.backend.AwaitedChannel`."""
 
     def __init__(self, link: socket.socket, early: bytes) -> None:
-        self._stream = JobStream(link, early)
+        self._stream = JobStream(link)
+        self._refusal: GputuiError | None = None
+        try:
+            self._stream.take(early)
+        except GputuiError as error:  # the job may be submitted nevertheless
+            self._refusal = error
 
     def job_id(self) -> JobId:
         """Return the job's number, which the owner tells first. Raises GputuiError."""
         deadline = time.monotonic() + PATIENCE
         while self._stream.job_id is None:
+            if self._refusal is not None:
+                raise self._refusal
             if not self._stream.advance(deadline):
                 raise GputuiError(f"the owner of the queue has not told the job's number for {PATIENCE:.0f} s")
         return self._stream.job_id
@@ -133,6 +144,8 @@ class AwaitedStream:
         return self._stream.fileno()
 
     def channel(self) -> Channel | None:
+        if self._refusal is not None:
+            raise self._refusal
         while self._stream.greeting is None:
             if not self._stream.advance(None):
                 return None

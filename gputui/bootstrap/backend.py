@@ -7,7 +7,8 @@ import socket
 import sys
 import threading
 from contextlib import closing, suppress
-from functools import cached_property, partial
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -20,13 +21,14 @@ from gputui.config.options import present_directory
 from gputui.domain.access import HOW_TO_USE, Role
 from gputui.domain.audit import Actor
 from gputui.domain.cluster import Caps
-from gputui.domain.errors import AccessError, GputuiError
+from gputui.domain.errors import AccessError, GputuiError, NoOwnerError, StoreBusyError
 from gputui.ports.backend import About
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from gputui.api.job_streams import Streams
     from gputui.api.visibility import Visibility
     from gputui.config import Options
     from gputui.domain.access import Caller, Resolve
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
-    from gputui.domain.job_spec import JobId, JobSpec
+    from gputui.domain.job_spec import JobId, JobSpec, Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
@@ -44,9 +46,13 @@ if TYPE_CHECKING:
     from gputui.engine.job_exec import Entrance
     from gputui.ports import Channel, GpuProbe, JobStore, LogStream, Runtime
     from gputui.ports.actions import Performer
-    from gputui.ports.backend import DirectBackend, Entry
+    from gputui.ports.backend import AwaitedChannel, DirectBackend, Entry
     from gputui.ports.foreign import ForeignContainers, HostProcesses
     from gputui.ports.store import Queue
+
+
+_OWNER_WITHIN = 5.0
+"""Seconds within which the owner of the queue answers who can do without it."""
 
 
 def _known_requests() -> KnownRequests:
@@ -229,6 +235,19 @@ class LocalBackend:
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         return self._entrance.enter(self._own(job_id, "enter it"), request)
 
+    def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, AwaitedChannel | None]:
+        from gputui.domain.submit_action import SubmitJobs
+
+        (job_id,) = self.act(SubmitJobs((submission,))).ids
+        return job_id, self.await_start(job_id, detach_keys)
+
+    def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:
+        streams = None if self._owned is not None else _owners_streams(self._options)
+        try:
+            return streams.await_start(job_id, detach_keys) if streams is not None else None
+        except (NoOwnerError, StoreBusyError):  # nothing starts jobs now
+            return None
+
     def shell(self, job_id: JobId) -> Shell:
         return self._entrance.shell(self._own(job_id, "enter it"))
 
@@ -338,11 +357,11 @@ def output_of(options: Options, backend: DirectBackend, job: Job, attempt: Attem
 def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> Entrance:
     """Return shells, commands and process lists of running jobs. Connects to a runtime only on use.
 
-    They are for the user of that uid, whom the relay serves; None: the user of this process. In a shared queue that is
-    served through the scheduler's relay, unless it is root or the owner of the state directory, or no relay runs.
+    They are for the user of that uid; None: the user of this process, who in a shared queue asks the process that owns
+    it, unless it is root or the owner of the state directory, or none answers.
     """
     from gputui.engine.actions.permissions import UserPermissions
-    from gputui.engine.files.console_marks import InputMark
+    from gputui.engine.files.input_marks import InputMark
     from gputui.engine.job_exec import Entrance
 
     permissions = UserPermissions(options.state, options.settings)
@@ -370,27 +389,38 @@ def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> 
         with store.transaction() as transaction:
             transaction.audit(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, job.target, "", words))
 
-    relay = None
-    if uid is None and permissions.is_shared and user not in {0, owner := options.state.stat().st_uid}:
-        from gputui.runtime.frame_channel import ask_relay
+    def by_owner(job: Job, request: Entry) -> Channel | None:
+        try:
+            return _owners_streams(options).enter(job.id, request)
+        except NoOwnerError:
+            return None
 
-        relay = partial(ask_relay, options.state, {0, owner, user})
+    is_member = uid is None and permissions.is_shared and user not in {0, options.state.stat().st_uid}
     return Entrance(
         lambda: adapters.make_job_execs(options, store.store_id),
         lambda: store.store_id,
         permit,
         lambda job_id: InputMark(options.state, job_id).set,
         record,
-        relay=relay,
+        by_owner=by_owner if is_member else None,
         command=(sys.executable, "-P", "-m", "gputui", *options.arguments()),
         may_try=may_try,
     )
 
 
+def _owners_streams(options: Options) -> Streams:
+    """Return what asks the process that owns the queue for streams; it connects only then."""
+    from gputui.api.client import ApiClient
+    from gputui.api.job_streams import Streams
+    from gputui.api.wire import to_sockets
+
+    return Streams(ApiClient(to_sockets(map(Path, options.sockets.paths)), patience=_OWNER_WITHIN))
+
+
 def entrance_for(options: Options, store_id: str, caller: Caller, entered: Callable[[], None]) -> Entrance:
     """Return the way into jobs that this caller may enter; `entered` is called each time."""
     from gputui.domain.errors import AccessError
-    from gputui.engine.files.console_marks import InputMark
+    from gputui.engine.files.input_marks import InputMark
     from gputui.engine.job_exec import Entrance
 
     def check(job: Job, submitter: int | None) -> None:
@@ -408,13 +438,6 @@ def entrance_for(options: Options, store_id: str, caller: Caller, entered: Calla
         lambda job, verb, request: entered(),
         may_try=lambda job: check(job, None),
     )
-
-
-def peer(connection: socket.socket) -> int:
-    """Return the uid of the process at the other end of a unix socket, as the kernel recorded it."""
-    from gputui.ports.frame_channel import peer_uid
-
-    return peer_uid(connection)
 
 
 def open_foreign_use(options: Options, store: Callable[[], JobStore], *, is_read_only: bool = False) -> ForeignUse:

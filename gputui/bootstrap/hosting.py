@@ -139,7 +139,6 @@ def make_host(
     from gputui.bootstrap.door import Door, make_services
     from gputui.engine.hooks.weekly import made_report
     from gputui.engine.process.host import Adapters, Extras, Host
-    from gputui.engine.process.relay import Relay
     from gputui.store.queue_files import SCHEMA  # the store is opened after the console's first frame
 
     def open_adapters() -> Adapters:
@@ -149,7 +148,6 @@ def make_host(
 
     clock = bootstrap.clock()
     streams = open_streams(options, store)
-    relay = Relay(options.state, [sys.executable, "-P", "-m", "gputui.console.relay", *options.arguments()])
     me = Leader(
         os.getpid(),
         socket.gethostname(),
@@ -178,7 +176,7 @@ def make_host(
         me=me,
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
-        extras=Extras(hand_over, relay, streams, open_monitor, partial(made_report, options.arguments()), door),
+        extras=Extras(hand_over, streams, open_monitor, partial(made_report, options.arguments()), door),
     )
     return host
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.ports import Channel
-from gputui.ports.backend import Attach, DirectBackend
+from gputui.ports.backend import Attach, AwaitedChannel, DirectBackend
 
 if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
@@ -103,7 +103,9 @@ class Attendance:
         *,
         is_owner: bool,
         is_quiet: bool = False,
+        awaited: AwaitedChannel | None = None,
     ) -> None:
+        """`awaited` are the streams of the next attempt, from its start on."""
         self._session = session
         self._backend = backend
         self._id = job_id
@@ -116,27 +118,24 @@ class Attendance:
         """Numbers of the attempts that this terminal has attached to."""
         self._unreached_until: float | None = None
         """Time on the monotonic clock until which a running attempt may be out of reach; None while it is not."""
+        self._awaited = awaited
+        self._await_again_at = float("-inf")
 
-    def run(self, attached: Callable[[], None] = lambda: None) -> int:
-        """Wait, attach and wait again until the job has ended; return its exit code.
-
-        `attached` is called when the first attempt may start.
-        """
+    def run(self) -> int:
+        """Wait, attach and wait again until the job has ended; return its exit code."""
         with self._cleared(), Signals(SIGNALS) as signals, wait.changes_of(self._backend.queue) as changes:
             try:
                 while True:
                     job = self._wait_for_start(signals, changes)
                     if wait.has_ended(job):
-                        attached()
                         return self._ended(job)
                     attempt = job.attempts[-1]
                     channel = self._attached(job)
                     if channel is None:
                         pause = _TRY_EVERY if self._unreached_until is None else _AGAIN_EVERY
-                        changes.wait(time.monotonic() + pause, signals.fileno())
+                        changes.wait(time.monotonic() + pause, signals.fileno(), *self._news())
                         self._obey(signals)
                         continue
-                    attached()
                     self._was_attached.add(attempt.number)
                     if (code := self._attend(attempt.number, channel, signals, changes)) is not None:
                         return code
@@ -152,6 +151,8 @@ class Attendance:
             yield
         finally:
             self._status.clear()
+            if self._awaited is not None:
+                self._awaited.close()
 
     def _job(self) -> Job:
         return self._backend.job(self._id)
@@ -164,6 +165,7 @@ class Attendance:
             job = self._job()
             if wait.has_ended(job) or self._is_there(job):
                 return job
+            self._await_start()
             snapshot, now = self._backend.snapshots().read(), bootstrap.clock().now()
             start = snapshot.expected_starts.get(job.id)
             if job.state is JobState.PENDING and start is None and self._backend.about().caps.runs_jobs:
@@ -175,8 +177,20 @@ class Attendance:
             if not ("no scheduler is running" in words or self._backend.is_scheduled()):
                 words, is_passing = f"{words}; no scheduler is running: start `gputui` or `gputui serve`", False
             self._status.show(f"job {job.shown_id} {words}", is_passing=is_passing)
-            changes.wait(time.monotonic() + _SHOWN_EVERY, signals.fileno())
+            changes.wait(time.monotonic() + _SHOWN_EVERY, signals.fileno(), *self._news())
             self._obey(signals)
+            self._begun()
+
+    def _await_start(self) -> None:
+        """Have the next start wait for this command, where one would; ask for that once a second at most."""
+        now = time.monotonic()
+        if self._awaited is None and now >= self._await_again_at:
+            self._await_again_at = now + _AGAIN_EVERY
+            self._awaited = self._backend.await_start(self._id, self._keys)
+            self._begun()
+
+    def _news(self) -> tuple[int, ...]:
+        return () if self._awaited is None else (self._awaited.fileno(),)
 
     def _is_there(self, job: Job) -> bool:
         """Return whether a new attempt is there: one of a cluster only while the engine says that it runs."""
@@ -199,10 +213,16 @@ class Attendance:
 
     def _attached(self, job: Job) -> Channel | None:
         """Return the streams of the attempt; None while there is nothing to attach to yet."""
-        if job.spec.is_host and job.state is JobState.CONFIGURING:
-            return None
         if job.state is JobState.CONFIGURING:
-            self._status.show(f"job {job.shown_id} is starting", is_passing=True)
+            self._await_start()
+            if not job.spec.is_host:
+                self._status.show(f"job {job.shown_id} is starting", is_passing=True)
+        if (begun := self._begun()) is not None:
+            self._status.clear()
+            self._awaited = None
+            return begun
+        if self._awaited is not None or (job.spec.is_host and job.state is JobState.CONFIGURING):
+            return None
         try:
             channel = self._backend.enter(job.id, Attach(self._keys))
         except RuntimeFault as error:
@@ -220,6 +240,14 @@ class Attendance:
         self._unreached_until = None
         return channel
 
+    def _begun(self) -> Channel | None:
+        """Return the awaited streams once they have begun; forget them if there will be none."""
+        try:
+            return None if self._awaited is None else self._awaited.channel()
+        except GputuiError:
+            self._awaited = None
+            return None
+
     def _may_come_back(self, job: Job, error: RuntimeFault) -> bool:
         """Return whether to try again: the engine may restart, and the end of an attempt reaches the queue later."""
         now = time.monotonic()
@@ -233,7 +261,7 @@ class Attendance:
     def _attend(self, number: int, channel: Channel, signals: Signals, changes: wait.Changes) -> int | None:
         """Talk to one attempt until it is over; return this command's exit code if the user left or it was lost.
 
-        Attaches again where only the connection ended, as by a restart of the engine or of the scheduler that relays.
+        Attaches again where only the connection ended, as by a restart of the engine or of the owner of the queue.
         """
         output, is_again = Output(), False
         while True:

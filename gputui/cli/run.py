@@ -22,7 +22,6 @@ from gputui.cli.submit import (
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Interactive, Submission
 from gputui.domain.submit_action import SubmitJobs
-from gputui.engine.files.console_marks import AttachWait
 from gputui.request import submitter
 from gputui.request.submitter import SubmitCommand, Tidied
 
@@ -82,13 +81,13 @@ def command(
         check_runtime(submission, bootstrap.runtime_names(session.options))
         if not anyway:
             check_gpus((submission,), backend)
-        (job_id,) = backend.act(SubmitJobs((submission,))).ids
-        confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
         if not is_attached:
+            (job_id,) = backend.act(SubmitJobs((submission,))).ids
+            confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
             return follow_output(backend, job_id, is_quiet=quiet)
-        viewer = AttachWait(session.options.state, job_id) if runs_jobs and not host else None
-        attendance = Attendance(session, backend, job_id, keys, is_owner=True, is_quiet=quiet)
-        return attendance.run(viewer.is_attached if viewer else lambda: None)
+        job_id, awaited = backend.submit_attached(submission, keys)
+        confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
+        return Attendance(session, backend, job_id, keys, is_owner=True, is_quiet=quiet, awaited=awaited).run()
 
 
 def _refuse_detached(found: Tidied) -> None:

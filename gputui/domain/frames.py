@@ -16,8 +16,6 @@ UNREACHABLE = b"u"
 """Server to client: nothing can be attached to now, with a message; the client may try again."""
 JOB = b"j"
 """Server to client: the number of the job, as the first frame of a stream."""
-REQUEST = b"q"
-"""Client to server: a request, as JSON."""
 LARGEST = 1 << 20
 """Maximum size of a frame in bytes."""
 _HEADER = struct.Struct(">cI")

@@ -5,9 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
-
-from msgspec import to_builtins
 
 from gputui.domain.container import ExecRequest, ProcessRow, Shell
 from gputui.domain.errors import GputuiError, RuntimeUnavailableError
@@ -15,16 +12,16 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.state import JobState
 from gputui.ports import Channel, JobExec
-from gputui.ports.backend import Attach, Entry
+from gputui.ports.backend import Entry
 
 SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 """Command that becomes the best shell there is."""
-RelayRequest = Callable[[Mapping[str, Any]], "Channel | None"]
-"""Asks the relay for a stream; None if no relay runs. Raises GputuiError if it refuses."""
+ByOwner = Callable[[Job, Entry], "Channel | None"]
+"""Asks the owner of the queue for a stream; None if nobody owns it. Raises GputuiError if he refuses."""
 
 
 class Entrance:
-    """Passes requests to the relay, if there is one, else to the runtime of a job, and records what entered.
+    """Passes requests to the owner of the queue, or to the runtime of a job, and records what entered then.
 
     Calls block, from any thread, and raise GputuiError; `processes` only one at a time.
     """
@@ -37,7 +34,7 @@ class Entrance:
         note_input: Callable[[JobId], Callable[[], None]],
         record: Callable[[Job, str, ExecRequest | None], None],
         *,
-        relay: RelayRequest | None = None,
+        by_owner: ByOwner | None = None,
         command: tuple[str, ...] = ("gputui",),
         may_try: Callable[[Job], None] = lambda job: None,
     ) -> None:
@@ -51,7 +48,7 @@ class Entrance:
         self._permit = permit
         self._note_input = note_input
         self._record = record
-        self._relay = relay
+        self._by_owner = by_owner
         self._command = command
         self._may_try = may_try
         self._by_runtime: Mapping[str, JobExec] = {}
@@ -73,23 +70,20 @@ class Entrance:
 
     def enter(self, job: Job, request: Entry) -> Channel:
         """Run a command in the running job, or attach to an interactive one, also while it starts."""
-        is_attach = isinstance(request, Attach)
-        verb = "attach" if is_attach else "exec"
-        if self._relay is not None:
-            asked = {"detach_keys": request.detach_keys} if is_attach else {"request": to_builtins(request)}
-            if (relayed := self._relay({"verb": verb, "job": job.id, **asked})) is not None:
-                return relayed
+        if self._by_owner is not None and (channel := self._by_owner(job, request)) is not None:
+            return channel
         try:
             channel = self._entered(job, request)
         except RuntimeUnavailableError as error:
-            if self._relay is None:
+            if self._by_owner is None:
                 raise
-            hint = "start `gputui serve`, which relays, or get access to the engine"
-            text = f"job {job.id} cannot be reached: no scheduler is running here that could relay, and {error.what}"
+            hint = "start `gputui serve`, or get access to the engine"
+            text = f"job {job.id} cannot be reached: no scheduler is running here that could be asked, and {error.what}"
             raise GputuiError(text, hint=hint) from error
         if job.spec.idle_timeout:
             channel.on_input = self._note_input(job.id)
-        self._record(job, verb, None if isinstance(request, Attach) else request)
+        execute = request if isinstance(request, ExecRequest) else None
+        self._record(job, "exec" if execute else "attach", execute)
         return channel
 
     def _entered(self, job: Job, request: Entry) -> Channel:

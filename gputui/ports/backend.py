@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gputui.domain.container import ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Job
-    from gputui.domain.job_spec import JobId
+    from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
     from gputui.ports.channel import Channel
@@ -191,6 +191,14 @@ class DirectBackend(Backend, Protocol):
     @property
     def queue(self) -> Queue:
         """Queue, opened when it is first read."""
+        ...
+
+    def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, AwaitedChannel | None]:
+        """Submit one job; return its id, and its streams from the start on where that waits for this client."""
+        ...
+
+    def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:
+        """Return the streams of a job from its next start on, which waits for this client; None: none would wait."""
         ...
 
     def is_scheduled(self) -> bool:

@@ -1,4 +1,4 @@
-"""Interrupted connections to jobs in real containers: the engine restarts, or the scheduler that relays does."""
+"""Interrupted connections to jobs in real containers: the engine restarts, or the owner of the queue does."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Place:
     scheduler: ExitStack = field(default_factory=ExitStack)
 
     def schedule(self) -> None:
-        """Start the scheduler, which relays."""
+        """Start the scheduler, which serves streams."""
         self.scheduler.enter_context(self.site.served())
 
     def restart_scheduler(self) -> None:
-        """End the scheduler with all its relays, as a service manager does, and start it again."""
+        """End the scheduler with all streams, as a service manager does, and start it again."""
         self.scheduler.close()
-        for pid in relays(self.site):
+        for pid in streams(self.site):
             os.kill(pid, signal.SIGKILL)
         self.schedule()
 
@@ -52,9 +52,9 @@ class Place:
         self.engine.launch(live_restore=True)
 
 
-def relays(site: Site) -> list[int]:
-    """Return the pids of the relays into jobs of this queue."""
-    mark = {b"gputui.console.relay", os.fsencode(site.state)}
+def streams(site: Site) -> list[int]:
+    """Return the pids of the processes of streams of this queue."""
+    mark = {b"gputui.bootstrap.stream", os.fsencode(site.state)}
     return [pid for pid, words in command_lines().items() if mark <= {*words}]
 
 
@@ -93,7 +93,7 @@ def attachments(site: Site, job_id: int) -> int:
 
 @pytest.mark.parametrize("name", ["root", "alice"])
 def test_a_job_without_a_terminal_is_attached_to_again(place: Place, name: str) -> None:
-    """Root connects to the engine itself, alice through the relay: she cannot reach the engine's socket."""
+    """Root connects to the engine itself, alice asks the owner: she cannot reach the engine's socket."""
     site = place.site
     words = ("run", "-q", "--network", "none", IMAGE, "sh", "-c", SCRIPT)
     account = site.account(name)

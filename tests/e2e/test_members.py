@@ -66,7 +66,7 @@ def test_a_host_job_runs_as_its_submitter_who_can_read_its_log(site: Site) -> No
     assert "ready" in site.gputui("alice", "logs", str(one))
 
 
-def test_only_its_submitter_and_root_enter_a_job_by_the_relay(site: Site) -> None:
+def test_only_its_submitter_and_root_enter_a_job(site: Site) -> None:
     go = site.directory / "gone"
     go.unlink(missing_ok=True)
     script = f"id -u; while [ ! -e {go} ]; do sleep 0.05; done; exit 5"
@@ -96,22 +96,22 @@ def test_only_its_submitter_and_root_enter_a_job_by_the_relay(site: Site) -> Non
 def test_a_socket_planted_by_a_member_is_not_used(site: Site) -> None:
     one = site.queued("alice", "sleep 600")
     site.until(lambda: site.job(one).state is JobState.RUNNING, "it runs")
-    kept = site.state / "relay.kept"
-    (site.state / "relay").rename(kept)
+    kept = site.state / "api.kept"
+    (site.state / "api.sock").rename(kept)
     user = site.users["mallory"]
     with socket.socket(socket.AF_UNIX) as planted:
         os.seteuid(user.pw_uid)
         try:
-            planted.bind(str(site.directory / "mallory" / "relay"))
+            planted.bind(str(site.directory / "mallory" / "api.sock"))
             planted.listen()
         finally:
             os.seteuid(0)
-        (site.directory / "mallory" / "relay").chmod(0o666)
-        (site.directory / "mallory" / "relay").rename(site.state / "relay")
+        (site.directory / "mallory" / "api.sock").chmod(0o666)
+        (site.directory / "mallory" / "api.sock").rename(site.state / "api.sock")
         refused = site.run("alice", COMMAND, "exec", str(one), "id")
-    kept.rename(site.state / "relay")
+    kept.rename(site.state / "api.sock")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert f"the socket of uid {user.pw_uid}" in refused.stderr
+    assert f"somebody else listens there: uid {user.pw_uid}" in refused.stderr
     site.actions("alice").act(Cancel((one,)))
 
 

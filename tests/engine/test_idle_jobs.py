@@ -10,7 +10,7 @@ import pytest
 from gputui.domain.cause import CauseCode
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
-from gputui.engine.files.console_marks import FOLDER, InputMark
+from gputui.engine.files.input_marks import FOLDER, InputMark
 from tests.engine.world import World
 
 ON_REAL_POOLS = True

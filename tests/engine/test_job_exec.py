@@ -1,8 +1,8 @@
-"""Ways into a running job: whose runtime is asked, by which name, what is refused, and when the relay is asked."""
+"""Ways into a running job: whose runtime is asked, by which name, what is refused, and when the owner is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,9 +13,9 @@ from gputui.domain.errors import GputuiError, RuntimeUnavailableError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive
 from gputui.domain.state import JobState
-from gputui.engine.job_exec import Entrance, RelayRequest
+from gputui.engine.job_exec import ByOwner, Entrance
 from gputui.ports import Channel, JobExec, Permit
-from gputui.ports.backend import Attach
+from gputui.ports.backend import Attach, Entry
 from tests.factories import NOW, job, running
 
 TERMINAL = Interactive(stdin=True, tty=True)
@@ -91,7 +91,7 @@ class FakeExec:
 class Door:
     """An entrance with its runtimes."""
 
-    def __init__(self, relay: RelayRequest | None = None, error: GputuiError | None = None, **missing: None) -> None:
+    def __init__(self, by_owner: ByOwner | None = None, error: GputuiError | None = None, **missing: None) -> None:
         self.docker, self.process = FakeExec(error), FakeExec(error)
         runtimes: dict[str, JobExec] = {"docker": self.docker, "process": self.process}
         self.made = 0
@@ -109,7 +109,7 @@ class Door:
             lambda job, uid: self.permitted.append((job.id, uid)),
             lambda job_id: lambda: self.typed.append(job_id),
             lambda job, verb, request: self.recorded.append((job.id, verb, request)),
-            relay=relay,
+            by_owner=by_owner,
             may_try=self.may_try,
         )
 
@@ -208,26 +208,24 @@ def test_what_enters_directly_is_recorded() -> None:
     assert door.recorded == [(7, "attach", None), (8, "exec", LS)]
 
 
-def test_a_relay_is_asked_first_and_records_by_itself() -> None:
-    asked: list[Mapping[str, Any]] = []
+def test_the_owner_is_asked_first_and_records_by_itself() -> None:
+    asked: list[tuple[int, Entry]] = []
 
-    def relay(request: Mapping[str, Any]) -> Channel | None:
-        asked.append(request)
+    def by_owner(job: Job, request: Entry) -> Channel | None:
+        asked.append((job.id, request))
         return Streams()
 
-    door = Door(relay)
+    door = Door(by_owner)
     door.entrance.enter(interactive(), Attach("ctrl-a"))
     door.entrance.enter(running(8), LS)
-    assert [(each["verb"], each["job"]) for each in asked] == [("attach", 7), ("exec", 8)]
-    assert asked[0]["detach_keys"] == "ctrl-a"
-    assert asked[1]["request"]["command"] == ("ls", "-l")
+    assert asked == [(7, Attach("ctrl-a")), (8, LS)]
     assert door.recorded == door.docker.asked == []
 
 
-def test_an_engine_that_cannot_be_reached_has_the_relay_as_advice() -> None:
+def test_an_engine_that_cannot_be_reached_has_a_scheduler_as_advice() -> None:
     error = RuntimeUnavailableError("/var/run/docker.sock: Permission denied")
-    with pytest.raises(GputuiError, match=r"no scheduler is running here that could relay, and .*denied") as told:
-        Door(lambda _: None, error).entrance.enter(running(7), LS)
+    with pytest.raises(GputuiError, match=r"no scheduler is running here that could be asked, and .*denied") as told:
+        Door(lambda job, request: None, error).entrance.enter(running(7), LS)
     assert told.value.hint is not None
     assert "gputui serve" in told.value.hint
     door = Door(None, error)

@@ -150,6 +150,16 @@ class EngineBackend:
         self._check_running(job, Capability.STREAMS if isinstance(request, Attach) else Capability.INSIDE)
         return self._cluster.enter(job, request)
 
+    def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, None]:
+        from gputui.domain.submit_action import SubmitJobs
+
+        del detach_keys
+        (job_id,) = self.act(SubmitJobs((submission,))).ids
+        return job_id, None
+
+    def await_start(self, job_id: JobId, detach_keys: str = "") -> None:
+        del job_id, detach_keys
+
     def shell(self, job_id: JobId) -> Shell:
         from gputui.domain.container import Shell
         from gputui.engine.job_exec import SHELL

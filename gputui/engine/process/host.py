@@ -37,7 +37,6 @@ from gputui.engine.process.loop import (
     Waker,
     describe_fault,
 )
-from gputui.engine.process.relay import Relay
 from gputui.engine.process.streams import Streams
 from gputui.engine.tick import snapshot_builder
 from gputui.engine.tick.context import Ports
@@ -104,7 +103,6 @@ class Extras(Struct, frozen=True):
 
     hand_over: Callable[[], object] | None = None
     """Starts a background scheduler when scheduling keeps failing here."""
-    relay: Relay | None = None
     streams: Streams | None = None
     """Open while this process schedules."""
     open_monitor: Callable[[Entries], Monitor] | None = None
@@ -372,8 +370,6 @@ class Host:
         announcer = self._announcer(waker)
         scheduler = self._scheduler(adapters, pools, waker, announcer, monitor)
         self._gpu_focus.use(adapters.probe)
-        if self._extras.relay is not None:
-            self._extras.relay.open()
         if self._extras.streams is not None:
             self._extras.streams.open()
         if self._extras.door is not None:
@@ -398,8 +394,6 @@ class Host:
             self._gpu_focus.use(None)
             if self._extras.door is not None:
                 await self._in_thread(self._extras.door.close)
-            if self._extras.relay is not None:
-                self._extras.relay.close()
             if self._extras.streams is not None:
                 self._extras.streams.close()
             if announcer is not None:

@@ -20,8 +20,8 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.log_fields import about
 from gputui.domain.settings import Settings
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.engine.files.console_marks import forget_input, wait_for_viewer
 from gputui.engine.files.file_modes import file_mode, folder_in, is_file, open_file
+from gputui.engine.files.input_marks import forget_input
 from gputui.engine.files.logs import log_path
 from gputui.engine.files.telemetry_files import AttemptKey
 from gputui.engine.tick.image_pulls import ImagePulls
@@ -109,7 +109,7 @@ class AttemptWorkers:
         try:
             rules = self._permissions
             permit = partial(rules.permitted, runtime.root_directory) if rules else None
-            fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, permit, self._attach)
+            fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, permit, self._before_start)
             if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
                 self.pulls.forget(runtime, launch.spec.image)
             is_known = fault is None or fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE
@@ -120,11 +120,6 @@ class AttemptWorkers:
             log.exception("starting job %d", launch.job_id, extra=about(launch.job_id, launch.attempt, launch.gpus))
         finally:
             self._finish_work((launch.job_id, launch.attempt), runtime.name, tell=is_known)
-
-    def _attach(self, job_id: JobId) -> None:
-        """Return when those who want to see a job from its start are attached to its container."""
-        self._before_start(job_id)
-        wait_for_viewer(self._directory, job_id)
 
     def signal_end(self, runtime: Runtime, key: AttemptKey, container_id: str, how: str) -> None:
         """Signal the container to end, once for each `how`: `terminate`, or any other word for SIGKILL.

@@ -20,7 +20,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
-from gputui.engine.files.console_marks import last_input
+from gputui.engine.files.input_marks import last_input
 from gputui.engine.files.telemetry_files import AttemptKey
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.stops import begin_stops
