@@ -104,10 +104,10 @@ def _guarded(name: str, area: Callable[[], Iterator[DoctorCheck]]) -> Iterator[D
 def _of_service(options: Options) -> Iterator[DoctorCheck]:
     """Check who answers at the socket, where users depend on it."""
     sockets, users = options.sockets, options.settings.access.users
-    if sockets.in_process and not users:
-        return
     if found := checks.of_settings(options.settings, (Path(UNITS) / SOCKET_UNIT).exists()):
         yield found
+    if sockets.in_process and not users:
+        return
     try:
         told = asked.about(options)
     except NoOwnerError:

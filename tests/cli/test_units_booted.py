@@ -224,14 +224,25 @@ def test_a_group_has_a_socket_of_its_own(machine: Machine) -> None:
 
 
 def test_a_shared_queue_becomes_the_services(machine: Machine) -> None:
-    machine.install(CONTAINERS + SHARED)
+    """A host job runs on meanwhile, and what waits stays its submitter's."""
+    machine.install(SHARED)
+    script = "while [ ! -e /srv/go ]; do sleep 0.1; done; id -un"
     with machine.serving():
-        assert machine.gputui("alice", "submit", "--gpus", "1", "busybox", "true") == "1\n"
-    machine.install(CONTAINERS + SHARED, STATE, "--users", "--convert")
+        machine.gputui("alice", "submit", "--host", "--workdir", "/", "--", "sh", "-c", script)
+        machine.gputui("bob", "submit", "--gpus", "1", "busybox", "true")
+        machine.until(lambda: states(machine) == {"alice 1": "RUNNING", "bob 2": "PENDING"}, "it runs")
+    machine.install(SHARED, STATE, "--users", "--convert")
     machine.run("systemctl", "start", "gputui.socket", "gputui.service")
     assert role(machine, "alice") == "user"
-    jobs = json.loads(machine.gputui("root", "queue", "--json"))
-    assert [(job["id"], job["submitted_by"], job["state"]) for job in jobs] == [(1, "alice", "PENDING")]
+
+    def shown() -> list[tuple[str, str]]:
+        jobs = json.loads(machine.gputui("root", "queue", "--all", "--json"))
+        return sorted((job["submitted_by"], job["state"]) for job in jobs)
+
+    assert shown() == [("alice", "RUNNING"), ("bob", "PENDING")]
+    machine.run("touch", "/srv/go")
+    machine.until(lambda: shown() == [("alice", "COMPLETED"), ("bob", "PENDING")], "it ends")
+    assert machine.gputui("root", "logs", "1") == "alice\n"
     assert machine.owners(STATE, f"{STATE}/queue.json") == ["root:root 700", "root:root 600"]
 
 

@@ -48,11 +48,11 @@ def of_own_queue(directory: str, live: int) -> DoctorCheck:
 
 def of_settings(settings: Settings, has_socket: bool) -> DoctorCheck | None:
     """Judge the settings of a queue with users; None if nothing is wrong with them."""
-    users = settings.access.users
-    if users and settings.store.group is not None:
-        why = "Members of that group can do everything to all jobs, past all roles."
-        text = f"access.users and store.group are both set: the group {settings.store.group} writes the files"
-        return fail("access", text, why, "sudo gputui install --users --convert")
+    users, group = settings.access.users, settings.store.group
+    if group is not None:
+        why = "Its members can do everything to all jobs, past all roles."
+        text = f"store.group is set: the group {group} writes the files of the queue"
+        return (fail if users else warn)("access", text, why, f"{_INSTALL} --convert")
     if users and not has_socket:
         who = "all accounts" if EVERYBODY in users else ", ".join(users[:_NAMED])
         why = "Their commands find no socket that they may open."
