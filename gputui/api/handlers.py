@@ -440,13 +440,13 @@ def _page(jobs: Iterable[Job], limit: int) -> tuple[list[Job], bool]:
 
 
 def _behind(jobs: list[Job], after: JobId | None) -> list[Job]:
-    """Return the jobs behind this one in the list; raises InputError if it is not there any more."""
+    """Return the jobs behind this one in the list; raises GputuiError if it is not there any more."""
     if after is None:
         return jobs
     for place, job in enumerate(jobs):
         if job.id == after:
             return jobs[place + 1 :]
-    raise InputError(f"job {after} is not in the list any more", where="after", hint="begin again")
+    raise GputuiError(f"job {after} is not in the list any more", where="after", hint="begin again")
 
 
 def _place(cursor: str) -> tuple[float, int]:

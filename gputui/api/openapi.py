@@ -23,6 +23,8 @@ _TYPES = {
     AnswerKind.BYTES: "application/octet-stream",
     AnswerKind.STREAM: "application/octet-stream",
 }
+_TYPE_OF = {"backup": "application/x-tar"}
+"""Types of answers by the names of handlers, where others than `_TYPES`."""
 _ID = {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}
 _ATTEMPT = {"type": "string", "pattern": "^(latest|[0-9]{1,6})$"}
 _HEADERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -94,7 +96,7 @@ def _operation(route: Route, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     if route.kind is AnswerKind.JSON:
         answer["content"] = {"application/json": {"schema": _schema(route.result, schema_of)}}
     elif not is_stream:
-        answer["content"] = {_TYPES[route.kind]: {}}
+        answer["content"] = {_TYPE_OF.get(route.handler, _TYPES[route.kind]): {}}
     status = "101" if is_stream else str(route.status)
     others = {"200": answer} if status == "201" else {}
     refusal = {"description": "Refused.", "content": {CONTENT_TYPE: {"schema": schema_of[Problem]}}}

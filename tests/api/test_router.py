@@ -64,7 +64,6 @@ def test_a_client_of_another_major_version_is_refused(owner: TestOwner, given: s
         {"unknown": "1"},
         {"filter": "name~x"},
         {"filter": "nofield:"},
-        {"after": "77"},
     ],
 )
 def test_wrong_parameters_are_refused_by_name(owner: TestOwner, query: dict[str, str]) -> None:
