@@ -246,7 +246,9 @@ class Handlers:
     def log(self, call: Call) -> Answer:
         query, attempt = call.query, _attempt(call.parts["attempt"])
         if query["follow"] or call.wants_stream:
-            wanted = FollowLog(attempt, query["tail"], query["stamped"], query["follow"], call.wants_stream)
+            wanted = FollowLog(
+                attempt, query["tail"], query["stamped"], query["follow"], call.wants_stream, query["apart"]
+            )
             return self._handed(call, call.the_job.id, wanted)
         stream = call.backend.log(call.the_job.id, attempt, tail=query["tail"], stamped=query["stamped"])
         with closing(stream):

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from gputui.api.client import ApiClient
 from gputui.api.messages import NewJobs
@@ -22,6 +22,9 @@ from gputui.ports.frame_channel import FrameChannel
 
 PATIENCE = 30.0
 """Seconds within which a stream begins: its process starts, and an engine answers."""
+
+
+_CUT = "the output of the job was cut off: the connection ended"
 
 
 class JobStream(FrameChannel):
@@ -100,13 +103,25 @@ class Streams:
         return awaited.job_id(), awaited
 
     def log(self, job_id: JobId, wanted: FollowLog) -> JobLog:
-        """Return the output of an attempt."""
-        query: dict[str, object] = {"stamped": wanted.stamped, "follow": wanted.follow}
+        """Return the output of an attempt, line by line."""
+        return JobLog(*self._log(job_id, wanted))
+
+    def output(self, job_id: JobId, attempt: int) -> Iterator[tuple[bool, bytes]]:
+        """Yield the output of an ended attempt in pieces, each with whether it is known to be standard error."""
+        channel = entered(*self._log(job_id, FollowLog(attempt, follow=False, apart=True)))
+        with closing(channel):
+            while (parts := channel.receive()) is not None:
+                yield from parts
+            if channel.exit_code() is None:
+                raise GputuiError(_CUT)
+
+    def _log(self, job_id: JobId, wanted: FollowLog) -> tuple[socket.socket, bytes]:
+        query: dict[str, object] = {"stamped": wanted.stamped, "follow": wanted.follow, "apart": wanted.apart}
         if wanted.tail is not None:
             query["tail"] = wanted.tail
         attempt = "latest" if wanted.attempt is None else wanted.attempt
         path = f"/v1/jobs/{job_id}/attempts/{attempt}/log"
-        return JobLog(*self._client.upgrade(path, UPGRADE, query=query, method="GET"))
+        return self._client.upgrade(path, UPGRADE, query=query, method="GET")
 
 
 def entered(link: socket.socket, early: bytes) -> Channel:
@@ -190,7 +205,7 @@ class JobLog:
             if parts is None:
                 if self._closed.is_set() or self._stream.exit_code() == 0:
                     return
-                raise GputuiError("the output of the job was cut off: the connection ended")
+                raise GputuiError(_CUT)
             for is_notice, piece in parts:
                 if is_notice:
                     self.notice += piece.decode(errors="replace")

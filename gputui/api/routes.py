@@ -140,6 +140,7 @@ ROUTES: tuple[Route, ...] = (
             Parameter("tail", int, "Only the last so many lines."),
             Parameter("stamped", bool, "Begin lines with their times, where they are known.", False),
             Parameter("follow", bool, "Go on to the end of a running attempt.", False),
+            Parameter("apart", bool, "With an upgrade, standard error of an ended attempt apart.", False),
         ),
     ),
     Route(

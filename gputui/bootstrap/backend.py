@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gputui.engine.job_exec import Entrance
     from gputui.ports import Channel, GpuProbe, JobStore, LogStream, Runtime
     from gputui.ports.actions import Performer
-    from gputui.ports.backend import AwaitedChannel, DirectBackend, Entry
+    from gputui.ports.backend import AwaitedChannel, Entry
     from gputui.ports.foreign import ForeignContainers, HostProcesses
     from gputui.ports.store import Queue
 
@@ -241,6 +241,10 @@ class LocalBackend:
         (job_id,) = self.act(SubmitJobs((submission,))).ids
         return job_id, self.await_start(job_id, detach_keys)
 
+    def output(self, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
+        self._check_log(job.id)
+        return output_of(self._options, self.store.store_id, job, attempt, lambda: self.log(job.id, attempt.number))
+
     def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:
         streams = None if self._owned is not None else _owners_streams(self._options)
         try:
@@ -333,24 +337,26 @@ def logs_for(options: Options, job_of: Callable[[JobId], Job], store_id: Callabl
     return Logs(job_of, options.state, find)
 
 
-def output_of(options: Options, backend: DirectBackend, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
-    """Yield the output of an ended attempt in pieces, each with whether it is standard error (None: unknown).
+def output_of(
+    options: Options, store_id: str, job: Job, attempt: Attempt, lines: Callable[[], LogStream]
+) -> Iterator[tuple[bool, bytes]]:
+    """Yield the output of an ended attempt in pieces, each with whether it is known to be standard error.
 
-    Raises GputuiError.
+    `lines` opens its log, which does not tell. Raises GputuiError.
     """
     from gputui.engine.files.logs import log_path
     from gputui.runtime.process.attach import kept_log, live_log
     from gputui.runtime.process.attempt_folder import AttemptFolder
 
     if job.spec.is_host:
-        name = f"gputui-{backend.queue.store_id}-{job.id}-{attempt.number}"
+        name = f"gputui-{store_id}-{job.id}-{attempt.number}"
         with suppress(OSError), closing(live_log(AttemptFolder(options.state / "attempts" / name))) as log:
             yield from log.rest()
             return
         with suppress(OSError), closing(kept_log(options.state / log_path(job.id, attempt.number))) as log:
             yield from log.rest()
             return
-    with closing(backend.log(job.id, attempt.number)) as stream:
+    with closing(lines()) as stream:
         yield from ((False, line + b"\n") for line in stream)
 
 

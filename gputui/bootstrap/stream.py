@@ -11,11 +11,12 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gputui.bootstrap.backend import entrance_for, logs_for
+from gputui.bootstrap.backend import entrance_for, logs_for, output_of
 from gputui.config import Options, resolve
 from gputui.domain import frames
 from gputui.domain.decoding import decode_json
@@ -26,6 +27,7 @@ from gputui.ports import Channel, LiveLogStream
 from gputui.ports.channel import wait_for
 
 if TYPE_CHECKING:
+    from gputui.domain.job import Attempt, Job
     from gputui.ports import LogStream
     from gputui.ports.backend import Entry, FollowLog
 
@@ -254,16 +256,14 @@ def _serve_log(options: Options, decision: Decision, request: FollowLog, connect
     """Send the output of an attempt. Ends the process when the client hangs up."""
     answer: _Answer = _Framed() if request.in_frames else _Plain()
     threading.Thread(target=_end_with, args=(connection,), name="client", daemon=True).start()
-    has_begun = False
+    logs = logs_for(options, lambda _: decision.job, lambda: decision.store_id)
+    job, has_begun = decision.job, False
     try:
-        logs = logs_for(options, lambda _: decision.job, lambda: decision.store_id)
-        stream = logs.open(
-            decision.job.id,
-            request.attempt,
-            tail=request.tail,
-            follow=request.follow,
-            stamped=request.stamped,
-        )
+        if request.apart and (attempt := _ended_attempt(job, request)) is not None:
+            pieces = output_of(options, decision.store_id, job, attempt, partial(logs.open, job.id, attempt.number))
+            _send_apart(pieces, connection)
+            return
+        stream = logs.open(job.id, request.attempt, tail=request.tail, follow=request.follow, stamped=request.stamped)
         connection.sendall(answer.begin(is_stamped=getattr(stream, "is_stamped", False)))
         has_begun = True
         _copy(stream, _LogWriter(connection, answer))
@@ -271,6 +271,20 @@ def _serve_log(options: Options, decision: Decision, request: FollowLog, connect
         connection.sendall(answer.failed(error, has_begun=has_begun))
     else:
         connection.sendall(answer.end(getattr(stream, "notice", "")))
+
+
+def _ended_attempt(job: Job, request: FollowLog) -> Attempt | None:
+    """Return the attempt whose output is asked for in frames, if it has ended."""
+    found = [each for each in job.attempts if request.attempt in {None, each.number} and each.is_over]
+    return found[-1] if found and request.in_frames else None
+
+
+def _send_apart(pieces: Iterable[tuple[bool, bytes]], connection: socket.socket) -> None:
+    """Send pieces of output, standard error apart."""
+    connection.sendall(frames.frame(frames.READY))
+    for is_error, piece in pieces:
+        connection.sendall(frames.frame(frames.ERRORS if is_error else frames.OUTPUT, piece))
+    connection.sendall(frames.exit_frame(0))
 
 
 def _copy(stream: LogStream, writer: _LogWriter) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from gputui import bootstrap
-from gputui.bootstrap.backend import output_of
 from gputui.cli import conversation, terminal, wait
 from gputui.cli.conversation import (
     SHOWING,
@@ -368,7 +367,7 @@ class Attendance:
         attempt = job.attempt
         if attempt is not None and attempt.number not in self._was_attached and attempt.started_at is not None:
             try:
-                for is_error, piece in output_of(self._session.options, self._backend, job, attempt):
+                for is_error, piece in self._backend.output(job, attempt):
                     write_all(2 if is_error else 1, piece)
             except GputuiError as error:
                 self._status.say(str(error))

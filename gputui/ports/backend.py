@@ -17,12 +17,12 @@ from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.ports.actions import Performer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from gputui.domain.container import ProcessRow, Shell
     from gputui.domain.gpu import Gpu
-    from gputui.domain.job import Job
+    from gputui.domain.job import Attempt, Job
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
@@ -70,6 +70,8 @@ class FollowLog(Struct, frozen=True):
     """Go on to the end of a running attempt."""
     in_frames: bool = False
     """Send frames, as the client has asked for an upgrade; else the plain bytes of an HTTP answer."""
+    apart: bool = False
+    """Of an ended attempt, in frames: standard error apart from standard output, where that is known."""
 
 
 StreamRequest: TypeAlias = Entry | FollowLog
@@ -195,6 +197,10 @@ class DirectBackend(Backend, Protocol):
 
     def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, AwaitedChannel | None]:
         """Submit one job; return its id, and its streams from the start on where that waits for this client."""
+        ...
+
+    def output(self, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
+        """Yield the output of an ended attempt in pieces, each with whether it is known to be standard error."""
         ...
 
     def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:

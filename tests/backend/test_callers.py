@@ -120,11 +120,13 @@ def asked(owner: Owner, backend: LocalBackend) -> Mapping[str, Callable[[], Any]
         "gpus": lambda: backend.gpus(print),
         "with_gpus": lambda: backend.with_gpus(backend.read(), print),
         "why_unread": lambda: backend.why_unread(backend.job(owner.ended)),
-        "output_of": lambda: None,
+        "output": lambda: [*backend.output(backend.job(owner.ended), backend.job(owner.ended).attempts[-1])],
+        "submit_attached": lambda: backend.submit_attached(Submission(spec())),
+        "await_start": lambda: backend.await_start(owner.waiting),
     }
 
 
-OWN = {"act", "foresee", "undo", "log", "enter", "shell", "processes"}
+OWN = {"act", "foresee", "undo", "log", "enter", "shell", "processes", "output"}
 """Parts that are for the submitter and operators."""
 
 
@@ -147,8 +149,8 @@ def test_nothing_of_others_is_changed_or_told(owner: Owner, caller: Caller, part
     if part in OWN:
         with pytest.raises(AccessError):
             call()
-    elif part == "images" and caller is EVE:
-        with pytest.raises(AccessError, match="only users of the queue may list the images"):
+    elif part in {"images", "submit_attached"} and caller is EVE:
+        with pytest.raises(AccessError, match=r"only users of the queue may|may look at this queue, not use it"):
             call()
     else:
         assert SECRET not in repr(call())

@@ -215,6 +215,19 @@ def test_a_log_is_followed_to_its_end_and_shows_a_line_that_has_not_ended(place:
     assert list(last) == [b"three"]
 
 
+def test_of_an_ended_attempt_standard_error_comes_apart(place: Place) -> None:
+    job = place.started("echo out; sleep 0.2; echo err >&2; sleep 0.2; echo more", PIPES)
+    attempt = job.attempts[0].container_id or ""
+    soon(lambda: (found := place.runtime.inspect(attempt)) is not None and found.ended_at is not None)
+    ended = replace(job, attempts=(replace(job.attempts[0], ended_at=NOW),), state=JobState.COMPLETED, ended_at=NOW)
+    with place.store.transaction() as transaction:
+        transaction.put(ended)
+    channel = entered(*place.ask(ended, FollowLog(follow=False, in_frames=True, apart=True)))
+    assert output(channel) == (b"out\nmore\n", b"err\n")
+    assert channel.exit_code() == 0
+    channel.close()
+
+
 def test_a_log_without_frames_is_a_plain_answer(place: Place) -> None:
     job = place.started("for n in 1 2 3; do echo $n; done")
     link, _ = place.ask(job, FollowLog())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gputui.domain.action import Action
     from gputui.domain.container import ProcessRow, Shell
     from gputui.domain.gpu import Gpu
-    from gputui.domain.job import Job
+    from gputui.domain.job import Attempt, Job
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
@@ -156,6 +156,10 @@ class EngineBackend:
         del detach_keys
         (job_id,) = self.act(SubmitJobs((submission,))).ids
         return job_id, None
+
+    def output(self, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
+        with closing(self.log(job.id, attempt.number)) as stream:
+            yield from ((False, line + b"\n") for line in stream)
 
     def await_start(self, job_id: JobId, detach_keys: str = "") -> None:
         del job_id, detach_keys
