@@ -51,6 +51,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.ports.backend import Attach, DirectBackend, FollowLog, StreamRequest
+from gputui.ports.commands import CommandLine
 
 FORECAST_TIME = 10.0
 """Seconds after which a forecast is cut."""
@@ -383,7 +384,7 @@ class Handlers:
         return Response(body=document())
 
     def command(self, call: Call) -> Answer:
-        line: messages.CommandLine = call.body
+        line: CommandLine = call.body
         if self._services.command is None or line.version != __version__:
             raise HttpError(421, f"the owner of the queue is gputui {__version__}", hint="run the command yourself")
         result = self._services.command(call.caller, line)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from msgspec import Struct
 
 from gputui.api.http import Peer
-from gputui.api.messages import CommandLine, CommandResult
 from gputui.api.visibility import Visibility
 from gputui.domain.access import Caller
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.ports.backend import DirectBackend, StreamRequest
+from gputui.ports.commands import RunCommand
 
 
 class OwnerServices(Struct, frozen=True):
@@ -44,8 +44,8 @@ class OwnerServices(Struct, frozen=True):
     The head of the answer is sent here too: 101 and frames, or of a `FollowLog` without frames 200 and plain bytes.
     Whether the caller may is checked before. Returns soon; safe in a thread of the pool.
     """
-    command: Callable[[Caller, CommandLine], CommandResult] | None = None
-    """Runs a command for its caller; None: this owner runs none. Raises ParseLocallyError, for an answer 421."""
+    command: RunCommand | None = None
+    """Runs a command for its caller; None: this owner runs none."""
     metrics: Callable[[], bytes] | None = None
     """Returns the page of metrics; None: this owner has none."""
     backup: Callable[[], Iterator[bytes]] | None = None

@@ -13,6 +13,7 @@ from gputui.domain.access import Role
 from gputui.domain.action import Action, Edit
 from gputui.domain.container import ExecRequest
 from gputui.ports.backend import Attach
+from gputui.ports.commands import CommandLine
 
 UPGRADE = "gputui-stream/1"
 """Protocol of the routes that are streams: frames in both directions, see `domain/frames.py`."""
@@ -211,7 +212,7 @@ ROUTES: tuple[Route, ...] = (
         VIEWER,
         "Run a command of our own thin client; it has the rights of its caller.",
         kind=AnswerKind.BYTES,  # `CommandResult.encoded`
-        body=messages.CommandLine,
+        body=CommandLine,
         is_public=False,
     ),
     Route("GET", "/v1/snapshot", "snapshot", VIEWER, "The whole picture, for our own consoles.", is_public=False),

@@ -185,8 +185,10 @@ def open_repair(options: Options) -> Repair:
     return repair
 
 
-def open_backend(options: Options, waiting: Callable[[str], None] | None = None) -> DirectBackend:
+def open_backend(options: Options, waiting: Callable[[str], None] | None = None, key: str = "") -> DirectBackend:
     """Return the queue of this machine or of a cluster, as the options say; `waiting` as for `open_store`.
+
+    `key` is stored with what is done: that of a request to an owner who did not answer.
 
     Its files are opened, and a state directory made, when they are first used.
     """
@@ -196,7 +198,16 @@ def open_backend(options: Options, waiting: Callable[[str], None] | None = None)
         return clusters.open_backend(options)
     from gputui.bootstrap.backend import LocalBackend
 
-    return LocalBackend(options, waiting)
+    return LocalBackend(options, waiting, caller=_with_key(options, key) if key else None)
+
+
+def _with_key(options: Options, key: str) -> Caller | None:
+    from msgspec.structs import replace
+
+    from gputui.engine.actions.permissions import UserPermissions
+
+    who = caller(UserPermissions(options.state, options.settings))
+    return replace(who, key=key) if who is not None else None
 
 
 def actions(

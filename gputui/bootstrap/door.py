@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -31,9 +31,15 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Leader, Snapshot
     from gputui.engine.feed import Feed
     from gputui.ports import JobStore
-    from gputui.ports.backend import StreamRequest
+    from gputui.ports.backend import DirectBackend, StreamRequest
+    from gputui.ports.commands import RunCommand
 
 log = logging.getLogger(__name__)
+
+MakeCommands: TypeAlias = (
+    "Callable[[Options, Callable[[Caller], DirectBackend], Callable[[Caller, str, str], None]], RunCommand]"
+)
+"""Makes what runs commands of thin clients, with the backends of an owner and its audit of refusals."""
 
 START_WITHIN = 5.0
 """Seconds for which requests wait for the first tick; then they are answered without it."""
@@ -215,8 +221,9 @@ def make_services(
     stream: Callable[[Caller, JobId, StreamRequest, socket.socket, bytes], object],
     focus: Callable[[str | None], object],
     door: Door,
+    commands: MakeCommands | None = None,
 ) -> OwnerServices:
-    """Return what the handlers of the door need of this process."""
+    """Return what the handlers of the door need of this process; `commands` makes what runs commands for callers."""
     from gputui.api.account_names import AccountNames
     from gputui.api.callers import Callers
     from gputui.api.owner import OwnerServices
@@ -234,18 +241,24 @@ def make_services(
     )
     visibility = Visibility(settings.access)
     owned = Owned(store, lambda: feed.latest, visibility, names.number)
+    refusals = Refusals(store)
+
+    def backend(caller: Caller) -> DirectBackend:
+        return LocalBackend(options, caller=caller, owned=owned)
+
     return OwnerServices(
         settings=settings,
         store_id=store.store_id,
         leader=lambda: replace(me, silent_for=timedelta(seconds=door.silent_for)),
         caller_of=callers.caller_of,
-        backend=lambda caller: LocalBackend(options, caller=caller, owned=owned),
+        backend=backend,
         latest=lambda: feed.latest,
         visibility=visibility,
         subscribe=feed.subscribe,
-        refused=Refusals(store).record,
+        refused=refusals.record,
         focus=focus,
         stream=stream,
+        command=commands(options, backend, refusals.record) if commands is not None else None,
     )
 
 

@@ -20,6 +20,7 @@ from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
 
 if TYPE_CHECKING:
+    from gputui.bootstrap.door import MakeCommands
     from gputui.domain.access import Caller
     from gputui.domain.arrays import Entries
     from gputui.domain.container import ExecRequest
@@ -90,6 +91,7 @@ def make_behind(
     hand_over: Callable[[], object] | None = None,
     open_monitor: Callable[[str], Callable[[Entries], Monitor] | None] = lambda store_id: None,
     duties: Callable[[EngineQueue], Iterable[Duty]] = lambda queue: (),
+    commands: MakeCommands | None = None,
 ) -> Behind:
     """Return the host of a console's scheduler, or the poll of a cluster, which does these duties if it may lead."""
     if options.in_cluster:
@@ -109,6 +111,7 @@ def make_behind(
         made=made,
         hand_over=hand_over,
         open_monitor=open_monitor(store.store_id),
+        commands=commands,
     )
 
 
@@ -126,13 +129,14 @@ def make_host(
     stands_in: bool = False,
     passed: str = "",
     beat: Callable[[], object] = lambda: None,
+    commands: MakeCommands | None = None,
 ) -> Host:
     """Return the host that feeds snapshots to this process (`kind`: console or serve); it makes adapters when it leads.
 
     `started` may return a probe that already reads; `made` returns other adapters than the options name. `hand_over`
     starts a background scheduler when scheduling keeps failing here. `open_monitor` opens the monitor of a term.
-    `stands_in`: it took over from a console, until a service wants to schedule or nothing is left to do. `passed` and
-    `beat` are for its `Door`.
+    `stands_in`: it took over from a console, until a service wants to schedule or nothing is left to do. `passed`,
+    `beat` and `commands` are for its `Door`.
     """
     import socket
 
@@ -162,7 +166,16 @@ def make_host(
     door = Door(
         options,
         feed,
-        partial(make_services, options, store, feed, me, streams.serve, lambda gpu: host.want_pcie(gpu)),
+        partial(
+            make_services,
+            options,
+            store,
+            feed,
+            me,
+            streams.serve,
+            lambda gpu: host.want_pcie(gpu),
+            commands=commands,
+        ),
         passed=passed,
         is_service=kind == "serve",
         beat=beat,

@@ -7,7 +7,7 @@ import importlib
 import io
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,18 @@ from gputui import __version__
 from gputui.cli import terminal
 from gputui.cli.session import Session
 from gputui.config.options import ensure_home, present_directory
-from gputui.domain.errors import GputuiError, InputErrors, ParseLocallyError
+from gputui.domain.errors import AccessError, GputuiError, InputErrors, ParseLocallyError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from gputui.config import Options
+    from gputui.domain.access import Caller
     from gputui.domain.settings import ServerSettings
+    from gputui.ports.backend import DirectBackend
+    from gputui.ports.commands import RunCommand
 
 
 GROUPS = {
@@ -230,7 +234,8 @@ def cli(
     Without a command the console opens; it schedules when no other process does.
     """
     command = None if servers else ctx.invoked_subcommand
-    session = ctx.obj if isinstance(ctx.obj, Session) else Session(state, config, probe, runtime, slow=slow)
+    given, key = (ctx.obj, "") if isinstance(ctx.obj, Session) else (None, ctx.obj or "")
+    session = given or Session(state, config, probe, runtime, slow=slow, key=key)
     session.command = command
     ctx.obj = session
     if ctx.invoked_subcommand is not None:
@@ -267,32 +272,44 @@ def _open_console(session: Session, servers: Sequence[ServerSettings], *, read_o
         with closing(startup.EarlyProbe(options, may_lead=not (view_only or servers))) as early:
             from gputui.console import console  # Textual comes with it
 
-            return console.run(options, servers=servers, may_lead=not view_only, preferences=kept, probe=early)
+            return console.run(
+                options, servers=servers, may_lead=not view_only, preferences=kept, probe=early, commands=owned_commands
+            )
 
 
-def main() -> None:
-    """Run the command line of this process, and end it."""
+def owned_commands(
+    options: Options, backend: Callable[[Caller], DirectBackend], refused: Callable[[Caller, str, str], None]
+) -> RunCommand:
+    """Return what runs commands for the callers of a queue that this process owns."""
+    from gputui.cli.owned import Commands  # once this process owns it
+
+    return Commands(options, run, backend, refused)
+
+
+def main(key: str = "") -> None:
+    """Run the command line of this process, and end it; `key` as for `Session`."""
     terminal.open_standard_streams()
     ensure_home()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode still gets its table
-    code = run(sys.argv[1:])
+    code = run(sys.argv[1:], key or None)
     try:
         terminal.flush()
     except BrokenPipeError:
         terminal.discard_stdout()
     except OSError as error:
         terminal.discard_stdout()
-        code = code or _complain(f"standard output cannot be written to: {(error.strerror or str(error)).lower()}", 1)
+        code = code or complain(f"standard output cannot be written to: {(error.strerror or str(error)).lower()}", 1)
     gc.freeze()  # no object that is left is collected at exit
     sys.exit(code)
 
 
-def run(arguments: Sequence[str], session: Session | None = None, **more: Any) -> int:
+def run(arguments: Sequence[str], session: Session | str | None = None, **more: Any) -> int:
     """Run a command and return its exit code. An error is printed on stderr, in one sentence.
 
-    `session` is that of a caller elsewhere, `more` are click's own options; ParseLocallyError is raised for him alone.
+    `session` is that of a caller elsewhere, or the key of one of this process; `more` are click's own options.
+    ParseLocallyError is raised for a caller elsewhere alone.
     """
     try:
         code = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=session, **more)
@@ -301,7 +318,7 @@ def run(arguments: Sequence[str], session: Session | None = None, **more: Any) -
         terminal.echo(error.format_message(), err=True)
         return error.exit_code
     except click.ClickException as error:
-        return _complain(_usage(error), error.exit_code)
+        return complain(_usage(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has ended, as `head` does
@@ -316,20 +333,22 @@ def _explained(error: Exception) -> int:
     if isinstance(error, ParseLocallyError):
         raise error
     if isinstance(error, InputErrors):
-        return [_complain(str(each), error.exit_code) for each in error.errors][-1]
+        return [complain(str(each), error.exit_code) for each in error.errors][-1]
+    if isinstance(error, AccessError):
+        terminal.refused(error)
     if isinstance(error, GputuiError):
-        return _complain(str(error), error.exit_code)
+        return complain(str(error), error.exit_code)
     if isinstance(error, OSError):
         if isinstance(error, FileNotFoundError) and present_directory() is None:
-            return _complain("the present directory has been deleted (cd to another one)", 1)
+            return complain("the present directory has been deleted (cd to another one)", 1)
         where = f"{error.filename}: " if error.filename else ""
-        return _complain(f"{where}{error.strerror or error}", 1)
+        return complain(f"{where}{error.strerror or error}", 1)
     if terminal.environ().get("GPUTUI_DEBUG"):
         raise error
     if _is_limit(error):
-        return _complain(f"the system gives this process no more memory or threads ({_LIMITS})", 1)
+        return complain(f"the system gives this process no more memory or threads ({_LIMITS})", 1)
     what = f"this should not have happened: {type(error).__name__}: {error}"
-    return _complain(f"{what} (run it again with GPUTUI_DEBUG=1 and report the output)", 1)
+    return complain(f"{what} (run it again with GPUTUI_DEBUG=1 and report the output)", 1)
 
 
 def _is_limit(error: Exception) -> bool:
@@ -345,7 +364,7 @@ def _usage(error: click.ClickException) -> str:
     return message
 
 
-def _complain(sentence: str, code: int) -> int:
+def complain(sentence: str, code: int) -> int:
     """Print an error without control characters, and return the exit code."""
     terminal.echo(f"{PROGRAM}: error: {plain(sentence)}", err=True)
     return code

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.cli import terminal
 from gputui.cli.confirmation import FiniteRange
+from gputui.cli.main import owned_commands
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, listen_address
 from gputui.domain.errors import CapabilityError, GputuiError, InputError
@@ -60,7 +61,9 @@ def command(
         return serve_cluster(options)
     from gputui.console.serving import serve
 
-    return serve(options, duration(wait, "--wait").total_seconds(), stands_in=stand_in, passed=listener)
+    return serve(
+        options, duration(wait, "--wait").total_seconds(), stands_in=stand_in, passed=listener, commands=owned_commands
+    )
 
 
 def _with_metrics(options: Options, listen: str | None, mapping: str | None) -> Options:

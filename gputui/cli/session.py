@@ -48,12 +48,15 @@ class Session:
         runtime: str | None = None,
         *,
         slow: bool = False,
+        key: str = "",
     ) -> None:
+        """`key` is that of a request to an owner who did not answer; the command may have been carried out."""
         self._state = state
         self._config = config
         self._probe = probe
         self._runtime = runtime
         self._slow = slow
+        self._key = key
         self.command: str | None = None
         """Name of the command, if there is one: some are refused in cluster mode."""
 
@@ -81,7 +84,7 @@ class Session:
 
     def opened(self, options: Options) -> DirectBackend:
         """Return the queue of these options, which is closed after use."""
-        return bootstrap.open_backend(options, _tell)
+        return bootstrap.open_backend(options, _tell, self._key)
 
     def submitter(self) -> Submitter:
         """Return the user of this command, who submits now."""

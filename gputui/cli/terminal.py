@@ -18,6 +18,8 @@ from gputui.domain.text import plain
 if TYPE_CHECKING:
     import click
 
+    from gputui.domain.errors import AccessError
+
 IN, OUT, ERR = 0, 1, 2
 """Numbers of the standard streams."""
 MOST_COLUMNS = 110
@@ -57,6 +59,9 @@ class Terminal:
             why = (error.strerror or str(error)).lower()
             with suppress(OSError):
                 echo(f"gputui: {sentence}; this could not be printed on standard output: {why}", err=True)
+
+    def refused(self, error: AccessError) -> None:
+        """Take note that the user was refused something; the owner of a queue writes it down."""
 
 
 _OWN = Terminal()
@@ -113,6 +118,11 @@ def print_done(text: str, done: str = "") -> None:
     error: a script that retried would make it twice.
     """
     _PRESENT.get().done(f"{text}\n", plain(done or text))
+
+
+def refused(error: AccessError) -> None:
+    """Take note that the user was refused something."""
+    _PRESENT.get().refused(error)
 
 
 def is_tty(number: int) -> bool:

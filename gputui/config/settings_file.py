@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -513,6 +514,18 @@ def _of_environment(environ: Mapping[str, str]) -> SettingsTables:
         engine = _of_text("engine", "str", environ[CLUSTER_VARIABLE], CLUSTER_VARIABLE)
         found.setdefault("cluster", {})["engine"] = engine
     return found
+
+
+@cache
+def _variables() -> tuple[str, ...]:
+    names = [f"GPUTUI_{name}".replace(".", "_").upper() for name in GONE]
+    names += [f"GPUTUI_{table}_{key}".upper() for table, kind in TABLES.items() for key in kind.__annotations__]
+    return (*names, CLUSTER_VARIABLE, "GPUTUI_SITE_CONFIG")
+
+
+def settings_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that name settings, or once did, with their values."""
+    return {name: environ[name] for name in _variables() if name in environ}
 
 
 def value_of_text(kind: type[Any], key: str, text: str, where: str, offered: Sequence[str] = ()) -> Any:

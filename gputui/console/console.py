@@ -37,6 +37,7 @@ from gputui.tui.services import Hint, Services
 from gputui.tui.themes.selection import appearance_of
 
 if TYPE_CHECKING:
+    from gputui.bootstrap.door import MakeCommands
     from gputui.console.startup import EarlyProbe
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.settings import ServerSettings
@@ -316,6 +317,7 @@ def run(
     may_lead: bool = True,
     preferences: Preferences | None = None,
     probe: EarlyProbe | None = None,
+    commands: MakeCommands | None = None,
 ) -> int:
     """Open the console on the queue of the options, or over these servers; return the exit code."""
     sys.setswitchinterval(GIVE_WAY_AFTER)
@@ -335,6 +337,7 @@ def run(
             hand_over=partial(serving.hand_over, here) if hands_over(here) else None,
             open_monitor=partial(serving.monitor_opener, here),
             duties=partial(serving.duties, here),
+            commands=commands,
         )
         return Console(
             here,

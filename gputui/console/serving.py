@@ -43,6 +43,7 @@ from gputui.ports import JobStore
 from gputui.ports.monitor import Monitors
 
 if TYPE_CHECKING:
+    from gputui.bootstrap.door import MakeCommands
     from gputui.domain.arrays import Entries
     from gputui.engine.cluster.poll import Duty
     from gputui.engine.cluster.queue import EngineQueue
@@ -105,7 +106,14 @@ class _NoTracer(Monitors):
         return (Notice("warning", _NO_TRACES, short="no traces"),)
 
 
-def serve(options: Options, wait: float, *, stands_in: bool = False, passed: str = "") -> int:
+def serve(
+    options: Options,
+    wait: float,
+    *,
+    stands_in: bool = False,
+    passed: str = "",
+    commands: MakeCommands | None = None,
+) -> int:
     """Schedule until SIGTERM or SIGINT; a terminal that closes does not end it. `passed`: socket of the owner before.
 
     One that stands in for a console also ends when a service waits to schedule, or nothing is left to do.
@@ -117,7 +125,7 @@ def serve(options: Options, wait: float, *, stands_in: bool = False, passed: str
         log_to_file(options.state, options.settings.log.format)
         where = f"state in {options.state}, log in {own_log_path(options.state)}"
         say(f"{where}; Ctrl-C ends it, jobs keep running")
-        if not asyncio.run(_serve(options, store, wait, stands_in=stands_in, passed=passed)):
+        if not asyncio.run(_serve(options, store, wait, stands_in=stands_in, passed=passed, commands=commands)):
             leader = current_leader(options.state)
             who = f"{leader.kind} of {leader.user}, pid {leader.pid}" if leader else "another process"
             silence = leader.silent_for if leader else None
@@ -157,7 +165,9 @@ def _stand_in(options: Options, passed: str = "") -> list[str]:
     return _command(options, f"{HAND_OVER_WAIT}s", "--stand-in", *listener)
 
 
-async def _serve(options: Options, store: JobStore, wait: float, *, stands_in: bool, passed: str) -> bool:
+async def _serve(
+    options: Options, store: JobStore, wait: float, *, stands_in: bool, passed: str, commands: MakeCommands | None
+) -> bool:
     monitor = monitor_opener(options, store.store_id, say)
     manager = ServiceManager()
     host = hosting.make_host(
@@ -169,6 +179,7 @@ async def _serve(options: Options, store: JobStore, wait: float, *, stands_in: b
         stands_in=stands_in,
         passed=passed,
         beat=manager.beat,
+        commands=commands,
     )
     loop = asyncio.get_running_loop()
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gputui import __version__
 from gputui.api.http import Handoff, Outbox, Response, Stream
-from gputui.api.messages import OWN, CommandLine, CommandResult, Focus, Forecast, NewJobs, Problem, UndoRequest
+from gputui.api.messages import OWN, Focus, Forecast, NewJobs, Problem, UndoRequest
 from gputui.api.routes import ROUTES, Route, Scope
 from gputui.domain.access import Role
 from gputui.domain.action import AddRecurring, Cancel, Hold
@@ -28,6 +28,7 @@ from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach
+from gputui.ports.commands import CommandLine, CommandResult
 from tests.api.owner import ALICE, BOB, CAROL, ROOT, SECRET, TestOwner
 from tests.factories import NOW, spec, uuid
 

@@ -15,6 +15,7 @@ OF_A_PROCESS = {"terminal.py", "trainer.py", "demo.py"}
 """Modules that are about this process itself, or are a program of their own."""
 PARTS = {
     "main.py": {"sys.stdout", "sys.stderr"},
+    "owned.py": {"os.environ"},
     "conversation.py": {"sys.stdin", "sys.stdout", "sys.stderr", "os.get_terminal_size"},
 }
 """What a module may touch besides: before any command begins, or of a terminal that it makes raw."""

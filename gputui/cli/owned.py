@@ -1,0 +1,216 @@
+"""Commands that the process that owns the queue runs for callers elsewhere: the very commands of `gputui`.
+
+A thin client (`gputui.thin`) sends its words, and what of its surroundings commands look at; it gets what they say. The
+owner opens no file for it: what needs one, and what would give another result here, the client runs itself.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from gputui import bootstrap, thin
+from gputui.cli import terminal
+from gputui.cli.session import Session
+from gputui.config.settings_file import settings_variables
+from gputui.domain.access import Caller
+from gputui.domain.errors import AccessError, ParseLocallyError
+from gputui.domain.job_spec import Inherited
+from gputui.ports.commands import ERR, OUT, UNPRINTED, CommandLine, CommandResult
+from gputui.request import local_files
+from gputui.request.submitter import LIMITS, Submitter
+
+if TYPE_CHECKING:
+    from gputui.config import Options
+    from gputui.ports.backend import DirectBackend
+
+MOST_SAID = 16 * 1024**2
+"""Bytes that a command may say; one that says more is run by its client, a part at a time."""
+_BUFFER = 8192
+
+
+class _Said(io.RawIOBase):
+    """End of a stream, which keeps what is written, in order with the other stream."""
+
+    def __init__(self, kind: int, said: list[tuple[int, bytearray]]) -> None:
+        super().__init__()
+        self._kind = kind
+        self._said = said
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        piece = bytes(memoryview(data))  # type: ignore[arg-type]
+        if sum(len(each) for _, each in self._said) + len(piece) > MOST_SAID:
+            raise ParseLocallyError("it says too much")
+        if self._said and self._said[-1][0] == self._kind:
+            self._said[-1][1].extend(piece)
+        else:
+            self._said.append((self._kind, bytearray(piece)))
+        return len(piece)
+
+
+class CallersTerminal(terminal.Terminal):
+    """Terminal of a caller elsewhere, as the client described it; its streams are buffered like those of a process."""
+
+    def __init__(self, line: CommandLine, refused: Callable[[AccessError], object]) -> None:
+        self._line = line
+        self._refused = refused
+        self._said: list[tuple[int, bytearray]] = []
+        self._out = self._stream(OUT, is_immediate=self.is_tty(terminal.OUT))
+        self._err = self._stream(ERR, is_immediate=True)
+
+    def _stream(self, kind: int, *, is_immediate: bool) -> io.TextIOWrapper:
+        raw = io.BufferedWriter(_Said(kind, self._said), _BUFFER)
+        return io.TextIOWrapper(raw, "utf-8", "replace", line_buffering=is_immediate)
+
+    @property
+    def out(self) -> io.TextIOWrapper:
+        return self._out
+
+    @property
+    def err(self) -> io.TextIOWrapper:
+        return self._err
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return self._line.environ
+
+    def is_tty(self, number: int) -> bool:
+        return bool(self._line.ttys >> number & 1)
+
+    def columns(self) -> int:
+        return self._line.width
+
+    def done(self, text: str, sentence: str) -> None:
+        self.out.write(text)
+        self.out.flush()
+        self._said.append((UNPRINTED, bytearray(sentence.encode(errors="replace"))))
+
+    def refused(self, error: AccessError) -> None:
+        self._refused(error)
+
+    def taken(self) -> tuple[tuple[int, bytes], ...]:
+        """Return what was said, in order."""
+        self.out.flush()
+        self.err.flush()
+        return tuple((kind, bytes(piece)) for kind, piece in self._said)
+
+
+class CallersSession(Session):
+    """State of a command that the owner runs: its own options, and the queue with the rights of the caller."""
+
+    def __init__(
+        self,
+        options: Options,
+        caller: Caller,
+        line: CommandLine,
+        backend: Callable[[Caller], DirectBackend],
+    ) -> None:
+        super().__init__()
+        self._options = options
+        self._caller = caller
+        self._line = line
+        self._backend = backend
+
+    def resolved(self) -> Options:
+        return self._options
+
+    def opened(self, options: Options) -> DirectBackend:
+        del options
+        return self._backend(self._caller)
+
+    @property
+    def user(self) -> str:
+        """Return the name of the caller, or of the one who called sudo, as in a process of root."""
+        sudo = self._line.environ.get("SUDO_UID", "")
+        if self._caller.uid == 0 and sudo.isascii() and sudo.isdigit() and len(sudo) < 11:
+            return bootstrap.user_name(int(sudo))
+        return self._caller.user
+
+    def submitter(self) -> Submitter:
+        line = self._line
+        limits = tuple((name, line.limits[name]) for name in LIMITS if name in line.limits)
+        now, taken = bootstrap.clock().now(), Inherited(line.umask, limits)
+        return Submitter(self.user, now, Path(line.cwd), line.environ, taken)
+
+
+class _Surroundings(Struct, frozen=True):
+    """What decides beside its words what a command does."""
+
+    config: str
+    """Personal settings file."""
+    files: tuple[tuple[int, int] | None, ...]
+    """Inode and time of change of the settings files."""
+    settings: Mapping[str, str]
+    """Settings in the environment."""
+    zone: str | None
+    """Time zone, if it is not that of the machine."""
+
+
+def _surroundings(options: Options) -> _Surroundings:
+    """Return those of this process as they are now."""
+    files = tuple(_stamp(path) for path in (options.site, options.config) if path is not None)
+    return _Surroundings(str(options.config or ""), files, settings_variables(os.environ), os.environ.get("TZ"))
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+class Commands:
+    """Runs commands for callers, in any thread."""
+
+    def __init__(
+        self,
+        options: Options,
+        run: Callable[..., int],
+        backend: Callable[[Caller], DirectBackend],
+        refused: Callable[[Caller, str, str], None],
+    ) -> None:
+        """`run` runs a command, as `gputui.cli.main` does; the others are those of the queue's owner."""
+        self._options = options
+        self._run = run
+        self._backend = backend
+        self._refused = refused
+        self._began = _surroundings(options)
+
+    def __call__(self, caller: Caller, line: CommandLine) -> CommandResult:
+        """Run a command, as `RunCommand` says."""
+        self._check(line)
+        said = CallersTerminal(line, lambda error: self._refused(caller, error.rule, _words(line)))
+        session = CallersSession(self._options, caller, line, self._backend)
+        with terminal.of_caller(said), local_files.elsewhere():
+            code = self._run(_command_of(line), session, terminal_width=terminal.help_width())
+        return CommandResult(code, said.taken())
+
+    def _check(self, line: CommandLine) -> None:
+        if thin.command_in(line.argv) is None:
+            raise ParseLocallyError("the owner of the queue does not run this command")
+        now, options = _surroundings(self._options), self._options
+        theirs = _Surroundings(line.config, self._began.files, settings_variables(line.environ), line.environ.get("TZ"))
+        is_alike = line.environ.get("GPUTUI_RUNTIME", options.runtime) == options.runtime
+        if not is_alike or now.files != self._began.files or theirs != self._began:
+            raise ParseLocallyError("the owner of the queue has other settings")
+
+
+def _command_of(line: CommandLine) -> tuple[str, ...]:
+    """Return the words without the options before the command: they have led the client to this owner."""
+    place = thin.command_in(line.argv)
+    assert place is not None
+    return line.argv[place:]
+
+
+def _words(line: CommandLine) -> str:
+    """Return the words of a command for the audit log, without values that may be secret."""
+    return " ".join(word.partition("=")[0][:40] for word in _command_of(line)[:8])[:200]
