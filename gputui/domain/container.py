@@ -34,7 +34,10 @@ class HeldMount(Struct, frozen=True):
 
 
 class Box(Struct, frozen=True):
-    """Limits of a plain user's container, which is that user's account in a box: see `policy.admission`."""
+    """Limits of a plain user's container, which is that user's account in a box: see `policy.admission`.
+
+    A host job of such a user has one too, but only that user's account is around it.
+    """
 
     pids: int
     memory: int | None = None

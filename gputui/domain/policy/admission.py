@@ -45,8 +45,11 @@ _LONGEST_STOP = 600
 _LEAST_INTERVAL = 5
 _LEAST_PORT = 1024
 _MODES = frozenset({"", "ro", "rw", "private", "rprivate", "nocopy", "cached", "delegated", "consistent"})
-_SCHEDULING = frozenset({"rtprio", "nice"})
-"""Limits with which a job could take the processors from all others."""
+_ULIMITS = frozenset(
+    {"core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nofile", "nproc", "rss", "rttime", "sigpending"}
+    | {"stack", "as"}
+)
+"""Limits that users may set: not rtprio and nice, with which a job could take the processors from all others."""
 _RESERVED = ("/proc", "/sys", "/dev/pts", "/run/gputui", "/var/run/gputui")
 _GPUS_BY_MOUNT = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
 """NVIDIA's runtime gives a container the GPUs that are named by mounts there."""
@@ -72,10 +75,8 @@ class AdmissionRules(Struct, frozen=True):
         return image is not None and _matches(image, self.settings.root_images)
 
 
-def box(spec: JobSpec, rules: AdmissionRules) -> Box | None:
-    """Return the box around the user's container; None for a host job."""
-    if spec.is_host:
-        return None
+def box(spec: JobSpec, rules: AdmissionRules) -> Box:
+    """Return the box around the user's job."""
     of = rules.settings
     return Box(of.pids, of.memory, of.cpus, of.shm_size, rules.is_root_image(spec.image))
 
@@ -295,8 +296,8 @@ def _network(value: object, rules: AdmissionRules) -> str:
 
 def _ulimits(value: object, rules: AdmissionRules) -> str:
     names = [text.partition("=")[0].strip().lower() for text in _texts(value)]
-    wrong = [name for name in names if name in _SCHEDULING]
-    return f"{wrong[0]} is only for operators" if wrong else ""
+    wrong = [name for name in names if name not in _ULIMITS]
+    return f"{wrong[0]!a} is only for operators" if wrong else ""
 
 
 def _ports(value: object, rules: AdmissionRules) -> str:

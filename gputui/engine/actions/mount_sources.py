@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -133,7 +133,8 @@ def open_source(root: str, path: str, until: ExitStack, account: FileAccount | N
         if account is None:
             walked, may_write_it = _walk(top, path, steps), True
         else:
-            walked, may_write_it = as_account(account, lambda: _walk_and_try(top, path, steps))
+            served = _fuse_mounts(root, of_users=True)
+            walked, may_write_it = as_account(account, lambda: _walk_and_try(top, path, steps, served))
         names, places = walked
         mode = os.fstat(places[-1]).st_mode
         if account is not None and not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
@@ -147,15 +148,16 @@ _Walked: TypeAlias = tuple[list[str], list[int]]
 """Names of the directories on the way without links, and all of them open, from the root on."""
 
 
-def _walk_and_try(top: int, path: str, until: ExitStack) -> tuple[_Walked, bool]:
-    names, places = _walk(top, path, until)
+def _walk_and_try(top: int, path: str, until: ExitStack, served: set[str]) -> tuple[_Walked, bool]:
+    names, places = _walk(top, path, until, served)
     last = places[-1]
     if not may(last, os.X_OK if stat.S_ISDIR(os.fstat(last).st_mode) else os.R_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return (names, places), may(last, os.W_OK)
 
 
-def _walk(top: int, path: str, until: ExitStack) -> _Walked:
+def _walk(top: int, path: str, until: ExitStack, served: Collection[str] = ()) -> _Walked:
+    """Open each directory on the way. Mounts that users serve are not entered: their answers may never come."""
     places, names = [top], list[str]()
     rest, links = path.split("/")[::-1], 0
     while rest:
@@ -165,6 +167,8 @@ def _walk(top: int, path: str, until: ExitStack) -> _Walked:
         elif name not in {"", "."}:
             place = os.open(name, _PLACE, dir_fd=places[-1])
             until.callback(os.close, place)
+            if served and _mount_of(place) in served:
+                raise OSError(errno.EACCES, "it is on a file system that a user serves")
             if stat.S_ISLNK(os.fstat(place).st_mode):
                 links += 1
                 if links > _MOST_LINKS:
@@ -196,8 +200,12 @@ def _mount_of(fd: int) -> str:
     return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
 
 
-def _fuse_mounts(root: str) -> set[str]:
-    """Return the ids of mounts whose owners and modes a user may have made up; see proc_pid_mountinfo(5)."""
+def _fuse_mounts(root: str, of_users: bool = False) -> set[str]:
+    """Return the ids of mounts whose owners and modes a user may have made up; see proc_pid_mountinfo(5).
+
+    `of_users` leaves out those that root serves.
+    """
     of_process = Path("/proc/self/root" if root == "/" else root)
     lines = of_process.with_name("mountinfo").read_bytes().split(b"\n")
-    return {line.split()[0].decode() for line in lines if line.partition(b" - ")[2].startswith(b"fuse")}
+    found = [(line.split()[0].decode(), kind) for line in lines if (kind := line.partition(b" - ")[2])[:4] == b"fuse"]
+    return {mount for mount, kind in found if not (of_users and b",user_id=0," in kind)}

@@ -49,7 +49,7 @@ def plan_of(launch: Launch, *, log_limit: int) -> bytes:
         records += [("umask", str(inherited.umask & 0o777))]
         limits = ((_known(name), soft) for name, soft in inherited.limits)
         records += [("soft", f"{which}:{soft}") for which, soft in limits if which is not None]
-    records += [("rlimit", _rlimit(each)) for each in options.ulimits]
+    records += [("rlimit", _rlimit(each, is_bound=launch.box is not None)) for each in options.ulimits]
     records += [("cwd", options.workdir or env.get("HOME") or "/"), ("log_limit", str(log_limit))]
     records += _session(launch, account)
     if account.is_other:
@@ -95,13 +95,17 @@ def environment(launch: Launch, account: Account) -> dict[str, str]:
     return env
 
 
-def _rlimit(text: str) -> str:
+def _rlimit(text: str, *, is_bound: bool) -> str:
+    """Return the record of a `--ulimit`; the scheduler's own hard limits bound those of plain users."""
     name, _, limits = text.partition("=")
     soft, _, hard = limits.partition(":")
     which = _known(name.strip())
     numbers = [_limit(each) for each in (soft, hard or soft)]
     if which is None or None in numbers:
         raise refused(f"--ulimit {text!a} is not NAME=SOFT[:HARD] of a limit this host knows")
+    most = resource.getrlimit(which)[1]
+    if is_bound and any(number > most or number < 0 for number in numbers if number is not None) and most >= 0:
+        raise refused(f"--ulimit {text!a} is more than {most}, the most that the scheduler itself may have")
     return f"{which}:{numbers[0]}:{numbers[1]}"
 
 
