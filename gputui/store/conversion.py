@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OF_SCHEDULERS = "attempts"
 """Directory whose directories keep their owners: with a member's rights alone may a member's attempts be ended."""
+_COPY = ".converted."
+"""Beginning of the name of a copy that is not whole yet."""
 _CLOSED = 0o700
 _PRIVATE = 0o600
 
@@ -166,6 +168,8 @@ def _waits(job: Job) -> bool:
 
 def _close(directory: Path, found: Converted) -> None:
     """Give all files to this user; those at the top, to which members wrote, are replaced by copies."""
+    for partial in directory.glob(f"{_COPY}*"):  # of a conversion that failed
+        partial.unlink()
     for path in sorted(directory.iterdir()):
         status = path.lstat()
         if stat.S_ISSOCK(status.st_mode):
@@ -189,9 +193,7 @@ def _close(directory: Path, found: Converted) -> None:
 
 def _replace(path: Path, found: Converted) -> None:
     """Replace a file by a copy that no process of a member has open."""
-    new = path.with_name(f".converted.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        new.unlink()
+    new = path.with_name(f"{_COPY}{os.getpid()}")
     source = open_file(path, os.O_RDONLY)
     try:
         status = os.fstat(source)

@@ -7,7 +7,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +21,7 @@ from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore
 from gputui.store.conversion import HELD, convert, is_shared
+from gputui.store.repair import verify_directory
 from tests.needs import need
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -135,9 +138,42 @@ def test_another_name_of_a_foreign_file_is_left_alone(shared: TinyJobStore, tmp_
     assert len(found.left) == 2
 
 
-def test_it_may_be_repeated(shared: TinyJobStore, tmp_path: Path) -> None:
-    kept, lost = proven(shared, ALICE, "true"), submit(shared, JobSpec(image="busybox"))
-    after(shared, tmp_path).close()
-    with closing(after(shared, tmp_path)) as store:
-        assert store.get(kept).submitted_uid == ALICE
-        assert store.get(lost).hold_reason == HELD
+class Killed(BaseException):
+    """End of the process in the middle of a conversion."""
+
+
+def test_it_may_be_repeated_from_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its calls that change something may be its last one."""
+    need("root")
+    calls = ("chown", "fchown", "fchmod", "fsync", "fdatasync", "unlink", "rename", "replace", "ftruncate", "rmdir")
+    originals = {name: getattr(os, name) for name in calls}
+    for last in range(1000):
+        state = tmp_path / str(last)
+        with closing(TinyJobStore(state, StoreSettings(group=GROUP))) as store:
+            kept, lost = proven(store, ALICE, "true"), submit(store, JobSpec(image="busybox"))
+        left = [last]
+
+        def counted(name: str, *arguments: Any, left: list[int] = left, **more: Any) -> Any:
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+            return originals[name](*arguments, **more)
+
+        with monkeypatch.context() as patched:
+            for name in calls:
+                patched.setattr(os, name, partial(counted, name))
+            try:
+                convert(state, StoreSettings(group=GROUP), NOW)
+                is_whole = True
+            except Killed:
+                is_whole = False
+        convert(state, StoreSettings(group=GROUP), NOW)
+        with closing(TinyJobStore(state)) as store:
+            assert (store.get(kept).submitted_uid, store.get(kept).held) == (ALICE, False), last
+            assert store.get(lost).hold_reason == HELD
+            store.check()
+        assert [finding for finding in verify_directory(state) if not finding.is_harmless] == []
+        assert not is_shared(state)
+        if is_whole:
+            break
+    assert last > 20
