@@ -95,9 +95,16 @@ class Visibility:
         jobs = tuple(job if own is not None and job.submitted_uid == own else self.masked(job) for job in snapshot.jobs)
         if len(self._masked) > 2 * len(jobs) + 1000:
             self._forget(snapshot.jobs)
+        reasons = snapshot.reasons
+        quoted = {
+            job.id: replace(reason, text=_our_part(reason.text))
+            for job in jobs
+            if job.hold_reason and not caller.may_act_on(job) and (reason := reasons.get(job.id)) is not None
+        }
         recurring = tuple(self.recurring(each, caller) for each in snapshot.recurring)
         nodes = snapshot.nodes if self._shows_commands else tuple(self._node(each, caller) for each in snapshot.nodes)
-        return replace(snapshot, jobs=jobs, recurring=recurring, nodes=nodes)
+        reasons = {**reasons, **quoted} if quoted else reasons
+        return replace(snapshot, jobs=jobs, recurring=recurring, nodes=nodes, reasons=reasons)
 
     def recurring(self, entry: RecurringJob, caller: Caller) -> RecurringJob:
         """Return the recurring job as the caller sees it."""
@@ -124,6 +131,7 @@ class Visibility:
             cause=_cause(job.cause),
             attempts=tuple(map(_attempt, job.attempts)),
             stopping=replace(job.stopping, cause=_cause(job.stopping.cause)) if job.stopping is not None else None,
+            hold_reason=_our_part(job.hold_reason) if job.hold_reason is not None else None,
             key="",
         )
 
@@ -166,10 +174,15 @@ class Visibility:
         return replace(node, gpus=tuple(_view(view, caller) for view in node.gpus))
 
 
+def _our_part(text: str) -> str:
+    """Return a sentence up to what it quotes of a cause or a note."""
+    return text.partition(";")[0]
+
+
 def _cause(cause: Cause | None) -> Cause | None:
     if cause is None:
         return None
-    text = cause.text.partition(";")[0] if cause.code in _TOLD else _WORD.sub(" ", cause.code).lower()
+    text = _our_part(cause.text) if cause.code in _TOLD else _WORD.sub(" ", cause.code).lower()
     return Cause(cause.code, text, cause.gpus)
 
 

@@ -47,11 +47,11 @@ S = TypeVar("S")
 
 
 class Who(Enum):
-    """Users who may use a verb. In a private queue its only user may do everything."""
+    """Users who may use a verb; `engine/actions/rights.py` sees to it."""
 
-    MEMBER = "every member of the queue"
-    OWNER = "the job's submitter; operators for every job"
-    CAPPED = "every member, up to the tenant's highest priority; operators beyond it"
+    OWNER = "who submitted the job; operators for every job"
+    CAPPED = "the same, up to the tenant's highest priority; operators beyond it"
+    OPERATOR = "operators"
 
 
 class BaseVerb(Struct, Generic[S], frozen=True, eq=False, kw_only=True):
@@ -76,7 +76,7 @@ class BaseVerb(Struct, Generic[S], frozen=True, eq=False, kw_only=True):
     """Required subject, as in "it needs a waiting job"; empty: none."""
     may: Callable[[S], bool]
     """Returns whether it can be used on the subject now."""
-    who: Who = Who.MEMBER
+    who: Who = Who.OWNER
     capability: Capability | None = None
     """Capability that a cluster needs for it; None: none."""
     shell: str
@@ -324,7 +324,6 @@ SIGNAL = Verb[Job](
     wish=Signal,
     done="{subject} will get the signal",
     done_many="{subject} will get the signal",
-    who=Who.OWNER,
     capability=Capability.SIGNAL,
     shell="signal ID... SIGNAL",
     shell_help="Send running jobs a signal: USR1, SIGINT, 10. A container's first process gets it, of a host job every "
@@ -342,7 +341,6 @@ SUSPEND = Verb[Job](
     wish=Suspend,
     done="{subject} will be suspended: {unsuspend} lets it continue",
     done_many="{subject} will be suspended: {unsuspend} lets them continue",
-    who=Who.OWNER,
     capability=Capability.SUSPEND,
     shell="suspend ID...",
     shell_help="Stop the processes of running jobs until they are unsuspended. They keep their GPUs and memory, and "
@@ -361,7 +359,6 @@ UNSUSPEND = Verb[Job](
     wish=Unsuspend,
     done="{subject} continues",
     done_many="{subject} continue",
-    who=Who.OWNER,
     capability=Capability.SUSPEND,
     shell="unsuspend ID...",
     shell_help="Continue suspended jobs.",
@@ -384,7 +381,7 @@ MOVE = Verb[Job](
     done_many="{subject} are beside job {neighbour}",
     proposal="{title}: {move}",
     proposal_many="{move}",
-    who=Who.CAPPED,
+    who=Who.OPERATOR,
     capability=Capability.MOVE,
     shell="priority ID VALUE",
     shell_help=PRIORITY_HELP,
@@ -404,6 +401,7 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         done="{subject} is drained: no new jobs start there",
         proposal="Drain GPU {title}: no new jobs{note}",
         asks_reason=True,
+        who=Who.OPERATOR,
         capability=Capability.DRAIN_NODE,
         shell="drain GPU...",
         shell_help="Start no new jobs on GPUs, named by index, UUID or the beginning of a UUID; in a cluster, "
@@ -421,6 +419,7 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         wish=ResumeGpus,
         done="{subject} takes jobs again",
         proposal="Resume GPU {title}: jobs may start there again{note}",
+        who=Who.OPERATOR,
         capability=Capability.DRAIN_NODE,
         shell="resume GPU...",
         shell_help="Start jobs again on GPUs that were drained, or that were reset after a fatal Xid error; "
@@ -441,6 +440,7 @@ SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
         wish=Pause,
         done="Paused: no new jobs start; running jobs continue",
         asks_reason=True,
+        who=Who.OPERATOR,
         capability=Capability.PAUSE,
         shell="pause [REASON]...",
         shell_help="Start no new jobs; running jobs continue. REASON is shown to all users.",
@@ -456,6 +456,7 @@ SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
         may=lambda controls: controls.paused,
         wish=Unpause,
         done="Jobs start again",
+        who=Who.OPERATOR,
         capability=Capability.PAUSE,
         shell="unpause",
         shell_help="Start jobs again after a pause.",
@@ -574,6 +575,7 @@ RESERVE = FormVerb[None](
     help="Reserve GPUs for a time; shows first which jobs that delays.",
     group=GPUS,
     may=lambda _: True,
+    who=Who.OPERATOR,
     capability=Capability.RESERVE,
     shell="reserve add",
 )

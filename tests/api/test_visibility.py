@@ -21,6 +21,7 @@ from gputui.domain.job import Job, Stopping
 from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec, PublishedPort
 from gputui.domain.settings import AccessSettings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import PendingReason, Reason
 from tests.factories import NOW, array, job, recurring, running, sample, view
 from tests.factories import spec as make_spec
 
@@ -176,6 +177,16 @@ def test_users_see_their_own_jobs_and_the_rest_as_others_do() -> None:
     assert [each.command for each in found.processes] == ["python", "python mine.py"]
     assert visibility.snapshot(whole, BOB).jobs[1] is whole.jobs[1]
     assert visibility.snapshot(whole, BOB).recurring == whole.recurring
+
+
+def test_why_the_scheduler_holds_a_job_is_told_without_the_cause_that_it_quotes() -> None:
+    why = f"held after 3 starts that the machine failed; the last: cannot mount {SECRET}"
+    held = job(7, held=True, hold_reason=why, submitted_uid=BOB.uid)
+    whole = Snapshot(jobs=(held,), reasons={7: Reason(PendingReason.JOB_HELD_USER, why)})
+    visibility = Visibility(AccessSettings())
+    seen = visibility.snapshot(whole, ALICE)
+    assert seen.jobs[0].hold_reason == seen.reasons[7].text == "held after 3 starts that the machine failed"
+    assert visibility.snapshot(whole, BOB).reasons == whole.reasons
 
 
 def test_callers_of_a_class_see_the_same() -> None:

@@ -10,12 +10,13 @@ import click
 import pytest
 
 from gputui.cli.main import cli
+from gputui.domain.access import Caller, Role
 from gputui.domain.action import Action, DrainGpus, Pause, PlaceJobs, ResumeGpus, Unpause
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import AccessError, GputuiError
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.notices import with_keys
 from gputui.domain.policy.whatif import change_of
-from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
+from gputui.domain.settings import AccessSettings, PolicySettings, Settings, TenantSettings
 from gputui.domain.state import JobState
 from gputui.domain.verbs import (
     FORM_VERBS,
@@ -198,24 +199,31 @@ def test_a_gpu_is_drained_and_resumed(verb: Verb[object]) -> None:
 
 @job_verbs
 def test_rights_are_as_declared(verb: Verb[Job], refused: Callable[..., bool]) -> None:
-    assert refused(verb, uid=61_234) == (verb.who is Who.CAPPED)
-    assert not refused(verb, uid=0)
+    assert refused(verb, uid=0, role=Role.OPERATOR) is False
+    assert refused(verb, uid=MINE, role=Role.USER) == (verb.who is not Who.OWNER)
+    assert refused(verb, uid=MINE + 1, role=Role.USER)
+    assert refused(verb, uid=MINE, role=Role.VIEWER)
+
+
+MINE = 61_234
+"""Uid of the submitter."""
 
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., bool]:
-    """Return a check: is a member refused a verb that would take a job beyond its tenant's highest priority?"""
+    """Return a check: is a user refused a verb that would take a job beyond its tenant's highest priority?"""
 
-    def is_refused(verb: Verb[Job], *, uid: int) -> bool:
+    def is_refused(verb: Verb[Job], *, uid: int, role: Role) -> bool:
         store = store_for(verb)
+        with store.transaction() as transaction:
+            transaction.put(transaction.get(1).evolve(submitted_uid=MINE))
         policy = PolicySettings(tenants=(TenantSettings("alice", max_priority=50),))
-        settings = Settings(store=StoreSettings(group="lab"), policy=policy)
-        actor = ACTOR.__class__(uid, "somebody")
-        permissions = UserPermissions(tmp_path, settings)
-        actions = Actions(store, FakeClock(), actor, policy=policy, permissions=permissions)
+        permissions = UserPermissions(tmp_path, Settings(policy=policy, access=AccessSettings(users=("*",))))
+        caller = Caller(uid, uid, (), "somebody", role)
+        actions = Actions(store, FakeClock(), caller.actor, policy=policy, permissions=permissions, caller=caller)
         try:
             actions.act(action_of(verb))
-        except GputuiError:
+        except AccessError:
             return True
         return False
 

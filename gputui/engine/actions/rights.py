@@ -12,10 +12,8 @@ from gputui.domain.access import HOW_TO_USE, Caller, Role
 from gputui.domain.action import (
     Action,
     AddRecurring,
-    Cancel,
     DrainGpus,
     EditJobs,
-    Hold,
     JobAction,
     Pause,
     PauseRecurring,
@@ -23,15 +21,12 @@ from gputui.domain.action import (
     Release,
     RemoveRecurring,
     RemoveTenant,
-    Requeue,
     ReserveGpus,
     ResumeGpus,
     ResumeRecurring,
     SetPriority,
     SetStanding,
     SetTenant,
-    Signal,
-    Suspend,
     Top,
     Unpause,
     Unreserve,
@@ -50,23 +45,15 @@ OWN_JOBS = "own-jobs"
 OPERATORS_HOLD = "operators-hold"
 ROLE = "role"
 
-_ON_JOBS: Mapping[type[JobAction], str] = {
-    Hold: "hold it",
-    Release: "release it",
-    Cancel: "cancel it",
-    Requeue: "requeue it",
-    Signal: Signal.may,
-    Suspend: Suspend.may,
-    Unsuspend: Unsuspend.may,
+_WORDS: Mapping[type[Action], str] = {
     SetPriority: "change its priority",
     Top: "put it at the head of the queue",
-    EditJobs: "edit it",
 }
-"""What only its submitter and operators may do with a job."""
+"""What an action does to a job, where its verb does not say it."""
 _ON_OWN: frozenset[type[Action]] = frozenset(
-    {*_ON_JOBS, SubmitJobs, AddRecurring, PauseRecurring, ResumeRecurring, RemoveRecurring}
+    {SubmitJobs, AddRecurring, PauseRecurring, ResumeRecurring, RemoveRecurring}
 )
-"""Actions of users; they are about their own things, which is checked with each."""
+"""Actions of users besides those on jobs; they are about their own things, which is checked with each."""
 _OF_OPERATORS: Mapping[type[Action], tuple[str, str]] = {
     PlaceJobs: ("operators-move", "move jobs in the queue"),
     DrainGpus: ("operators-drain", "drain GPUs"),
@@ -90,7 +77,7 @@ def check_action(caller: Caller | None, action: Action) -> None:
     kind = type(action)
     if caller.role is Role.VIEWER:
         raise AccessError(f"{caller.user} may look at this queue, not use it", rule=ROLE, hint=HOW_TO_USE)
-    if kind not in _ON_OWN:
+    if kind not in _ON_OWN and not isinstance(action, JobAction):
         rule, what = _OF_OPERATORS.get(kind, ("operators", "do that"))
         raise AccessError(f"only operators may {what}", rule=rule, hint=_TO_OPERATORS)
 
@@ -107,7 +94,7 @@ def check_own(caller: Caller, job: Job, what: str) -> None:
 
 def check_job(caller: Caller, job: Job, action: JobAction) -> None:
     """Raise AccessError for an action on a job that is not the caller's, or that ends what an operator wants."""
-    check_own(caller, job, _ON_JOBS[type(action)])
+    check_own(caller, job, action.may or _WORDS.get(type(action), f"{action.verb} it"))
     if caller.operates:
         return
     is_release = isinstance(action, Release) or (isinstance(action, EditJobs) and action.edit.held is False)
