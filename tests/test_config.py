@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gputui import thin
 from gputui.config import Options, ProbeSpec, load_settings, options, parse_probe, resolve, settings_file
 from gputui.domain.cluster import Engine, parse_engine
 from gputui.domain.errors import InputError
@@ -718,3 +719,29 @@ def test_options_say_where_the_owner_is_asked(tmp_path: Path) -> None:
     assert resolve(state=own, environ={}).sockets.paths == (f"{own}/api.sock",)
     assert resolve(environ={"GPUTUI_SOCKET": "/tmp/x", "GPUTUI_STATE": own}).sockets.paths == ("/tmp/x",)
     assert Options(Path(own)).sockets.paths == (f"{own}/api.sock",)
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+@pytest.mark.parametrize("is_served", [True, False])
+@pytest.mark.parametrize("option", [None, "queue", "/srv/q", "~/q", "ROOT"])
+@pytest.mark.parametrize("environ", [{}, {"GPUTUI_SOCKET": "/srv/s"}, {"GPUTUI_STATE": "ROOT"}, {"GPUTUI_STATE": "/q"}])
+def test_the_thin_client_asks_where_the_options_say(
+    uid: int,
+    is_served: bool,
+    option: str | None,
+    environ: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, service = tmp_path / "root", tmp_path / "service.sock"
+    monkeypatch.setattr(options, "ROOT_STATE", root)
+    monkeypatch.setattr(thin, "ROOT_STATE", str(root))
+    for each in (options, thin):
+        monkeypatch.setattr(each, "SERVICE_SOCKET", str(service))
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    if is_served:
+        service.touch()
+    state = str(root) if option == "ROOT" else option
+    for name, value in environ.items():
+        monkeypatch.setenv(name, str(root) if value == "ROOT" else value)
+    assert thin.sockets(state) == resolve(state=state).sockets.paths

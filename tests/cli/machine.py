@@ -92,10 +92,14 @@ class Machine:
         (self.root / "etc/gputui/config.toml").write_text(config)
         words = ("--state", state, "install", "--yes", "--backups", "/var/backups/gputui")
         self.run(sys.executable, "-m", "gputui", *words, *options)
+        self.simulate_gpus()
+        self.run("systemctl", "daemon-reload")
+
+    def simulate_gpus(self) -> None:
+        """Give the service two simulated GPUs."""
         probe = self.root / UNITS / "gputui.service.d"
         probe.mkdir(exist_ok=True)
         (probe / "probe.conf").write_text("[Service]\nEnvironment=GPUTUI_PROBE=sim:2\n")
-        self.run("systemctl", "daemon-reload")
 
     @contextmanager
     def serving(self, state: str = STATE, within: str = "") -> Iterator[None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +18,8 @@ from tests.needs import need
 
 pytestmark = [pytest.mark.systemd, pytest.mark.xdist_group("machine")]
 
+ANY = "from gputui.__main__ import main; main()"
+"""The command as it is installed, which asks the owner if there is one."""
 CONTAINERS = "[scheduler]\nhost_jobs = false\n"
 SHARED = '[store]\ngroup = "gpu"\n'
 METRICS = "[metrics]\nenabled = true\n"
@@ -256,3 +260,43 @@ def test_a_hung_service_is_ended(machine: Machine) -> None:
     machine.run("kill", "-STOP", hung)
     assert str(ask(machine, "carol")["owner"]["pid"]) != hung
     assert "watchdog" in machine.run("journalctl", "--no-pager", "--unit=gputui.service")
+
+
+def of_readme() -> tuple[list[str], list[str]]:
+    """Return the lines of the README about several users: those of root, and those of anybody."""
+    section = (ROOT / "README.md").read_text().partition("\n## Several users\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    first, second = ([line.partition("  #")[0].strip() for line in block.splitlines()] for block in found)
+    return first, second
+
+
+def test_the_lines_of_the_readme_work_as_printed(machine: Machine) -> None:
+    """Carol is in no group, and may open no file of the queue."""
+    root, anybody = of_readme()
+    assert len(root) + len(anybody) < 10
+    (machine.root / "etc/gputui").mkdir(exist_ok=True)
+    (machine.root / "etc/gputui/config.toml").write_text(CONTAINERS)
+    machine.simulate_gpus()
+    for line in root:
+        words = shlex.split(line.removeprefix("sudo "))
+        if words[0] == "gputui":
+            machine.run(sys.executable, "-m", *words, "--yes")
+        else:
+            machine.run(*words)
+    printed = {}
+    for line in anybody:
+        program, *words = shlex.split(line)
+        if program == "gputui":
+            printed[words[0]] = machine.python("carol", ANY, *words)
+        else:
+            printed[program] = machine.run("runuser", "-u", "carol", "--", program, *words)
+    assert "carol is a user" in printed["doctor"]
+    assert printed["submit"] == "1\n"
+    assert "carol" in printed["queue"]
+    assert json.loads(printed["curl"].splitlines()[-1])["caller"]["user"] == "carol"
+    [job] = json.loads(machine.python("carol", ANY, "queue", "--all", "--json"))
+    assert (job["id"], job["submitted_by"], job["state"]) == (1, "carol", "CANCELLED")
+    assert machine.run("find", "/home/carol", "-name", "*gputui*") == ""
+    machine.run("systemctl", "disable", "--now", "gputui.socket", "gputui.service")
+    machine.run(sys.executable, "-m", "gputui", "install", "--remove", "--yes")
+    assert machine.run("find", f"/{UNITS}", "-name", "gputui.socket*") == ""
