@@ -155,6 +155,7 @@ def docs(session: nox.Session) -> None:
     tool(session, "python", "scripts/keys.py")
     tool(session, "python", "scripts/observe.py")
     tool(session, "python", "scripts/cluster.py")
+    tool(session, "python", "scripts/api.py")
     tool(session, "python", "scripts/man.py")
     tool(session, "python", "scripts/schemas.py")
     tool(session, "python", "scripts/licences.py")

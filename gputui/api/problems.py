@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from http import HTTPStatus
 
 import msgspec
@@ -51,6 +52,12 @@ class HttpError(GputuiError):
         self.headers = headers
 
 
+def names_and_statuses() -> Iterator[tuple[str, int]]:
+    """Yield the name of each error that a request may meet, and its status."""
+    for kind, status in sorted(_STATUSES.items(), key=lambda pair: pair[1]):
+        yield _name_of(kind), status
+
+
 def problem_of(error: Exception) -> Problem:
     """Return the document of an error; one that is none of gputui is a fault, of which only the kind is told."""
     if not isinstance(error, GputuiError):
@@ -79,9 +86,11 @@ def _name(error: GputuiError) -> str:
     """Return `not-found` for a NotFoundError."""
     if isinstance(error, HttpError):
         return HTTPStatus(error.status).phrase.lower().replace(" ", "-")
-    if type(error) is GputuiError:
-        return "refused"
-    return _CAMEL.sub("-", type(error).__name__.removesuffix("Error")).lower()
+    return _name_of(type(error))
+
+
+def _name_of(kind: type[GputuiError]) -> str:
+    return "refused" if kind is GputuiError else _CAMEL.sub("-", kind.__name__.removesuffix("Error")).lower()
 
 
 def answer_to(error: Exception) -> Response:

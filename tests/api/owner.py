@@ -43,6 +43,8 @@ class TestOwner:
     def __init__(self, state: Path, settings: Settings | None = None, **services: Any) -> None:
         self.options = Options(state, settings=settings or Settings(access=AccessSettings(users=("*",))))
         self.store = bootstrap.open_store(self.options)
+        self.asks_as: int | None = None
+        """Who asks, whatever the kernel says."""
         self.refusals: list[tuple[str, str, str]] = []
         self.streams: list[tuple[str, JobId, object]] = []
         self.visibility = Visibility(self.options.settings.access)
@@ -56,7 +58,7 @@ class TestOwner:
             settings=self.options.settings,
             store_id=self.store.store_id,
             leader=lambda: self.leader,
-            caller_of=lambda peer, headers: self.caller(peer.uid),
+            caller_of=lambda peer, headers: self.caller(peer.uid if self.asks_as is None else self.asks_as),
             backend=self.backend,
             latest=lambda: self.picture,
             visibility=self.visibility,
