@@ -219,8 +219,8 @@ def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(
     job = world.job(job_id)
     assert (job.state, len(job.attempts)) == (JobState.FAILED, 1)
     assert job.cause is not None
-    assert job.cause.code is CauseCode.NOT_ALLOWED
-    assert "--privileged" in job.cause.text
+    assert job.cause.code is CauseCode.BAD_SPEC
+    assert "nothing proves" in job.cause.text
     assert not world.docker.running()
 
 

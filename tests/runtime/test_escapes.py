@@ -50,6 +50,7 @@ from tests.factories import FakeClock
 from tests.lane import in_its_lane
 from tests.runtime.contract import Harness, output, shell
 from tests.runtime.dockerd import IMAGE, Dockerd
+from tests.runtime.test_process import process_harness
 
 pytestmark = [pytest.mark.docker, pytest.mark.needs("root"), pytest.mark.timeout(600)]
 
@@ -656,3 +657,81 @@ def test_what_a_site_allows_to_all_never_includes_what_gives_root(site: Site) ->
         spec = job(escape.script, **escape.options)
         told = site.run(spec, site.people.alice.pw_uid, settings)
         assert isinstance(told, RuntimeFault) is (escape.name != "the host's memory"), escape.name
+
+
+def test_no_setting_and_no_field_of_a_job_takes_a_plain_user_out_of_the_box(site: Site) -> None:
+    alice = site.people.alice.pw_uid
+    as_image = replace(site.settings, runtime=replace(site.settings.runtime, run_as_submitter=False))
+    assert site.run(job(), alice, as_image) == f"{alice}\n"
+    for asked in (job(privileged=True), job(user="0")):
+        for warrant in ("", f"0/{'0' * 24}", f"{alice}/{'0' * 24}"):
+            assert isinstance(site.run(replace(asked, warrant=warrant), alice, as_image), RuntimeFault)
+    sweeping = replace(job("env"), sweep=(("NVIDIA_VISIBLE_DEVICES", "all"), ("LD_PRELOAD", "/x.so")))
+    told = site.run(sweeping, alice)
+    assert isinstance(told, RuntimeFault) or not {"NVIDIA_VISIBLE_DEVICES=all", "LD_PRELOAD=/x.so"} & set(told.split())
+
+
+class Hosts:
+    """Host jobs of a plain user, started by root."""
+
+    def __init__(self, site: Site, directory: Path) -> None:
+        self.site, self.harness = site, process_harness(directory)
+
+    def run(self, script: str, **options: Any) -> str | RuntimeFault:
+        site, runtime = self.site, self.harness.open()
+        spec = JobSpec(command=shell(script), options=ContainerOptions(**options))
+        launch = replace(self.harness.launch(()), spec=spec, submitter=site.people.alice.pw_uid)
+        permit = partial(UserPermissions(site.place / "state", site.settings).permitted, runtime.root_directory)
+        fault = start_attempt(site.store, runtime, launch, FakeClock(), site.settings, permit)
+        if fault is not None:
+            return fault
+        self.harness.ended(runtime, launch.name)
+        with tempfile.TemporaryDirectory() as folder:
+            return output(runtime, launch.name, Path(folder) / "log").decode()
+
+
+@pytest.fixture
+def hosts(site: Site, tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(site, tmp_path / "hosts")
+    yield hosts
+    hosts.harness.clean()
+
+
+def test_a_host_job_is_its_submitters_process(hosts: Hosts) -> None:
+    site, alice = hosts.site, hosts.site.people.alice
+    bobs = f"{site.place}/homes/{site.people.bob.pw_name}/secret"
+    closed = (bobs, f"{site.place}/state", f"{site.place}/shared/closed/inner", f"{site.engine.directory}/docker.sock")
+    tries = "; ".join(f"test -r {each} && echo opened {each}" for each in closed)
+    told = hosts.run(f"id -u; id -g; id -G; {tries}; true", workdir="/")
+    assert isinstance(told, str), told
+    assert told.split() == [str(alice.pw_uid), str(alice.pw_gid), str(alice.pw_gid)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"user": "root"},
+        {"user": "0"},
+        {"user": "+0"},
+        {"user": "4294967296"},
+        {"ulimits": ("rtprio=99",)},
+        {"ulimits": ("nice=40",)},
+        {"ulimits": (f"nofile={2**30}",)},
+        {"memory": 2**40},
+        {"cpus": 1000.0},
+        {"cpu_shares": 262144},
+        {"env": (("A=b", "c"),)},
+        {"workdir": "/tmp\0uid=0"},
+        {"env": (("A", "b\0uid=0"),)},
+    ],
+)
+def test_a_host_job_gets_no_more_than_its_account(hosts: Hosts, options: dict[str, Any]) -> None:
+    told = hosts.run("id -u", **options)
+    assert isinstance(told, RuntimeFault), told
+    assert told.cause.code in {CauseCode.NOT_ALLOWED, CauseCode.BAD_SPEC}
+
+
+def test_a_host_job_of_a_group_or_of_bob_is_refused(hosts: Hosts) -> None:
+    alice, bob = hosts.site.people.alice.pw_name, hosts.site.people.bob.pw_name
+    for user in (bob, str(hosts.site.people.bob.pw_uid), f"{alice}:root", f"{alice}:0"):
+        assert isinstance(hosts.run("id -u", user=user), RuntimeFault)

@@ -255,13 +255,11 @@ def _faults_of_preparation() -> Iterator[None]:
 
 
 def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> Launch:
-    """Return the launch with its account; raises BAD_SPEC if it needs one and its submitter is not proven."""
+    """Return the launch with its account; raises BAD_SPEC if its submitter is not proven."""
     is_image_user = not launch.spec.is_host and settings.run_as_submitter is False
     try:
         account = store.run_as(launch.spec, launch.submitter)
     except WarrantError as error:
-        if is_image_user:
-            return replace(launch, submitter=None)
         raise RuntimeFault(Cause(CauseCode.BAD_SPEC, str(error))) from error
     launch = replace(launch, submitter=account.uid)
     is_submitters = launch.spec.is_host or account.is_strict or settings.run_as_submitter
