@@ -50,7 +50,7 @@ def run(argv: list[str], version: str) -> int | Unanswered | None:
     if place is None or "_GPUTUI_COMPLETE" in environ or environ.get("GPUTUI_DEBUG") or not _is_usual():
         return None
     try:
-        body = _message(argv, argv[place], version).encode()
+        body = message(argv, argv[place], version).encode()
     except (OSError, UnicodeEncodeError):  # no present directory, or words that are not text
         return None
     if len(body) > MOST_WORDS:
@@ -109,13 +109,13 @@ def _is_usual() -> bool:
     return out.encoding.lower() == err.encoding.lower() == "utf-8"
 
 
-def _message(argv: list[str], command: str, version: str) -> str:
+def message(argv: list[str], command: str, version: str) -> str:
     """Return the words, and what of its surroundings the command reads, as JSON."""
-    ttys = sum(1 << number for number in range(3) if os.isatty(number))
+    ttys = sum(1 << number for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)) if stream.isatty())
     width, umask, limits = 0, 0, ""
     if ttys & 2:
         try:
-            width = os.get_terminal_size(1).columns
+            width = os.get_terminal_size(sys.stdout.fileno()).columns
         except OSError:
             width = 0
     if command in _SUBMITTING:

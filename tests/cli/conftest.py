@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from gputui import bootstrap
+from gputui import __version__, bootstrap, thin
+from gputui.cli.main import owned_commands
 from gputui.cli.main import run as run_command
-from gputui.config import Options, options
+from gputui.config import Options, options, resolve
+from gputui.domain.access import Caller, Role
+from gputui.domain.decoding import decode_json
+from gputui.domain.errors import InputError, ParseLocallyError
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import JobStore
+from gputui.ports.commands import CommandLine
 from tests.factories import ACTOR, NOW, FakeClock
 from tests.memory_store import MemoryJobStore
 from tests.results import Result
@@ -27,6 +32,7 @@ class KeptStore(MemoryJobStore):
         self.closed = True
 
 
+CALLER = Caller(ACTOR.uid, ACTOR.uid, (), ACTOR.user, Role.OPERATOR)
 Run = Callable[..., Result]
 _NOTHING_KNOWN = Snapshot(taken_at=NOW)
 
@@ -71,16 +77,63 @@ def picture(base: Snapshot = _NOTHING_KNOWN) -> Callable[[Options, JobStore], Sn
     return current_snapshot
 
 
+BY_OWNER = "by the owner"
+BOTH_WAYS = frozenset(
+    [
+        "cron",
+        "explain",
+        "gpus",
+        "gpus_asked_for",
+        "history",
+        "hostile_names",
+        "job_actions",
+        "job_ids",
+        "queue",
+        "requeue",
+        "reserve",
+        "resume",
+        "show",
+        "submit",
+        "sweep",
+        "tenant",
+        "times_everywhere",
+    ]
+)
+"""Modules of tests whose commands the owner of a queue runs too, each by the name of its file."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have commands of thin clients tried in a process of their own and by the owner of the queue."""
+    if "run" in metafunc.fixturenames and metafunc.module.__name__.rpartition(".test_")[2] in BOTH_WAYS:
+        metafunc.parametrize("run", ["", BY_OWNER], indirect=True, ids=["here", "owner"])
+
+
 @pytest.fixture
-def run(store: KeptStore, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command."""
+def run(request: pytest.FixtureRequest, store: KeptStore, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a command, in this process or by the owner of the queue."""
+    run_one = owned_command if getattr(request, "param", "") else run_command
 
     def run(*arguments: str) -> Result:
-        code = run_command(arguments)
+        code = run_one(arguments)
         out, err = capfd.readouterr()
         return Result(code, out, err)
 
     return run
+
+
+def owned_command(arguments: Sequence[str]) -> int:
+    """Run a command as the owner of the queue does for a thin client, and print what it says as that does."""
+    words = list(arguments)
+    if (place := thin.command_in(words)) is None:
+        return run_command(words)
+    try:
+        asked = decode_json(thin.message(words, words[place], __version__).encode(), CommandLine)
+        found = resolve(state=words[1] if place else None)
+        commands = owned_commands(found, lambda caller: bootstrap.open_backend(found), lambda *refusal: None)
+        result = commands(CALLER, asked)
+    except (ParseLocallyError, InputError, OSError, UnicodeEncodeError):  # the client runs it itself
+        return run_command(words)
+    return thin.printed(result.encoded())
 
 
 def put(store: JobStore, *jobs: Job) -> None:
