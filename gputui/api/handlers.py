@@ -56,6 +56,8 @@ from gputui.ports.commands import CommandLine
 FORECAST_TIME = 10.0
 """Seconds after which a forecast is cut."""
 MOST_LISTED = 100_000
+_MOST_WAITING = 1024**2
+"""Bytes of an answer that wait for the client."""
 UPGRADE = "gputui-stream/1"
 _GONE = "this owner of the queue does not have it"
 
@@ -369,7 +371,9 @@ class Handlers:
         del call
         if (make := self._services.backup) is None:
             raise CapabilityError(_GONE, hint="gputui state backup")
-        return Stream(lambda out: _sent(make(), out), "application/x-tar")
+        parts = iter(make())
+        first = next(parts, b"")  # an error that it may have is told as one
+        return Stream(lambda out: _sent(chain((first,), parts), out), "application/gzip")
 
     def metrics(self, call: Call) -> Answer:
         del call
@@ -472,14 +476,16 @@ def _attempt(text: str) -> int | None:
     return int(text)
 
 
-def _sent(parts: Iterator[bytes], out: Outbox) -> Callable[[], object]:
-    """Send parts from a thread of their own, until the client is gone."""
+def _sent(parts: Iterable[bytes], out: Outbox) -> Callable[[], object]:
+    """Send parts from a thread of their own, as fast as the client takes them, until it is gone."""
     is_over = threading.Event()
 
     def send() -> None:
         for part in parts:
+            while out.waiting > _MOST_WAITING and not is_over.wait(0.05):
+                pass
             if is_over.is_set() or not out.send(part):
-                break
+                return
         out.close()
 
     threading.Thread(target=send, name="gputui-backup", daemon=True).start()

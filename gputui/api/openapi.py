@@ -23,7 +23,7 @@ _TYPES = {
     AnswerKind.BYTES: "application/octet-stream",
     AnswerKind.STREAM: "application/octet-stream",
 }
-_TYPE_OF = {"backup": "application/x-tar"}
+_TYPE_OF = {"backup": "application/gzip"}
 """Types of answers by the names of handlers, where others than `_TYPES`."""
 _ID = {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}
 _ATTEMPT = {"type": "string", "pattern": "^(latest|[0-9]{1,6})$"}

@@ -202,7 +202,14 @@ ROUTES: tuple[Route, ...] = (
         query=(Parameter("kinds", str, "Kinds of events: job, gpu, notice, with commas between."),),
     ),
     Route("PUT", "/v1/focus", "focus", VIEWER, "Which GPU a subscriber looks at.", body=messages.Focus),
-    Route("POST", "/v1/backup", "backup", OPERATOR, "A backup of one moment, as a tar archive.", kind=AnswerKind.BYTES),
+    Route(
+        "POST",
+        "/v1/backup",
+        "backup",
+        OPERATOR,
+        "A backup of one moment, without logs, as a compressed tar archive.",
+        kind=AnswerKind.BYTES,
+    ),
     Route("GET", "/metrics", "metrics", VIEWER, "Metrics for Prometheus.", kind=AnswerKind.TEXT),
     Route("GET", "/openapi.json", "openapi", VIEWER, "This interface as OpenAPI 3.1."),
     Route(

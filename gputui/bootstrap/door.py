@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -246,6 +246,11 @@ def make_services(
     def backend(caller: Caller) -> DirectBackend:
         return LocalBackend(options, caller=caller, owned=owned)
 
+    def backup() -> Iterator[bytes]:
+        from gputui.bootstrap.upkeep import backup_parts
+
+        return backup_parts(options, bootstrap.clock().now())
+
     return OwnerServices(
         settings=settings,
         store_id=store.store_id,
@@ -259,6 +264,7 @@ def make_services(
         focus=focus,
         stream=stream,
         command=commands(options, backend, refusals.record) if commands is not None else None,
+        backup=backup,
     )
 
 

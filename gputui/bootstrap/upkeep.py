@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Leader
     from gputui.store.conversion import Converted
 
+_PART = 256 * 1024
+
 
 def kept_data(options: Options) -> list[KeptData]:
     """Return the use of the state directory by ended jobs, by kind; logs are counted for a second at most."""
@@ -159,6 +161,16 @@ def back_up(options: Options, target: Path, now: datetime, *, with_logs: bool) -
     store = options.settings.store
     files = write_backup(options.state, store, target, now, __version__, with_logs=with_logs).files
     return len(files), sum(file.size for file in files.values())
+
+
+def backup_parts(options: Options, now: datetime) -> Iterator[bytes]:
+    """Write a backup without logs, and yield it in parts; it is complete before the first."""
+    with tempfile.TemporaryDirectory(prefix="gputui-backup-") as place:
+        target = Path(place) / "gputui.tar.gz"
+        back_up(options, target, now, with_logs=False)
+        with target.open("rb") as file:
+            while part := file.read(_PART):
+                yield part
 
 
 def verify(path: Path) -> list[Finding]:

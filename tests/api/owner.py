@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -149,3 +150,22 @@ def secret_job(**changes: Any) -> Submission:
     return Submission(
         msgspec.structs.replace(made, options=msgspec.structs.replace(made.options, env=(("KEY", SECRET),)))
     )
+
+
+class Collector:
+    """Outbox that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.is_over = threading.Event()
+
+    @property
+    def waiting(self) -> int:
+        return 0
+
+    def send(self, data: bytes) -> bool:
+        self.sent += data
+        return True
+
+    def close(self) -> None:
+        self.is_over.set()

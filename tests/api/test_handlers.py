@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -11,8 +13,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gputui.api.http import Handoff
+from gputui.api.handlers import Handlers
+from gputui.api.http import Handoff, Stream
 from gputui.api.messages import OWN, Acted, Forecast, Forecasted, NewIds, NewJobs, Problem, Undone, UndoRequest
+from gputui.api.router import Router
+from gputui.bootstrap.upkeep import backup_parts
 from gputui.domain.action import Cancel, EditJobs, Hold, Release, SetPriority
 from gputui.domain.as_json import job_json, json_text
 from gputui.domain.errors import AccessError, InputError, InputErrors, NotFoundError, StoreFullError
@@ -20,7 +25,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach, FollowLog
-from tests.api.owner import ALICE, BOB, CAROL, ROOT, SECRET, TestOwner, secret_job
+from tests.api.owner import ALICE, BOB, CAROL, ROOT, SECRET, Collector, TestOwner, secret_job
 from tests.factories import NOW, spec
 
 KEY = {"idempotency-key": "k-1"}
@@ -264,6 +269,19 @@ def test_a_forecast_tells_which_starts_move(owner: TestOwner) -> None:
     assert not told.is_cut
     refused = owner.ask("POST", "/v1/forecast", Forecast((Cancel((1,)),)), uid=BOB)
     assert (refused.status, owner.refusals[-1][0]) == (403, "bob")
+
+
+def test_a_backup_is_an_archive_of_the_queue(owner: TestOwner) -> None:
+    owner.submit()
+    made = replace(owner.services, backup=lambda: backup_parts(owner.options, NOW))
+    owner.router = Router(made, Handlers(made))
+    answer = owner.answer("POST", "/v1/backup")
+    assert isinstance(answer, Stream)
+    out = Collector()
+    answer.open(out)
+    assert out.is_over.wait(30)
+    with tarfile.open(fileobj=io.BytesIO(out.sent)) as archive:
+        assert "queue.json" in archive.getnames()
 
 
 # Errors

@@ -5,7 +5,7 @@ A new route needs a row here. The same for each action stands in tests/engine/te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import __version__
-from gputui.api.http import Handoff, Outbox, Response, Stream
+from gputui.api.http import Handoff, Response, Stream
 from gputui.api.messages import OWN, Focus, Forecast, NewJobs, Problem, UndoRequest
 from gputui.api.routes import ROUTES, Route, Scope
 from gputui.domain.access import Role
@@ -29,7 +29,7 @@ from gputui.domain.recurring import Recurrence
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach
 from gputui.ports.commands import CommandLine, CommandResult
-from tests.api.owner import ALICE, BOB, CAROL, ROOT, SECRET, TestOwner
+from tests.api.owner import ALICE, BOB, CAROL, ROOT, SECRET, Collector, TestOwner
 from tests.factories import NOW, spec, uuid
 
 UPGRADE = {"upgrade": "gputui-stream/1", "connection": "upgrade"}
@@ -216,31 +216,11 @@ def _ask_about(owner: TestOwner, route: Route, uid: int, job_id: int, accept: st
     return owner.answer(route.method, path, row.body, uid=uid, query=row.query, headers=headers)
 
 
-class _Collector:
-    """Outbox that keeps what is sent."""
-
-    def __init__(self) -> None:
-        self.sent = b""
-
-    @property
-    def waiting(self) -> int:
-        return 0
-
-    def send(self, data: bytes) -> bool:
-        self.sent += data
-        return True
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 def _text(answer: Response | Stream | Handoff) -> str:
     if isinstance(answer, Response):
         return answer.body.decode()
     if isinstance(answer, Stream):
-        out: Outbox = _Collector()
-        end: Callable[[], object] = answer.open(out)
-        end()
-        assert isinstance(out, _Collector)
+        out = Collector()
+        answer.open(out)()
         return out.sent.decode()
     return ""
