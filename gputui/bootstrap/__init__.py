@@ -77,7 +77,7 @@ def caller(permissions: UserPermissions | None) -> Caller | None:
     from gputui.domain.access import Caller, Role
 
     who, uid = actor(), os.getuid()
-    via = "sudo" if who.uid != uid else ""
+    via = "sudo" if who.uid != uid and "SUDO_UID" in os.environ else ""
     return Caller(uid, os.getgid(), tuple(os.getgroups()), who.user, Role.OPERATOR, os.getpid(), via=via)
 
 
