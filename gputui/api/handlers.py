@@ -43,7 +43,7 @@ from gputui.domain.as_json import (
 from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.errors import CapabilityError, GputuiError, InputError
 from gputui.domain.filter import parse_filter
-from gputui.domain.job import Job
+from gputui.domain.job import Job, attempt_with_output
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.keys import digest
 from gputui.domain.listing import by_month, end_of, in_order, latest_first, meant, parse_states, seen
@@ -185,6 +185,8 @@ class Handlers:
         return self._listed(call, page, Snapshot(), headers)
 
     def gpus(self, call: Call) -> Response:
+        if call.wants_own:
+            return encoded(self._picture(call).nodes)
         told = ((node, view) for node in self._picture(call).nodes for view in node.gpus)
         return encoded([gpu_json(view) | {"node": node.name, "host": host_json(node.host)} for node, view in told])
 
@@ -238,7 +240,7 @@ class Handlers:
     def telemetry(self, call: Call) -> Response:
         job, found = call.the_job, call.backend.measured(call.the_job.id)
         if call.wants_own:
-            return encoded(found)
+            return Response(body=own_json(found))
         kept = ("number", "gpus", "started_at", "ended_at", "efficiency", "telemetry", "series")
         told = (measured_attempt(attempt, found.get(attempt.number)) for attempt in job.attempts)
         return encoded({"id": job.id, "attempts": [{name: each[name] for name in kept} for each in told]})
@@ -248,6 +250,7 @@ class Handlers:
 
     def log(self, call: Call) -> Answer:
         query, attempt = call.query, _attempt(call.parts["attempt"])
+        attempt_with_output(call.the_job, attempt)
         if query["follow"] or call.wants_stream:
             wanted = FollowLog(
                 attempt, query["tail"], query["stamped"], query["follow"], call.wants_stream, query["apart"]
@@ -324,7 +327,7 @@ class Handlers:
             ids=done.ids,
             changes=tuple(self._changes.keep(call.caller, done.changes, indices)),
             jobs=tuple(Raw(shown(job)) for job in done.jobs),
-            window=Raw(own_json(done.window)) if done.window is not None else None,
+            window=done.window,
         )
 
     def undo(self, call: Call) -> messages.Undone:

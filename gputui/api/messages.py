@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from gputui.domain.action import Action
 from gputui.domain.job_spec import JobId, Submission
-from gputui.domain.settings import PolicySettings, SchedulerSettings
+from gputui.domain.settings import PolicySettings, SchedulerSettings, Window
 
 API = "1.0"
 """Version of the routes and of what they carry: the major one is in the path."""
@@ -101,7 +101,8 @@ class Acted(Struct, frozen=True, omit_defaults=True):
     changes: tuple[ChangeNumber, ...] = ()
     jobs: tuple[Raw, ...] = ()
     """With `dry_run`, the jobs as they would be."""
-    window: Raw | None = None
+    window: Window | None = None
+    """The reservation that it made."""
     sentence: str = ""
 
 

@@ -31,7 +31,7 @@ class Server(Struct, frozen=True):
     pid: int = 0
 
 
-class SilenceError(Exception):
+class SilenceError(TimeoutError):
     """Nothing came, or could be sent, within the time that was set."""
 
 

@@ -114,7 +114,7 @@ def may_schedule(options: Options, *, is_console: bool = False) -> bool:
 
 def has_queue(options: Options) -> bool:
     """Return whether the state directory has a queue, or remains of one, or a cluster has it; creates nothing."""
-    if options.in_cluster:
+    if options.in_cluster or options.asked is not None:
         return True
     from gputui.store.files import QUEUE
 
@@ -208,6 +208,19 @@ def _with_key(options: Options, key: str) -> Caller | None:
 
     who = caller(UserPermissions(options.state, options.settings))
     return replace(who, key=key) if who is not None else None
+
+
+def ask_backend(options: Options, waiting: Callable[[str], None] | None = None) -> DirectBackend:
+    """Return the queue as its owner serves it, if there is one, else as `open_backend` does.
+
+    Raises NoOwnerError if this user may ask an owner alone, and there is none.
+    """
+    if not options.in_cluster and (options.asked is not None or any(map(os.path.lexists, options.sockets.paths))):
+        from gputui.bootstrap.owner import open_api
+
+        if (backend := open_api(options, waiting)) is not None:
+            return backend
+    return open_backend(options, waiting)
 
 
 def actions(

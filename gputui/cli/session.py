@@ -84,7 +84,9 @@ class Session:
 
     def opened(self, options: Options) -> DirectBackend:
         """Return the queue of these options, which is closed after use."""
-        return bootstrap.open_backend(options, _tell, self._key)
+        if self._key:
+            return bootstrap.open_backend(options, _tell, self._key)
+        return bootstrap.ask_backend(options, _tell)
 
     def submitter(self) -> Submitter:
         """Return the user of this command, who submits now."""
@@ -122,9 +124,14 @@ class Session:
         """Open the store of this machine's queue as `backend` does."""
         from gputui.bootstrap.backend import LocalBackend
 
-        with self.backend(is_local=is_local) as backend:
-            assert isinstance(backend, LocalBackend)  # an engine's queue has no store
+        options = self.options.local() if is_local else self.options
+        if is_local and not bootstrap.has_queue(options):
+            raise NotFoundError("there is no queue yet", where=str(options.state))
+        with closing(LocalBackend(options, _tell)) as backend:
             yield backend.store
+            for sentence in backend.store.unread():
+                _tell(f"warning: {sentence}")
+            backend.store.check()
 
     @contextmanager
     def existing_backend(self, *, is_local: bool = False) -> Iterator[DirectBackend]:
@@ -138,7 +145,7 @@ class Session:
         cluster = options.settings.cluster
         soon = replace(cluster, command_timeout=min(cluster.command_timeout, COMPLETION_PATIENCE))
         hasty = replace(options, settings=replace(options.settings, cluster=soon))
-        with closing(bootstrap.open_backend(hasty)) as backend:
+        with closing(bootstrap.ask_backend(hasty)) as backend:
             yield backend
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
 from gputui.domain.cause import Cause, with_error
+from gputui.domain.errors import NotFoundError
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobId, JobSpec, PublishedPort, Submission, shown_id
 from gputui.domain.runs import Run, Spans
 from gputui.domain.state import JobState, check_transition
@@ -446,3 +447,15 @@ def sweep_values(job: Job) -> Mapping[str, str]:
 def element_spec(job: Job) -> JobSpec:
     """Return the spec of a job; for an element of a sweep, with its values."""
     return spec_at(job.spec, job.array.index) if job.array and sweep_values(job) else job.spec
+
+
+def attempt_with_output(job: Job, number: int | None = None) -> Attempt:
+    """Return the attempt of that number, or the latest one; raises NotFoundError."""
+    if not job.attempts:
+        raise NotFoundError(f"job {job.shown_id} has not started yet, so it has no output")
+    if number is None:
+        return job.attempts[-1]
+    for attempt in job.attempts:
+        if attempt.number == number:
+            return attempt
+    raise NotFoundError(f"job {job.shown_id} has no attempt {number}: it had {len(job.attempts)}")

@@ -26,7 +26,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach, FollowLog
 from tests.api.owner import ALICE, BOB, CAROL, ROOT, SECRET, Collector, TestOwner, secret_job
-from tests.factories import NOW, spec
+from tests.factories import NOW, running, spec
 
 KEY = {"idempotency-key": "k-1"}
 
@@ -149,18 +149,20 @@ def test_a_wait_is_explained(owner: TestOwner) -> None:
 
 def test_streams_are_handed_over(owner: TestOwner) -> None:
     [job_id] = owner.submit()
+    with owner.store.transaction() as transaction:
+        transaction.put(running(job_id, submitted_uid=ALICE))
     upgrade = {"upgrade": "gputui-stream/1", "connection": "upgrade"}
     assert owner.ask("POST", f"/v1/jobs/{job_id}/attach", Attach(), uid=ALICE).status == 426
     for answer in (
         owner.answer("POST", f"/v1/jobs/{job_id}/attach", Attach("ctrl-q"), uid=ALICE, headers=upgrade),
-        owner.answer("GET", f"/v1/jobs/{job_id}/attempts/2/log", uid=ALICE, query={"follow": "1", "tail": "5"}),
+        owner.answer("GET", f"/v1/jobs/{job_id}/attempts/1/log", uid=ALICE, query={"follow": "1", "tail": "5"}),
         owner.answer("POST", "/v1/jobs", jobs_of("new"), uid=ALICE, headers=upgrade),
     ):
         assert isinstance(answer, Handoff)
         answer.take(None, b"")  # type: ignore[arg-type]
     assert owner.streams == [
         ("alice", job_id, Attach("ctrl-q")),
-        ("alice", job_id, FollowLog(2, 5)),
+        ("alice", job_id, FollowLog(1, 5)),
         ("alice", job_id + 1, Attach(from_start=True)),
     ]
 

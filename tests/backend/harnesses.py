@@ -16,8 +16,10 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.api.backend import ApiBackend
 from gputui.bootstrap import clusters
 from gputui.bootstrap.backend import LocalBackend
+from gputui.bootstrap.owner import open_api
 from gputui.bootstrap.servers import open_servers
 from gputui.config import Options
 from gputui.config.options import parse_probe
@@ -28,6 +30,7 @@ from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, ServerSettings, Settings
 from gputui.domain.state import JobState
 from gputui.ports import Cluster
+from gputui.ports.backend import DirectBackend
 from gputui.store import TinyJobStore
 from tests.backend.contract import LINES
 from tests.cluster.fake import FakeCluster
@@ -61,7 +64,7 @@ class LocalHarness:
             time.sleep(0.02)
         self.drainable = tuple(gpu.uuid for gpu in self.backend.known_gpus())
 
-    def open(self) -> LocalBackend:
+    def open(self) -> DirectBackend:
         return LocalBackend(self.options)
 
     def spec(self) -> JobSpec:
@@ -99,6 +102,17 @@ class LocalHarness:
         backend.close()
         self._scheduler.send_signal(signal.SIGTERM)
         self._scheduler.wait(PATIENCE)
+
+
+class OwnerHarness(LocalHarness):
+    """The same queue, as its owner serves it to a command."""
+
+    def open(self) -> ApiBackend:
+        deadline = time.monotonic() + PATIENCE
+        while (backend := open_api(self.options)) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return backend
 
 
 class ClusterHarness:

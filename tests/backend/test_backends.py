@@ -10,7 +10,15 @@ from msgspec.structs import replace
 
 from gputui.domain.job_spec import GpuRequest, Submission
 from tests.backend.contract import HOUR, BackendContract, ClosingContract, DirectContract, Harness
-from tests.backend.harnesses import ALL_BUT, NOTHING, ClusterHarness, KubernetesHarness, LocalHarness, RemoteHarness
+from tests.backend.harnesses import (
+    ALL_BUT,
+    NOTHING,
+    ClusterHarness,
+    KubernetesHarness,
+    LocalHarness,
+    OwnerHarness,
+    RemoteHarness,
+)
 
 
 def closed(make: Callable[..., Harness], factory: pytest.TempPathFactory, *more: object) -> Iterator[Harness]:
@@ -27,6 +35,16 @@ class TestLocal(BackendContract, ClosingContract, DirectContract):
     @pytest.fixture
     def closing_harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
         yield from closed(LocalHarness, tmp_path_factory)
+
+
+class TestOwner(BackendContract, ClosingContract, DirectContract):
+    @pytest.fixture(scope="class")
+    def harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        yield from closed(OwnerHarness, tmp_path_factory)
+
+    @pytest.fixture
+    def closing_harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        yield from closed(OwnerHarness, tmp_path_factory)
 
 
 class TestCluster(BackendContract, ClosingContract, DirectContract):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gputui.domain.errors import NotFoundError, RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Attempt, Job, attempt_with_output
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.text import tail_start
 from gputui.engine.files.file_modes import is_shared
@@ -49,7 +49,7 @@ class Logs:
         with their times if the runtime knows them; a saved log has none.
         """
         job = self._job_of(job_id)
-        chosen = _choose(job, attempt)
+        chosen = attempt_with_output(job, attempt)
         path = self._directory / log_path(job_id, chosen.number)
         if path.exists():
             return FileLog(path, tail)
@@ -79,17 +79,6 @@ def _gone(job: Job, attempt: Attempt) -> NotFoundError:
         return NotFoundError(f"{output} was removed with its container")
     limits = "store.logs_max_age and store.logs_max_size limit what is kept"
     return NotFoundError(f"{output} is no longer kept", hint=limits)
-
-
-def _choose(job: Job, number: int | None) -> Attempt:
-    if not job.attempts:
-        raise NotFoundError(f"job {job.shown_id} has not started yet, so it has no output")
-    if number is None:
-        return job.attempts[-1]
-    for attempt in job.attempts:
-        if attempt.number == number:
-            return attempt
-    raise NotFoundError(f"job {job.shown_id} has no attempt {number}: it had {len(job.attempts)}")
 
 
 class FileLog:

@@ -1,0 +1,455 @@
+"""The queue of an owner as a backend, with the rights that the owner gives this process's user."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+from msgspec import Struct
+
+from gputui.api.answers import own_json
+from gputui.api.client import ApiClient, new_key
+from gputui.api.follower import EventWatch, Follower
+from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, Undone, UndoRequest
+from gputui.domain.action import Action
+from gputui.domain.arrays import ArrayPlaces, Entries
+from gputui.domain.audit import AuditEntry, targets_of
+from gputui.domain.cluster import Capability, Caps
+from gputui.domain.container import ProcessRow, Shell
+from gputui.domain.decoding import decode_json
+from gputui.domain.errors import GputuiError, NoOwnerError, NotFoundError, StoreBusyError
+from gputui.domain.job import Job
+from gputui.domain.job_record import JobRecord, record_of
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.keys import stored_key
+from gputui.domain.recurring import RecurringJob
+from gputui.domain.runs import Run
+from gputui.domain.snapshot import Controls, Node, Snapshot, Unreadable
+from gputui.domain.submit_action import Done
+from gputui.domain.telemetry_series import Measured
+from gputui.ports.backend import About, AwaitedChannel, DirectBackend, Entry, FollowLog
+
+if TYPE_CHECKING:
+    from gputui.domain.gpu import Gpu
+    from gputui.ports import Channel, GpuProbe, LogStream
+    from gputui.ports.store import Queue, StoreWatch
+
+T = TypeVar("T")
+
+PAGE = 1000
+"""Ended jobs that are asked for at a time."""
+_FRESH = 0.1
+"""Seconds for which a picture serves all reads of a command; changes by the command itself end it."""
+_AUDIT = 100_000
+_OWN = {"Accept": OWN}
+
+
+class NumberedChange(Struct, frozen=True):
+    """A change by the owner of the queue, which is undone by its number."""
+
+    owner: str
+    """The owner who numbered it."""
+    note: ChangeNumber
+
+    @property
+    def done(self) -> str:
+        return self.note.done
+
+    def subject(self, indices: Mapping[str, str]) -> str:
+        del indices
+        return self.note.subject
+
+
+class ApiBackend:
+    """A queue that its owner serves. Methods may be called from any thread."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        reader: ApiClient | None = None,
+        instead: Callable[[str], DirectBackend] | None = None,
+        home: str | None = None,
+        shell: Callable[[Job], Shell] | None = None,
+    ) -> None:
+        """`reader` asks for what the files of the queue tell too, with less patience; None: `client` does.
+
+        `instead` opens the queue in this process, for a key under which a request was sent already, or for ''; it is
+        used once nobody owns the queue any more, and to read beside an owner who hangs. `home` is where relative paths
+        of jobs begin, if not where they do for the owner. `shell` returns the command that opens a shell in a job.
+        """
+        self._client = client
+        self._reader = reader or client
+        self._instead = instead
+        self._home = home
+        self._shell = shell
+        self._local: DirectBackend | None = None
+        self._opening = threading.Lock()
+        self._streams: WeakSet[Any] = WeakSet()
+        self._picture: tuple[float, Snapshot] | None = None
+        self._follower: Follower | None = None
+        self._watches: WeakSet[EventWatch] = WeakSet()
+        self._queue = ApiQueue(self)
+
+    # in place of an owner
+
+    def _backend_instead(self, error: GputuiError) -> DirectBackend:
+        """Return the queue as this process opens it; raises the error if it may not."""
+        with self._opening:
+            if self._local is None:
+                if self._instead is None:
+                    raise error
+                self._local = self._instead("")
+            return self._local
+
+    def read_by(self, ask: Callable[[ApiClient], T], read: Callable[[DirectBackend], T]) -> T:
+        """Return what the owner answers; beside one who hangs, or without one, what this process reads itself."""
+        if self._local is None:
+            try:
+                return ask(self._reader)
+            except (NoOwnerError, StoreBusyError) as error:
+                self._backend_instead(error)
+        assert self._local is not None
+        return read(self._local)
+
+    # what the queue is
+
+    @cached_property
+    def view(self) -> AboutView:
+        """The owner's own description, as it was when it was first asked for."""
+        found: AboutView = self._reader.ask("GET", "/v1/about", result=AboutView)
+        return found
+
+    def about(self, server: str = "") -> About:
+        del server
+
+        def described(client: ApiClient) -> About:
+            view = self.view
+            names = {str(each): each for each in Capability}
+            lacking = {names[name]: why for name, why in view.lacking.items() if name in names}
+            home = view.home if self._home is None else self._home
+            caps = Caps("gputui", lacking, runs_jobs=True)
+            return About(view.host, view.caller.user, home, caps, view.scheduler, view.policy)
+
+        return self.read_by(described, lambda local: local.about())
+
+    def snapshots(self) -> ApiBackend:
+        return self
+
+    @property
+    def queue(self) -> Queue:
+        if self._local is not None:
+            return self._local.queue
+        return self._queue
+
+    def follow(self) -> Follower:
+        """Return what follows the owner's events, from now on."""
+        with self._opening:
+            if self._follower is None:
+                self._follower = Follower(self._client, self._tell)
+                self._follower.start()
+            return self._follower
+
+    def _tell(self) -> None:
+        for watch in tuple(self._watches):
+            watch.tell()
+
+    def watch(self) -> EventWatch:
+        """Return a descriptor that becomes readable with each news."""
+        self.follow()
+        watch = EventWatch()
+        self._watches.add(watch)
+        return watch
+
+    def version(self) -> object:
+        """Return the number of the last news, if the owner is followed; else a new token each time."""
+        return object() if self._follower is None else self._follower.number
+
+    def read(self) -> Snapshot:
+        def asked(client: ApiClient) -> Snapshot:
+            found: Snapshot = client.ask("GET", "/v1/snapshot", result=Snapshot)
+            return found
+
+        return self.read_by(asked, lambda local: local.snapshots().read())
+
+    def picture(self) -> Snapshot:
+        """Return a snapshot that is no older than what this backend has changed, and than a moment."""
+        known, now = self._picture, time.monotonic()
+        if known is not None and now - known[0] < _FRESH:
+            return known[1]
+        found = self.read()
+        self._picture = (now, found)
+        return found
+
+    # changes
+
+    def act(
+        self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
+    ) -> Done:
+        del server, on_progress
+        if self._local is not None:
+            return self._local.act(action)
+        key, body = new_key(), own_json(action)
+        try:
+            view = self.view
+            acted: Acted = self._client.ask("POST", "/v1/actions", body, result=Acted, key=key, headers=_OWN)
+        except NoOwnerError:
+            if self._instead is None:
+                raise
+            return self._act_here(action, stored_key(key, "POST", "/v1/actions", {}, body))
+        finally:
+            self._picture = None
+        changes = tuple(NumberedChange(_name(view), note) for note in acted.changes)
+        return Done(acted.ids, changes, acted.window)
+
+    def _act_here(self, action: Action, key: str) -> Done:
+        """Carry out an action in this process, unless the owner has done so before he ended; `key` is as stored."""
+        assert self._instead is not None
+        local = self._local = self._instead(key)
+        for known, ids in local.queue.requests(self.view.caller.uid):
+            if known == key:
+                return Done(ids)
+        return local.act(action)
+
+    def foresee(self, action: Action, /) -> Done:
+        def asked(client: ApiClient) -> Done:
+            acted: Acted = self._client.ask(
+                "POST", "/v1/actions", action, result=Acted, query={"dry_run": True}, key=new_key(), headers=_OWN
+            )
+            return Done(acted.ids, (), acted.window, tuple(decode_json(each, Job) for each in acted.jobs))
+
+        return self.read_by(asked, lambda local: local.foresee(action))
+
+    def undo(
+        self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
+    ) -> Sequence[tuple[Any, str]]:
+        del on_progress
+        wanted = tuple(changes)
+        if not wanted or not isinstance(wanted[0], NumberedChange):
+            return self._local.undo(wanted) if self._local is not None else ()
+        owner = _name(self._client.ask("GET", "/v1/about", result=AboutView))
+        if any(change.owner != owner for change in wanted):
+            return [(change, "was changed by an owner of the queue who has ended") for change in wanted]
+        try:
+            body = UndoRequest(tuple(change.note.number for change in wanted))
+            undone: Undone = self._client.ask("POST", "/v1/undo", body, result=Undone, key=new_key())
+        finally:
+            self._picture = None
+        return list(zip(wanted, undone.why, strict=True))
+
+    # jobs
+
+    def job(self, job_id: JobId) -> Job:
+        def asked(client: ApiClient) -> Job:
+            found: Job = client.ask("GET", f"/v1/jobs/{job_id}", result=Job, headers=_OWN)
+            return found
+
+        return self.read_by(asked, lambda local: local.job(job_id))
+
+    def history(self, since: datetime | None = None) -> Iterator[Job]:
+        cursor: str | None = None
+        while True:
+            reply = self._client.request(
+                "GET", "/v1/history", query={"since": _moment(since), "cursor": cursor, "limit": PAGE}, headers=_OWN
+            )
+            yield from decode_json(reply.body, tuple[Job, ...])
+            if (cursor := reply.headers.get("next")) is None:
+                return
+
+    def log(
+        self,
+        job_id: JobId,
+        attempt: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+        stamped: bool = False,
+    ) -> LogStream:
+        from gputui.api.job_streams import Streams
+
+        wanted = FollowLog(attempt, tail, stamped, follow, in_frames=True)
+        stream = Streams(self._client).log(job_id, wanted)
+        self._streams.add(stream)
+        return stream
+
+    def enter(self, job_id: JobId, request: Entry) -> Channel:
+        from gputui.api.job_streams import Streams
+
+        return Streams(self._client).enter(job_id, request)
+
+    def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, AwaitedChannel | None]:
+        from gputui.api.job_streams import Streams
+
+        try:
+            return Streams(self._client).submit(submission, new_key(), detach_keys)
+        finally:
+            self._picture = None
+
+    def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:
+        from gputui.api.job_streams import Streams
+
+        try:
+            return Streams(self._client).await_start(job_id, detach_keys)
+        except (NoOwnerError, StoreBusyError):  # nothing starts jobs now
+            return None
+
+    def shell(self, job_id: JobId) -> Shell:
+        job = self.job(job_id)
+        if self._shell is None:
+            raise NotFoundError("there is no terminal for a shell here")
+        return self._shell(job)
+
+    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
+        path, kind = f"/v1/jobs/{job_id}/processes", tuple[ProcessRow, ...]
+        found: tuple[ProcessRow, ...] = self._client.ask("GET", path, result=kind, headers=_OWN)
+        return found
+
+    def measured(self, job_id: JobId) -> Mapping[int, Measured]:
+        def asked(client: ApiClient) -> Mapping[int, Measured]:
+            path, kind = f"/v1/jobs/{job_id}/telemetry", dict[int, Measured]
+            found: Mapping[int, Measured] = client.ask("GET", path, result=kind, headers=_OWN)
+            return found
+
+        return self.read_by(asked, lambda local: local.measured(job_id))
+
+    def why_unread(self, job: Job) -> Mapping[int, str]:
+        del job
+        return {}
+
+    def images(self, server: str = "") -> Iterable[str]:
+        del server
+        found: list[str] = []
+        with suppress(GputuiError):
+            found = self._client.ask("GET", "/v1/images", result=list[str])
+        return found
+
+    # GPUs
+
+    def is_scheduled(self) -> bool:
+        return self._local is None or self._local.is_scheduled()
+
+    def known_gpus(self) -> tuple[Gpu, ...]:
+        def asked(client: ApiClient) -> tuple[Gpu, ...]:
+            nodes: tuple[Node, ...] = client.ask("GET", "/v1/gpus", result=tuple[Node, ...], headers=_OWN)
+            return tuple(view.gpu for node in nodes for view in node.gpus)
+
+        return self.read_by(asked, lambda local: local.known_gpus())
+
+    def gpus(self, tell: Callable[[str], object]) -> Snapshot:
+        return self.read() if self._local is None else self._local.gpus(tell)
+
+    def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
+        return snapshot if self._local is None else self._local.with_gpus(snapshot, tell, probe)
+
+    def close(self) -> None:
+        for stream in tuple(self._streams):
+            stream.close()
+        if self._follower is not None:
+            self._follower.close()
+        self._client.close()
+        self._reader.close()
+        if self._local is not None:
+            self._local.close()
+
+
+class ApiQueue:
+    """Reading side of a queue that its owner serves."""
+
+    def __init__(self, backend: ApiBackend) -> None:
+        self._backend = backend
+        self._entries: tuple[tuple[Job, ...], Entries] | None = None
+
+    @property
+    def store_id(self) -> str:
+        return self._backend.view.store
+
+    def jobs(self) -> Entries:
+        jobs = self._backend.picture().jobs
+        if self._entries is None or self._entries[0] is not jobs:
+            self._entries = (jobs, Entries({job.id: job for job in jobs}))
+        return self._entries[1]
+
+    def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
+        found: dict[JobId, ArrayPlaces] = {}
+        for job in self.jobs().values():
+            if job.array is not None:
+                runs = job.runs or (Run(job.id, job.array.index, 1),)
+                found.setdefault(job.array.id, ArrayPlaces()).add(runs)
+        return found
+
+    def get(self, job_id: JobId) -> Job:
+        return self._backend.job(job_id)
+
+    def controls(self) -> Controls:
+        return self._backend.picture().controls
+
+    def recurring(self) -> Mapping[JobId, RecurringJob]:
+        return {each.id: each for each in self._backend.picture().recurring}
+
+    def version(self) -> object:
+        return self._backend.version()
+
+    def watch(self) -> StoreWatch | None:
+        return self._backend.watch()
+
+    def past(self, since: datetime | None = None) -> Iterator[Job]:
+        return self._backend.history(since)
+
+    def history(self, since: datetime | None = None) -> Iterator[Job]:
+        yield from sorted(self.past(since), key=lambda job: (_month(job), job.id))
+
+    def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
+        yield from map(record_of, self.jobs().values())
+        yield from map(record_of, self.past(since))
+
+    def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
+        kind, _, number = (target or "").partition(" ")
+        job_id = int(number) if kind in {"job", "array"} and number.isdigit() else None
+        entries = self._audit(job_id)
+        if target is not None and job_id is not None and target not in targets_of(self._backend.job(job_id)):
+            entries = self._audit(None)
+        return (entry for entry in entries if target is None or entry.target == target)
+
+    def _audit(self, job_id: JobId | None) -> tuple[AuditEntry, ...]:
+        query = {"job": job_id, "limit": _AUDIT}
+
+        def asked(client: ApiClient) -> tuple[AuditEntry, ...]:
+            kind = tuple[AuditEntry, ...]
+            found: tuple[AuditEntry, ...] = client.ask("GET", "/v1/audit", result=kind, query=query, headers=_OWN)
+            return found
+
+        return self._backend.read_by(asked, lambda local: tuple(local.queue.audit_log()))
+
+    def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
+        """Yield nothing: the owner knows them, and looks himself."""
+        del uid
+        return iter(())
+
+    def check(self) -> None:
+        """Do nothing: the owner's snapshot has a notice of what is missing."""
+
+    def unread(self) -> tuple[str, ...]:
+        return ()
+
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        return self._backend.picture().unreadable
+
+
+def _name(view: AboutView) -> str:
+    """Return a name of an owner that no other one has."""
+    return f"{view.owner.pid} {view.owner.since}"
+
+
+def _moment(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
+
+
+def _month(job: Job) -> tuple[int, int]:
+    at = job.ended_at or job.submitted_at
+    return at.year, at.month

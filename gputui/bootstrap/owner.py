@@ -1,0 +1,108 @@
+"""Ways to the process that owns this machine's queue: its socket, and what to do if it does not answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gputui import bootstrap
+from gputui.api.backend import ApiBackend
+from gputui.api.callers import SUDO_UID
+from gputui.api.client import TELL_AFTER, ApiClient, plain_name
+from gputui.api.wire import Dial, Server, to_sockets
+from gputui.config.options import present_directory
+from gputui.domain.container import Shell
+from gputui.domain.errors import NoOwnerError
+from gputui.domain.state import JobState
+
+if TYPE_CHECKING:
+    from gputui.config import Options
+    from gputui.domain.job import Job
+
+log = logging.getLogger(__name__)
+
+ADVICE = "ask an operator to start gputui.service, or to install it: gputui install --users"
+
+
+def open_api(options: Options, waiting: Callable[[str], None] | None = None) -> ApiBackend | None:
+    """Return the queue of the owner, if somebody listens; None if this process may open the files itself.
+
+    Raises NoOwnerError if nobody listens where the service alone has the queue.
+    """
+    sockets = options.sockets
+    dial, is_free = to_sockets(map(Path, sockets.paths)), sockets.in_process
+    if is_free and not _is_asked(options):
+        return None
+    try:
+        dial(TELL_AFTER).close()
+    except NoOwnerError:
+        if is_free:
+            return None
+        raise NoOwnerError(f"no scheduler serves {sockets.paths[0]}", hint=ADVICE) from None
+    except TimeoutError:  # its backlog is full: requests wait, and tell so
+        pass
+    return api_backend(options, dial, waiting)
+
+
+def _is_asked(options: Options) -> bool:
+    """Return whether the socket counts for this user: members of a group that shares the directory open its files."""
+    if not os.access(options.state, os.W_OK):
+        return True
+    try:
+        return os.geteuid() in {0, options.state.stat().st_uid}
+    except OSError:
+        return True
+
+
+def api_backend(options: Options, dial: Dial, waiting: Callable[[str], None] | None = None) -> ApiBackend:
+    """Return the queue of the owner at the other end of these connections."""
+    client = client_of(options, dial, waiting)
+    may_read = options.sockets.in_process and os.access(options.state, os.R_OK | os.X_OK)
+    reader = client_of(options, dial, waiting, patience=TELL_AFTER) if may_read else None
+    return ApiBackend(
+        client,
+        reader=reader,
+        instead=partial(bootstrap.open_backend, options, waiting) if may_read else None,
+        home=str(present_directory() or ""),
+        shell=partial(_shell, options),
+    )
+
+
+def client_of(
+    options: Options, dial: Dial, waiting: Callable[[str], None] | None = None, *, patience: float | None = None
+) -> ApiClient:
+    """Return a client of the owner; `patience` in seconds, by default `store.lock_timeout`."""
+    limit = options.settings.store.lock_timeout.total_seconds() if patience is None else patience
+    tell = waiting or log.warning
+    return ApiClient(dial, patience=limit, tell=tell, name=partial(_name, options), headers=_headers())
+
+
+def _headers() -> dict[str, str]:
+    sudo = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
+    return {SUDO_UID: sudo} if sudo.isascii() and sudo.isdigit() and len(sudo) < 11 else {}
+
+
+def _name(options: Options, server: Server) -> tuple[str, str]:
+    """Return the name of the owner for a sentence, and what helps if it hangs; its lock file tells who may read it."""
+    from gputui.engine.files.leadership import current_leader
+
+    leader = current_leader(options.state) if options.sockets.in_process else None
+    if leader is None or not leader.pid:
+        return plain_name(server)
+    cure = f"kill -CONT {leader.pid} if it was stopped, else kill -9 {leader.pid}"
+    return f"{leader.kind} of {leader.user} (pid {leader.pid})", cure
+
+
+def _shell(options: Options, job: Job) -> Shell:
+    from gputui.engine.job_exec import not_running
+
+    if job.state is not JobState.RUNNING:
+        raise not_running(job)
+    words = (sys.executable, "-P", "-m", "gputui", *options.arguments(), "exec", "-it", str(job.id), "sh")
+    place = "this host, with the job's environment, directory and limits" if job.spec.is_host else "the job's container"
+    return Shell(words, place)
