@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +24,7 @@ from gputui.domain.cluster import Capability, Caps
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, NoOwnerError, NotFoundError, StoreBusyError
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_record import JobRecord, record_of
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.keys import stored_key
@@ -290,6 +290,14 @@ class ApiBackend:
             return Streams(self._client).submit(submission, new_key(), detach_keys)
         finally:
             self._picture = None
+
+    def output(self, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
+        if self._instead is not None:  # its files tell which output is standard error
+            with closing(self._instead("")) as local:
+                yield from local.output(job, attempt)
+            return
+        with closing(self.log(job.id, attempt.number)) as stream:
+            yield from ((False, line + b"\n") for line in stream)
 
     def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:
         from gputui.api.job_streams import Streams
