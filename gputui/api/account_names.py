@@ -25,7 +25,7 @@ MOST_QUESTIONS = 8
 """Maximum number of questions that wait for their answers."""
 
 
-class _Answer(Struct, frozen=True):
+class _Known(Struct, frozen=True):
     value: Any
     """None: there is none."""
     until: float
@@ -53,7 +53,7 @@ class AccountNames:
         self._name_of, self._uid_of, self._gid_of = name_of, uid_of, gid_of
         self._groups_of = groups_of or _groups_of
         self._lock = threading.Condition()
-        self._known: dict[Hashable, _Answer] = {}
+        self._known: dict[Hashable, _Known] = {}
         self._asked: set[Hashable] = set()
         self._paused_until = 0.0
 
@@ -97,7 +97,7 @@ class AccountNames:
         with suppress(KeyError, OSError, ValueError):
             value, kept = ask(), KEPT
         with self._lock:
-            self._known[about] = _Answer(value, self._now() + kept)
+            self._known[about] = _Known(value, self._now() + kept)
             self._asked.discard(about)
             self._lock.notify_all()
 

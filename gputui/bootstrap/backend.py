@@ -148,7 +148,8 @@ class LocalBackend:
 
     @cached_property
     def _about(self) -> About:
-        settings, home = self._options.settings, str(present_directory() or "")
+        is_callers = self._owned is not None  # whose directory that of this process is not
+        settings, home = self._options.settings, "" if is_callers else str(present_directory() or "")
         host = socket.gethostname()
         user = self._caller.user if self._caller is not None else bootstrap.actor().user
         return About(host, user, home, Caps("gputui", runs_jobs=True), settings.scheduler, settings.policy)

@@ -212,7 +212,8 @@ def test_a_backend_of_a_request_leaves_the_store_open(owner: Owner) -> None:
     assert owner.of(ALICE).job(owner.waiting).id == owner.waiting
     assert owner.of(ALICE).is_scheduled()
     assert [gpu.index for gpu in owner.of(ALICE).known_gpus()] == [0]
-    assert owner.of(ALICE).about().user == "alice"
+    about = owner.of(ALICE).about()
+    assert (about.user, about.home) == ("alice", "")
 
 
 def test_where_nobody_owns_who_can_write_the_directory_is_an_operator(tmp_path: Path) -> None:
