@@ -30,6 +30,7 @@ SCRAPE = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9877/met
 def booted_machine() -> Iterator[Machine]:
     need("boot")
     with booted() as machine:
+        machine.run("systemctl", "start", "sysinit.target")  # it empties /tmp
         machine.run("groupadd", "gpu")
         for name in ("alice", "bob"):
             machine.run("useradd", "--create-home", "--groups=gpu", "--shell=/bin/sh", name)
@@ -260,6 +261,37 @@ def test_a_hung_service_is_ended(machine: Machine) -> None:
     machine.run("kill", "-STOP", hung)
     assert str(ask(machine, "carol")["owner"]["pid"]) != hung
     assert "watchdog" in machine.run("journalctl", "--no-pager", "--unit=gputui.service")
+
+
+LOOK_AS = """
+from contextlib import ExitStack
+from gputui.engine.actions.file_rights import file_account
+from gputui.engine.actions.mount_sources import open_source
+from gputui.runtime.docker.engine import engine_root
+import pwd
+for name in ("alice", "carol"):
+    with ExitStack() as until:
+        account = file_account(pwd.getpwnam(name).pw_uid)
+        try:
+            print(name, open_source(engine_root("/run/engine.sock"), "/tmp/of-members/hers/inner", until, account).path)
+        except PermissionError:
+            print(name, "may not")
+"""
+
+
+def test_the_service_opens_what_its_users_may_open(machine: Machine) -> None:
+    """Its sandbox leaves it the rights to do that with theirs, in the tree of files that the engine sees."""
+    machine.install(CONTAINERS, STATE, "--users")
+    machine.run("install", "-d", "-o", "alice", "-m", "755", "/tmp/of-members")
+    machine.run("install", "-d", "-o", "alice", "-m", "700", "/tmp/of-members/hers", "/tmp/of-members/hers/inner")
+    (machine.root / "srv/look.py").write_text(LOOK_AS)
+    with machine.start(sys.executable, "-c", LISTENER) as engine:
+        assert engine.stdout is not None
+        engine.stdout.readline()
+        look = f"{sys.executable} /srv/look.py > {STATE}/seen"
+        with machine.serving(within=f"PYTHONPATH={ROOT} {look}"):
+            assert machine.run("cat", f"{STATE}/seen") == "alice /tmp/of-members/hers/inner\ncarol may not\n"
+        engine.kill()
 
 
 def of_readme() -> tuple[list[str], list[str]]:
