@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -94,7 +94,7 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
             controls = transaction.controls()
             if recurring is None:
                 _check_caps(context, jobs, controls)
-            _check_waiting(transaction.waiting(), jobs, effective_policy(context.policy, controls))
+            _check_waiting(transaction.waiting, jobs, effective_policy(context.policy, controls))
             ids = store.submit(jobs, actor=context.actor)
     every = (range(first, first + job.count) for first, job in zip(ids, jobs, strict=True))
     return Done(tuple(itertools.chain.from_iterable(every)))
@@ -105,7 +105,10 @@ def foreseen(context: ActionContext, submissions: Iterable[Submission]) -> Done:
     store, jobs = context.store, _new_jobs(context, submissions, None)
     controls, queued = store.controls(), store.jobs()
     _check_caps(context, jobs, controls)
-    waiting = _counted(job for job in queued.values() if job.state is JobState.PENDING)
+
+    def waiting() -> Mapping[str, int]:
+        return _counted(job for job in queued.values() if job.state is JobState.PENDING)
+
     _check_waiting(waiting, jobs, effective_policy(context.policy, controls))
     return Done(jobs=tuple(numbered(jobs, queued.highest + 1)))
 
@@ -151,12 +154,14 @@ def _check_caps(context: ActionContext, jobs: Iterable[Job], controls: Controls)
         caps.check_new(job.spec)
 
 
-def _check_waiting(waiting: Mapping[str, int], jobs: Sequence[Job], policy: PolicySettings) -> None:
-    caps = {tenant.name: tenant.pending for tenant in policy.tenants}
-    new = _counted(jobs)
+def _check_waiting(waiting: Callable[[], Mapping[str, int]], jobs: Sequence[Job], policy: PolicySettings) -> None:
+    """Raise GputuiError if a tenant would have too many; the whole queue is counted only for one with a cap."""
+    caps = {tenant.name: tenant.pending for tenant in policy.tenants if tenant.pending is not None}
+    new = {tenant: count for tenant, count in _counted(jobs).items() if tenant in caps}
+    counts = waiting() if new else {}
     for tenant, count in new.items():
-        cap, now = caps.get(tenant), waiting.get(tenant, 0)
-        if cap is not None and now + count > cap:
+        cap, now = caps[tenant], counts.get(tenant, 0)
+        if now + count > cap:
             more = "1 more is" if count == 1 else f"{count} more are"
             text = f"tenant {tenant} has {plural(now, 'job')} waiting and may have {cap}: {more} too many"
             raise GputuiError(text, hint="wait, cancel some, or have the cap raised: gputui tenant set")
