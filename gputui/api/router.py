@@ -78,7 +78,8 @@ class Router:
             return self._answer(request, found, caller)
         except AccessError as error:
             if caller is not None:
-                self._services.refused(caller, error.rule, f"{request.method} {request.path}"[:200])
+                asked = f"{request.method} {request.path}"[:200]
+                self._services.refused(caller, error.rule, f"{asked}: {error.what}")
             return answer_to(error)
         except GputuiError as error:
             return answer_to(error)

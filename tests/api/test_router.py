@@ -99,7 +99,7 @@ def test_a_role_that_is_too_low_is_refused_and_noted(owner: TestOwner) -> None:
     reply = owner.ask("POST", "/v1/jobs", {"jobs": []}, uid=CAROL)
     problem = reply.read(Problem)
     assert (reply.status, problem.rule, problem.kind) == (403, "role-user", "AccessError")
-    assert owner.refusals == [("carol", "role-user", "POST /v1/jobs")]
+    assert owner.refusals == [("carol", "role-user", f"POST /v1/jobs: {problem.title}")]
 
 
 def test_a_fault_tells_no_details(owner: TestOwner, monkeypatch: pytest.MonkeyPatch) -> None:
