@@ -380,9 +380,9 @@ class Handlers:
 
     def metrics(self, call: Call) -> Answer:
         del call
-        if (page := self._services.metrics) is None:
-            raise CapabilityError(_GONE, hint="metrics.listen serves them")
-        return Response(body=page(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        if not (page := self._services.metrics() if self._services.metrics is not None else b""):
+            raise CapabilityError("this owner of the queue keeps no metrics", hint="the setting metrics.enabled")
+        return Response(body=page, content_type="text/plain; version=0.0.4; charset=utf-8")
 
     def openapi(self, call: Call) -> Response:
         from gputui.api.openapi import document

@@ -47,6 +47,6 @@ class OwnerServices(Struct, frozen=True):
     command: RunCommand | None = None
     """Runs a command for its caller; None: this owner runs none."""
     metrics: Callable[[], bytes] | None = None
-    """Returns the page of metrics; None: this owner has none."""
+    """Returns the page of metrics; empty, or None: this owner keeps none."""
     backup: Callable[[], Iterator[bytes]] | None = None
     """Yields a backup of one moment as a tar archive; None: this owner makes none."""

@@ -222,6 +222,7 @@ def make_services(
     focus: Callable[[str | None], object],
     door: Door,
     commands: MakeCommands | None = None,
+    metrics: Callable[[], bytes] | None = None,
 ) -> OwnerServices:
     """Return what the handlers of the door need of this process; `commands` makes what runs commands for callers."""
     from gputui.api.account_names import AccountNames
@@ -265,6 +266,7 @@ def make_services(
         stream=stream,
         command=commands(options, backend, refusals.record) if commands is not None else None,
         backup=backup,
+        metrics=metrics,
     )
 
 

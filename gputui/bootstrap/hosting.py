@@ -163,6 +163,13 @@ def make_host(
         schema=SCHEMA,
         stands_in=stands_in,
     )
+    opened: list[Monitor] = []
+
+    def open_kept(jobs: Entries) -> Monitor:
+        assert open_monitor is not None
+        opened[:] = [open_monitor(jobs)]
+        return opened[0]
+
     door = Door(
         options,
         feed,
@@ -175,6 +182,7 @@ def make_host(
             streams.serve,
             lambda gpu: host.want_pcie(gpu),
             commands=commands,
+            metrics=lambda: opened[0].page() if opened else b"",
         ),
         passed=passed,
         is_service=kind == "serve",
@@ -189,7 +197,9 @@ def make_host(
         me=me,
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
-        extras=Extras(hand_over, streams, open_monitor, partial(made_report, options.arguments()), door),
+        extras=Extras(
+            hand_over, streams, open_kept if open_monitor else None, partial(made_report, options.arguments()), door
+        ),
     )
     return host
 

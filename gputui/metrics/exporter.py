@@ -24,6 +24,7 @@ from prometheus_client import (
     ProcessCollector,
     Summary,
     disable_created_metrics,
+    generate_latest,
 )
 
 from gputui.config import listen_address
@@ -339,6 +340,9 @@ class Exporter:
         self._recorder.published(snapshot, update.changes, self._jobs.jobs)
         if self._mapping is not None and _holders(before) != _holders(snapshot):
             self._woken.set()
+
+    def page(self) -> bytes:
+        return generate_latest(self.registry)
 
     def notices(self) -> tuple[Notice, ...]:
         """Return why no metrics are served, or why the files for dcgm-exporter are not written."""

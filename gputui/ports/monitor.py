@@ -39,6 +39,10 @@ class Monitor(Protocol):
         """Return notices of problems of the monitor itself."""
         ...
 
+    def page(self) -> bytes:
+        """Return what was recorded as a page for Prometheus; empty: it keeps nothing."""
+        ...
+
     def close(self) -> None:
         """End with the scheduler's term."""
         ...
@@ -82,6 +86,9 @@ class Monitors:
 
     def notices(self) -> tuple[Notice, ...]:
         return tuple(notice for monitor in self._monitors for notice in monitor.notices())
+
+    def page(self) -> bytes:
+        return b"".join(monitor.page() for monitor in self._monitors)
 
     def close(self) -> None:
         for monitor in self._monitors:

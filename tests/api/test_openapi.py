@@ -70,7 +70,7 @@ class WsgiOwner:
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Any]:
-    owner = TestOwner(tmp_path / "state", metrics=lambda: b"", backup=lambda: iter(()))
+    owner = TestOwner(tmp_path / "state", metrics=lambda: b"# HELP\n", backup=lambda: iter(()))
     yield schemathesis.openapi.from_wsgi("/openapi.json", WsgiOwner(owner))
     owner.close()
 

@@ -91,7 +91,7 @@ def owner(tmp_path: Path) -> Iterator[TestOwner]:
     """Owner of a queue with jobs of alice, whatever of which may be secret is."""
     made = TestOwner(
         tmp_path / "state",
-        metrics=lambda: b"",
+        metrics=lambda: b"# HELP\n",
         backup=lambda: iter((b"",)),
         command=lambda caller, line: CommandResult(0),
     )

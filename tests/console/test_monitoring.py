@@ -48,6 +48,9 @@ class Recorder:
     def notices(self) -> tuple[Notice, ...]:
         return (Notice("warning", self.name),)
 
+    def page(self) -> bytes:
+        return f"{self.name}\n".encode()
+
     def close(self) -> None:
         self.told.append(("close",))
 
@@ -70,9 +73,10 @@ def test_each_of_several_monitors_is_told(tell: Callable[[Monitor], None], told:
     assert [recorder.told for recorder in recorders] == [[told], [told]]
 
 
-def test_several_monitors_have_the_notices_of_all() -> None:
-    notices = Monitors.of(Recorder("one"), Recorder("two")).notices()
-    assert [notice.text for notice in notices] == ["one", "two"]
+def test_several_monitors_have_the_notices_and_pages_of_all() -> None:
+    monitors = Monitors.of(Recorder("one"), Recorder("two"))
+    assert [notice.text for notice in monitors.notices()] == ["one", "two"]
+    assert monitors.page() == b"one\ntwo\n"
 
 
 @pytest.mark.parametrize(
