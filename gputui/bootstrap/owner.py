@@ -14,6 +14,7 @@ from gputui import bootstrap
 from gputui.api.backend import ApiBackend
 from gputui.api.callers import SUDO_UID
 from gputui.api.client import TELL_AFTER, ApiClient, plain_name
+from gputui.api.messages import AboutView
 from gputui.api.wire import Dial, Server, to_sockets
 from gputui.config.options import present_directory
 from gputui.domain.container import Shell
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ADVICE = "ask an operator to start gputui.service, or to install it: gputui install --users"
+LOOK_WITHIN = 5.0
+"""Seconds to wait for the answer to `about`."""
 
 
 def open_api(options: Options, waiting: Callable[[str], None] | None = None) -> ApiBackend | None:
@@ -43,10 +45,31 @@ def open_api(options: Options, waiting: Callable[[str], None] | None = None) -> 
     except NoOwnerError:
         if is_free:
             return None
-        raise NoOwnerError(f"no scheduler serves {sockets.paths[0]}", hint=ADVICE) from None
+        raise unanswered(sockets.paths[0]) from None
     except TimeoutError:  # its backlog is full: requests wait, and tell so
         pass
     return api_backend(options, dial, waiting)
+
+
+def about(options: Options) -> AboutView:
+    """Return what the owner of the queue tells of itself and of who asks; raises NoOwnerError and GputuiError."""
+    client = client_of(options, to_sockets(map(Path, options.sockets.paths)), patience=LOOK_WITHIN)
+    try:
+        found: AboutView = client.ask("GET", "/v1/about", result=AboutView)
+        return found
+    finally:
+        client.close()
+
+
+def unanswered(path: str) -> NoOwnerError:
+    """Return the error for a service that has the queue, and at whose socket this user finds nobody."""
+    if Path(path).exists() and not os.access(path, os.W_OK, effective_ids=True):
+        name = bootstrap.user_name(os.geteuid())
+        what = f"the service of this machine does not admit {name}: the socket is closed to this account"
+        hint = f"ls -l {path}    # an operator adds accounts to its group; log in again afterwards"
+        return NoOwnerError(what, where=path, hint=hint)
+    hint = "sudo systemctl start gputui.socket gputui.service    # a queue of your own: gputui --state DIRECTORY …"
+    return NoOwnerError("the service of this machine does not run", where=path, hint=hint)
 
 
 def _is_asked(options: Options) -> bool:

@@ -18,7 +18,6 @@ from msgspec.structs import asdict
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters, upkeep
-from gputui.bootstrap import service as asked
 from gputui.cli import terminal
 from gputui.cli.checks import CheckLevel, DoctorCheck, driver, engine, state
 from gputui.cli.checks import service as checks
@@ -108,6 +107,8 @@ def _of_service(options: Options) -> Iterator[DoctorCheck]:
         yield found
     if sockets.in_process and not users:
         return
+    from gputui.bootstrap import owner as asked
+
     try:
         told = asked.about(options)
     except NoOwnerError:

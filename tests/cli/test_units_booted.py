@@ -199,6 +199,13 @@ def ask(machine: Machine, user: str) -> dict[str, Any]:
     return told
 
 
+def audit(machine: Machine) -> list[dict[str, Any]]:
+    """Return the entries of the audit log, as root reads them at the socket."""
+    told = machine.python("root", ASK.replace("/v1/about", "/v1/audit"))
+    entries: list[dict[str, Any]] = json.loads(told)
+    return entries
+
+
 def role(machine: Machine, user: str) -> str:
     return str(ask(machine, user)["caller"]["role"])
 
@@ -225,7 +232,20 @@ def test_a_group_has_a_socket_of_its_own(machine: Machine) -> None:
     machine.install(CONTAINERS, STATE, "--users", "gpu")
     machine.run("systemctl", "start", "gputui.socket")
     assert role(machine, "alice") == "user"
-    assert "Permission denied" in machine.python("carol", ASK, code=1)
+    assert "does not admit carol: the socket is closed" in machine.python("carol", ANY, "queue", code=1)
+    machine.run("systemctl", "stop", "gputui.socket", "gputui.service")
+    assert "the service of this machine does not run" in machine.python("alice", ANY, "queue", code=1)
+
+
+def test_a_users_host_job_is_a_process_of_his_account(machine: Machine) -> None:
+    machine.install("", STATE, "--users")
+    machine.run("systemctl", "start", "gputui.socket")
+    words = ("submit", "--host", "--workdir", "/", "--", "sh", "-c", "id -un; pwd")
+    assert machine.python("carol", ANY, *words) == "1\n"
+    machine.python("carol", ANY, "wait", "1")
+    assert machine.python("carol", ANY, "logs", "1") == "carol\n/\n"
+    assert "job 1 is a job of carol" in machine.python("bob", ANY, "logs", "1", code=1)
+    assert "refused" in {entry["verb"] for entry in audit(machine)}
 
 
 def test_a_shared_queue_becomes_the_services(machine: Machine) -> None:
