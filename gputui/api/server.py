@@ -11,6 +11,7 @@ import logging
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,8 +34,11 @@ THREADS = 4
 """Requests that are answered at a time."""
 AGAIN_AFTER = 1.0
 """Seconds after which a server that failed starts again, and after which an accept that failed is tried again."""
+ACCEPTED_AT_ONCE = 16
 BEAT_EVERY = 1.0
 """Seconds between two calls of `beat`."""
+FIRST_WITHIN = 1.0
+"""Seconds for which a server that ends waits for the first request of a new connection."""
 LINGER = 1.0
 """Seconds in which a client may read a refusal although it still sends."""
 _RECEIVE = 64 << 10
@@ -59,7 +63,7 @@ def problem(status: int, title: str, detail: str = "") -> Response:
     return Response(status, body, "application/problem+json", headers)
 
 
-class ApiServer:
+class DoorServer:
     """Serves listening sockets until stopped. An error of its loop is logged, and the loop begins anew."""
 
     def __init__(
@@ -89,8 +93,10 @@ class ApiServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._within = 0.0
-        self._connections: dict[_Client, asyncio.Task[None]] = {}
+        self._connections: dict[_ServedClient, asyncio.Task[None]] = {}
         self._allowances = Allowances(limits)
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        """When those at which an accept failed are tried again."""
         self.of_users: asyncio.Semaphore | None = None
         self._thread = threading.Thread(target=self._run, name="gputui-api", daemon=True)
 
@@ -117,6 +123,10 @@ class ApiServer:
     def connections(self) -> int:
         return len(self._connections)
 
+    @property
+    def streams(self) -> int:
+        return sum(connection.is_streaming for connection in tuple(self._connections))
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
@@ -132,23 +142,26 @@ class ApiServer:
         self.of_users = asyncio.Semaphore(self.limits.of_users_at_once)
         if self._stopping.is_set():
             return
-        endless = *(self._accept(listener) for listener in self._listeners), self._keep_time()
-        parts = [asyncio.create_task(part) for part in endless]
+        self._pauses = {}
+        for listener in self._listeners:
+            self._listen(listener)
+        beating = asyncio.create_task(self._keep_time())
         stop = asyncio.create_task(self._stop.wait())
         try:
-            done, _ = await asyncio.wait({*parts, stop}, return_when=asyncio.FIRST_COMPLETED)
-            for part in done - {stop}:
-                part.result()
+            await asyncio.wait({beating, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if beating.done():
+                beating.result()
         finally:
-            for part in (*parts, stop):
+            self._stop_accepting()
+            for part in (beating, stop):
                 part.cancel()
-            await asyncio.gather(*parts, stop, return_exceptions=True)
+            await asyncio.gather(beating, stop, return_exceptions=True)
             await self._end_connections()
 
     async def _end_connections(self) -> None:
-        """End streams and idle connections at once, the others within the time."""
+        """End streams and idle connections at once, the others, and those that have just come, within the time."""
         for connection, task in tuple(self._connections.items()):
-            if not connection.is_answering:
+            if not connection.is_busy:
                 task.cancel()
         tasks = tuple(self._connections.values())
         if tasks:
@@ -166,21 +179,36 @@ class ApiServer:
             self._beat()
             await asyncio.sleep(BEAT_EVERY)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+    def _listen(self, listener: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept some connections, so that others are served between many.
+
+        It is no coroutine: one that ends could lose a connection that it has just accepted.
+        """
+        for _ in range(ACCEPTED_AT_ONCE):
             try:
-                accepted, _ = await loop.sock_accept(listener)
+                accepted, _ = listener.accept()
+            except BlockingIOError:
+                return
             except OSError as error:  # too many open files
                 log.warning("no connection can be accepted: %s", error.strerror)
-                await asyncio.sleep(AGAIN_AFTER)
-                continue
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener.fileno())
+                self._pauses[listener] = loop.call_later(AGAIN_AFTER, self._listen, listener)
+                return
             try:
                 self._admit(accepted)
             except OSError as error:
                 log.debug("a connection was lost: %s", error)
                 accepted.close()
-            await asyncio.sleep(0)  # others are served between two of many connections
+
+    def _stop_accepting(self) -> None:
+        for pause in self._pauses.values():
+            pause.cancel()
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
 
     def _admit(self, accepted: socket.socket) -> None:
         """Serve the connection, unless its user has too many."""
@@ -195,13 +223,13 @@ class ApiServer:
             accepted.close()
             return
         accepted.setblocking(False)
-        connection = _Client(self, accepted, peer, allowance)
+        connection = _ServedClient(self, accepted, peer, allowance)
         self._allowances.enter(allowance)
         task = asyncio.create_task(connection.serve())
         self._connections[connection] = task
         task.add_done_callback(lambda _: self._forget(connection, allowance))
 
-    def _forget(self, connection: _Client, allowance: Allowance) -> None:
+    def _forget(self, connection: _ServedClient, allowance: Allowance) -> None:
         self._connections.pop(connection, None)
         self._allowances.leave(allowance)
 
@@ -216,10 +244,10 @@ def _refuse(accepted: socket.socket, answer: Response) -> None:
         accepted.send("\r\n".join((*lines, "", "")).encode() + answer.body)
 
 
-class _Client:
+class _ServedClient:
     """One client."""
 
-    def __init__(self, server: ApiServer, connection: socket.socket, peer: Peer, allowance: Allowance) -> None:
+    def __init__(self, server: DoorServer, connection: socket.socket, peer: Peer, allowance: Allowance) -> None:
         self._server = server
         self._limits = server.limits
         self._socket = connection
@@ -228,8 +256,15 @@ class _Client:
         self._received = b""
         """Bytes behind the last request."""
         self._protocol = h11.Connection(h11.SERVER)
-        self.is_answering = False
+        self._is_answering = False
         """True while a request is being answered; a stream is not waited for."""
+        self._awaited_until = time.monotonic() + FIRST_WITHIN
+        self.is_streaming = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether it is being answered, or may be about to send its first request."""
+        return self._is_answering or time.monotonic() < self._awaited_until
 
     async def serve(self) -> None:
         """Answer requests until the client leaves, or breaks a rule."""
@@ -245,7 +280,7 @@ class _Client:
         except Exception:  # a border: the others are served
             log.exception("a connection failed")
         finally:
-            self.is_answering = False
+            self._is_answering = False
             self._socket.close()
 
     async def _serve_one(self) -> bool:
@@ -253,7 +288,7 @@ class _Client:
         if not await self._receive_head():
             return False
         request = await self._request()
-        self.is_answering = True
+        self._is_answering, self._awaited_until = True, 0.0
         answer = await self._answer(request)
         if isinstance(answer, Handoff):
             self._give_away(answer)
@@ -262,7 +297,7 @@ class _Client:
             await self._stream(answer)
             return False
         await self._respond(answer, is_head=request.method == "HEAD")
-        self.is_answering = False
+        self._is_answering = False
         return self._is_ready_for_next()
 
     def _is_ready_for_next(self) -> bool:
@@ -401,7 +436,7 @@ class _Client:
             log.exception("a stream failed")
             await self._respond(problem(500, "the stream failed"))
             return
-        self.is_answering = False
+        self._is_answering, self.is_streaming = False, True
         try:
             headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store")]
             headers.append(("Connection", "close"))

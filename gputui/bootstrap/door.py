@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gputui.api.events import EventHub
     from gputui.api.listener import Listener
     from gputui.api.owner import OwnerServices
-    from gputui.api.server import ApiServer
+    from gputui.api.server import DoorServer
     from gputui.config import Options
     from gputui.domain.access import Caller
     from gputui.domain.job_spec import JobId
@@ -98,11 +98,11 @@ class Door:
         self._is_closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._server: ApiServer | None = None
+        self._server: DoorServer | None = None
         self._events: EventHub | None = None
         self._listeners: list[Listener] = []
         self._fault: Notice | None = None
-        self._had_clients = False
+        self._has_followers = False
 
     @property
     def silent_for(self) -> float:
@@ -133,18 +133,20 @@ class Door:
         if self._thread is not None:
             self._thread.join()
         events, self._events = self._events, None
-        if events is not None:
-            events.close()
         server, self._server = self._server, None
         if server is not None:
-            self._had_clients = server.connections > 0
+            self._has_followers = server.streams > 0
+        if events is not None:
+            events.close()
+        if server is not None:
             server.stop(STOP_WITHIN)
 
     def leave(self, *, is_awaited: bool) -> None:
         """Close the socket, once the next owner has his if there is one. Called when another process may own."""
-        end = time.monotonic() + LINGER if is_awaited or self._had_clients else 0.0
         _LISTENERS.pop(self._options.state, None)
         own = [listener for listener in self._listeners if listener.file is not None]
+        may_follow = self._has_followers and len(own) == len(self._listeners)  # else systemd starts the next one
+        end = time.monotonic() + LINGER if is_awaited or may_follow else 0.0
         while time.monotonic() < end and any(listener.is_at(self._path) for listener in own):
             time.sleep(_LOOK_EVERY)
         for listener in self._listeners:
@@ -161,9 +163,11 @@ class Door:
         from gputui.api import listener
 
         passed, self._passed = listener.taken(self._passed) if self._passed else None, ""
+        if passed is not None and not passed.is_at(self._path):
+            passed.socket.close()
+            passed = None
         try:
-            if passed is None or not passed.is_at(self._path):
-                passed = listener.bind(self._path, 0o660 if self._options.settings.store.group else 0o600)
+            passed = passed or listener.bind(self._path, 0o660 if self._options.settings.store.group else 0o600)
         except OSError as error:
             self._tell(f"{self._path}: {error.strerror}; commands and consoles of others cannot ask this process")
         else:
@@ -181,13 +185,13 @@ class Door:
             from gputui.api.events import EventHub
             from gputui.api.handlers import Handlers
             from gputui.api.router import Router
-            from gputui.api.server import ApiServer
+            from gputui.api.server import DoorServer
 
             services = self._services(self)
             self._events = EventHub(
                 services.latest, services.subscribe, services.visibility, services.focus, patience=self._patience
             )
-            self._server = ApiServer(
+            self._server = DoorServer(
                 [listener.socket for listener in self._listeners],
                 Router(services, Handlers(services, self._events)),
                 is_operator=partial(_is_operator, self._options.state.stat().st_uid),

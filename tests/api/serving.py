@@ -12,7 +12,7 @@ from pathlib import Path
 from gputui.api.http import Answer, Request, Response
 from gputui.api.limits import Limits
 from gputui.api.listener import Listener, bind
-from gputui.api.server import ApiServer
+from gputui.api.server import DoorServer
 
 PATIENCE = 30.0
 
@@ -25,11 +25,11 @@ def echo(request: Request) -> Response:
 class Served:
     """A running server, and its socket."""
 
-    def __init__(self, path: Path, listener: Listener, server: ApiServer) -> None:
+    def __init__(self, path: Path, listener: Listener, server: DoorServer, faults: list[BaseException]) -> None:
         self.path = path
         self.listener = listener
         self.server = server
-        self.faults: list[BaseException] = []
+        self.faults = faults
 
     def connect(self) -> socket.socket:
         """Return a new connection."""
@@ -110,7 +110,7 @@ def serving(
     path = directory / "api.sock"
     listener = bind(path, 0o600)
     faults: list[BaseException] = []
-    server = ApiServer(
+    server = DoorServer(
         [listener.socket],
         handle,
         is_operator=lambda uid: is_operator,
@@ -119,8 +119,7 @@ def serving(
         failed=faults.append,
     )
     server.start()
-    served = Served(path, listener, server)
-    served.faults = faults
+    served = Served(path, listener, server, faults)
     try:
         yield served
     finally:

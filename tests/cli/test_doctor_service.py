@@ -14,7 +14,7 @@ import pytest
 from gputui.api.http import Peer, Request, Response
 from gputui.api.listener import bind
 from gputui.api.messages import AboutView, CallerView, OwnerView
-from gputui.api.server import ApiServer
+from gputui.api.server import DoorServer
 from gputui.cli.checks import CheckLevel
 from gputui.cli.checks import service as checks
 from gputui.config import options
@@ -49,7 +49,7 @@ def answering(of_machine: Path) -> Iterator[Path]:
         return Response(body=msgspec.json.encode(AboutView("1", "1.0", "1.0", "here", "id", owner, caller)))
 
     listener = bind(of_machine, 0o666)
-    server = ApiServer([listener.socket], handle)
+    server = DoorServer([listener.socket], handle)
     server.start()
     yield of_machine
     server.stop(1.0)

@@ -257,11 +257,15 @@ class Host:
             await self._take_fault(fault)
 
     async def _release(self) -> None:
-        """Let another process schedule, and have the door."""
-        is_awaited = self._leadership.is_awaited()
-        self._leadership.release()
-        if self._extras.door is not None:
-            await self._in_thread(partial(self._extras.door.leave, is_awaited=is_awaited))
+        """Let another process schedule, and have the door; requests are answered up to then."""
+        is_awaited, door = self._leadership.is_awaited(), self._extras.door
+        try:
+            if door is not None:
+                await self._in_thread(door.close)
+        finally:
+            self._leadership.release()
+        if door is not None:
+            await self._in_thread(partial(door.leave, is_awaited=is_awaited))
 
     async def _take_fault(self, fault: Exception) -> None:
         """Pause before the next try; after too many faults, leave scheduling to a new process."""
@@ -392,8 +396,6 @@ class Host:
             if standing_in is not None:
                 standing_in.cancel()
             self._gpu_focus.use(None)
-            if self._extras.door is not None:
-                await self._in_thread(self._extras.door.close)
             if self._extras.streams is not None:
                 self._extras.streams.close()
             if announcer is not None:
