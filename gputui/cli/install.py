@@ -89,8 +89,9 @@ def command(
     if not changed:
         terminal.echo(f"the units in {plain(unit_dir)} are up to date")
         return 0
+    is_new = not (Path(unit_dir) / SERVICE).exists()
     write(changed, option="--unit-dir")
-    _say_what_is_next(options, has_backups=place is not None)
+    _say_what_is_next(options, is_new=is_new, has_backups=place is not None)
     return 0
 
 
@@ -101,11 +102,12 @@ def _make(directory: Path, mode: int) -> None:
         raise GputuiError(f"cannot be made: {error.strerror}", where=str(directory)) from error
 
 
-def _say_what_is_next(options: Options, *, has_backups: bool) -> None:
-    names = [SERVICE]
-    names = [SOCKET_UNIT, *names] if _serves_users(options) else names
+def _say_what_is_next(options: Options, *, is_new: bool, has_backups: bool) -> None:
+    names = [SOCKET_UNIT, SERVICE] if _serves_users(options) else [SERVICE]
     names += ["gputui-backup.timer"] if has_backups else []
-    terminal.echo(f"now: systemctl daemon-reload && systemctl enable --now {' '.join(names)}")
+    # systemd listens for no service that runs already
+    stop = "" if is_new or not _serves_users(options) else f"systemctl stop {SERVICE} && "
+    terminal.echo(f"now: systemctl daemon-reload && {stop}systemctl enable --now {' '.join(names)}")
     if allows_host_jobs(options):
         terminal.echo(
             "host jobs are on: they are processes of the service, so it is hardly hardened. If nobody needs them, set\n"

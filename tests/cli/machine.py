@@ -86,14 +86,15 @@ class Machine:
                 raise AssertionError(f"gave up waiting until {what}\n{log}")
             time.sleep(0.05)
 
-    def install(self, config: str, state: str = STATE, *options: str) -> None:
-        """Write the settings, and the units for them; `options` are further ones of `gputui install`."""
+    def install(self, config: str, state: str = STATE, *options: str) -> str:
+        """Write the settings, and the units for them, with further options; return what `gputui install` prints."""
         (self.root / "etc/gputui").mkdir(exist_ok=True)
         (self.root / "etc/gputui/config.toml").write_text(config)
         words = ("--state", state, "install", "--yes", "--backups", "/var/backups/gputui")
-        self.run(sys.executable, "-m", "gputui", *words, *options)
+        printed = self.run(sys.executable, "-m", "gputui", *words, *options)
         self.simulate_gpus()
         self.run("systemctl", "daemon-reload")
+        return printed
 
     def simulate_gpus(self) -> None:
         """Give the service two simulated GPUs."""

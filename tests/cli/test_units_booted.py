@@ -228,6 +228,15 @@ def test_accounts_without_rights_to_the_directory_have_a_role(machine: Machine) 
     backup(machine)
 
 
+def test_a_service_that_runs_gets_users(machine: Machine) -> None:
+    machine.install(CONTAINERS)
+    with machine.serving():
+        printed = machine.install(CONTAINERS, STATE, "--users")
+        machine.run("sh", "-c", printed.rpartition("now: ")[2].splitlines()[0])
+        assert role(machine, "carol") == "user"
+        machine.run("systemctl", "disable", "--now", "gputui.socket", "gputui.service", "gputui-backup.timer")
+
+
 def test_a_group_has_a_socket_of_its_own(machine: Machine) -> None:
     machine.install(CONTAINERS, STATE, "--users", "gpu")
     machine.run("systemctl", "start", "gputui.socket")
