@@ -19,7 +19,7 @@ from gputui.domain.recurring import Missed, Overlap, Skipped
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.ports import JobStore
-from tests.factories import ACTOR, NOW, job, recurring, running, uuid
+from tests.factories import ACTOR, NOW, array, job, recurring, running, uuid
 
 
 def submit(store: JobStore, count: int = 1) -> tuple[JobId, ...]:
@@ -196,6 +196,17 @@ def test_the_version_differs_after_every_write(store: JobStore) -> None:
         versions.append(store.version())
     assert all(first != second for first, second in pairwise(versions))
     assert store.version() == versions[-1]
+
+
+def test_requests_are_known_by_their_keys(store: JobStore) -> None:
+    alice, bob = (job(0, submitted_uid=uid, key="k.1") for uid in (1001, 1002))
+    store.submit([alice, array([0, 1, 2], first=0, submitted_uid=1001, key="k2.1"), bob, job(0)], actor=ACTOR)
+    with store.transaction() as transaction:
+        for target in ("job 1", "job 4", "scheduler"):
+            transaction.audit(AuditEntry(NOW, 1001, "alice", "hold", target, "", "", key="k3.1"))
+    assert dict(store.requests(1001)) == {"k.1": (1,), "k2.1": (2, 3, 4), "k3.1": (1, 4)}
+    assert dict(store.requests(1002)) == {"k.1": (5,)}
+    assert dict(store.requests(1003)) == {}
 
 
 def test_every_action_is_audited(store: JobStore) -> None:
