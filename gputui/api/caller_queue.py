@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import chain
 
 from gputui.api.visibility import Visibility
 from gputui.domain.access import Caller
@@ -68,13 +67,27 @@ class CallerQueue:
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
         """Yield the entries of his own, and those about his jobs."""
-        caller = self._caller
-        if target is None:
-            own = (job for job in chain(self._store.jobs().values(), self._store.past()) if caller.owns(job))
-            targets = {each for job in own for single in _singles(job) for each in targets_of(single)}
-        else:
-            targets = {target} if self._owns_target(target) else set()
-        return self._visibility.audit(self._store.audit_log(target), targets, caller)
+        entries, caller = self._store.audit_log(target), self._caller
+        if target is not None:
+            return self._visibility.audit(entries, {target} if self._owns_target(target) else (), caller)
+        own = {
+            each
+            for job in self._store.jobs().values()
+            if caller.owns(job)
+            for single in _singles(job)
+            for each in targets_of(single)
+        }
+        return self._visibility.audit(self._with_submitted(entries, own), own, caller)
+
+    def _with_submitted(self, entries: Iterable[AuditEntry], own: set[str]) -> Iterator[AuditEntry]:
+        """Yield the entries, and add to the caller's own targets what he has submitted, before its entries follow.
+
+        So history, which may be long, is not read for it.
+        """
+        for entry in entries:
+            if entry.verb == "submit" and entry.uid == self._caller.uid:
+                own.add(entry.target)
+            yield entry
 
     def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
         return self._store.requests(uid) if uid == self._caller.uid else iter(())

@@ -8,7 +8,7 @@ shown of a spec is listed here; everything that it may have besides is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from weakref import ref
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from gputui.domain.job_spec import ContainerOptions, JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import AccessSettings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import Reason
 
 EVERYTHING = "operators"
 """Class of callers who see everything."""
@@ -43,6 +44,8 @@ _TOLD = frozenset(
     }
 )
 """Causes whose sentences are ours up to a semicolon; those of others may quote paths, options and programs."""
+_HOOKS = "hooks."
+"""Begin of notices about deliveries, which may quote addresses and what commands said."""
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -95,16 +98,11 @@ class Visibility:
         jobs = tuple(job if own is not None and job.submitted_uid == own else self.masked(job) for job in snapshot.jobs)
         if len(self._masked) > 2 * len(jobs) + 1000:
             self._forget(snapshot.jobs)
-        reasons = snapshot.reasons
-        quoted = {
-            job.id: replace(reason, text=_our_part(reason.text))
-            for job in jobs
-            if job.hold_reason and not caller.may_act_on(job) and (reason := reasons.get(job.id)) is not None
-        }
         recurring = tuple(self.recurring(each, caller) for each in snapshot.recurring)
         nodes = snapshot.nodes if self._shows_commands else tuple(self._node(each, caller) for each in snapshot.nodes)
-        reasons = {**reasons, **quoted} if quoted else reasons
-        return replace(snapshot, jobs=jobs, recurring=recurring, nodes=nodes, reasons=reasons)
+        notices = tuple(each for each in snapshot.notices if not each.text.startswith(_HOOKS))
+        reasons = _reasons(snapshot, jobs)
+        return replace(snapshot, jobs=jobs, recurring=recurring, nodes=nodes, notices=notices, reasons=reasons)
 
     def recurring(self, entry: RecurringJob, caller: Caller) -> RecurringJob:
         """Return the recurring job as the caller sees it."""
@@ -172,6 +170,20 @@ class Visibility:
 
     def _node(self, node: Node, caller: Caller) -> Node:
         return replace(node, gpus=tuple(_view(view, caller) for view in node.gpus))
+
+
+def _reasons(snapshot: Snapshot, seen: Iterable[Job]) -> Mapping[JobId, Reason]:
+    """Return the reasons, without what those of masked jobs quote of holds and of earlier attempts."""
+    told: dict[JobId, Reason] = {}
+    for job, masked in zip(snapshot.jobs, seen, strict=True):
+        if masked is job or (job.hold_reason is None and job.not_before is None):
+            continue
+        if (reason := snapshot.reasons.get(job.id)) is not None:
+            text = reason.text
+            for quoted, words in ((job.hold_reason, masked.hold_reason), (job.end_words, masked.end_words)):
+                text = text.replace(quoted, words or "") if quoted else text
+            told[job.id] = replace(reason, text=text)
+    return {**snapshot.reasons, **told} if told else snapshot.reasons
 
 
 def _our_part(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 from weakref import ref
 
@@ -17,10 +18,11 @@ from gputui.domain.access import Caller, Role
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import GpuProcess, Holder
-from gputui.domain.job import Job, Stopping
+from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec, PublishedPort
-from gputui.domain.settings import AccessSettings
-from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.policy.plan import plan
+from gputui.domain.settings import AccessSettings, Settings
+from gputui.domain.snapshot import Node, Notice, Snapshot
 from gputui.domain.state import PendingReason, Reason
 from tests.factories import NOW, array, job, recurring, running, sample, view
 from tests.factories import spec as make_spec
@@ -187,6 +189,26 @@ def test_why_the_scheduler_holds_a_job_is_told_without_the_cause_that_it_quotes(
     seen = visibility.snapshot(whole, ALICE)
     assert seen.jobs[0].hold_reason == seen.reasons[7].text == "held after 3 starts that the machine failed"
     assert visibility.snapshot(whole, BOB).reasons == whole.reasons
+
+
+def test_why_a_job_waits_for_its_next_attempt_is_told_without_its_last_error() -> None:
+    cause = Cause(CauseCode.NON_ZERO_EXIT, "exit code 1")
+    attempt = Attempt(1, started_at=NOW, ended_at=NOW, cause=cause, error=f"wrong password {SECRET}")
+    waits = job(7, cause=cause, attempts=(attempt,), not_before=NOW + timedelta(seconds=9), submitted_uid=BOB.uid)
+    whole = Snapshot(taken_at=NOW, jobs=(waits, job(8)))
+    whole = replace(whole, reasons=plan(whole, Settings(), NOW).reasons)
+    assert SECRET in whole.reasons[7].text
+    seen = Visibility(AccessSettings()).snapshot(whole, ALICE)
+    assert seen.reasons[7].text.endswith(": exit code 1")
+    assert seen.reasons[7].text.startswith("attempt 2 at ")
+    assert seen.reasons[8] == whole.reasons[8]
+
+
+def test_notices_about_hooks_are_for_operators() -> None:
+    told = (Notice("warning", f"hooks.chat: exit code 1: {SECRET}"), Notice("warning", "disk low"))
+    whole, visibility = Snapshot(notices=told), Visibility(AccessSettings())
+    assert visibility.snapshot(whole, ALICE).notices == told[1:]
+    assert visibility.snapshot(whole, ROOT).notices == told
 
 
 def test_callers_of_a_class_see_the_same() -> None:
