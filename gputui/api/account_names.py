@@ -47,11 +47,13 @@ class AccountNames:
         uid_of: Callable[[str], int] = lambda name: pwd.getpwnam(name).pw_uid,
         gid_of: Callable[[str], int] = lambda name: grp.getgrnam(name).gr_gid,
         groups_of: Callable[[str], tuple[int, ...]] | None = None,
+        home_of: Callable[[int], str] = lambda uid: pwd.getpwuid(uid).pw_dir,
     ) -> None:
         """`name_of` and the others ask the database, may hang, and raise KeyError for what it does not have."""
         self._patience, self._now = patience, now
         self._name_of, self._uid_of, self._gid_of = name_of, uid_of, gid_of
         self._groups_of = groups_of or _groups_of
+        self._home_of = home_of
         self._lock = threading.Condition()
         self._known: dict[Hashable, _Known] = {}
         self._asked: set[Hashable] = set()
@@ -76,6 +78,10 @@ class AccountNames:
     def groups(self, uid: int) -> tuple[int, ...]:
         """Return the groups that the database knows the account to be in; none if it knows none."""
         return self._answer(("groups", uid), lambda: self._groups_of(self._name_of(uid))) or ()
+
+    def home(self, uid: int) -> str:
+        """Return the home directory of the account; empty where it is unknown."""
+        return self._answer(("home", uid), lambda: self._home_of(uid)) or ""
 
     def _answer(self, about: Hashable, ask: Callable[[], Any]) -> Any:
         """Return the remembered answer, or ask in a thread and wait for a while."""

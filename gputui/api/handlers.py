@@ -135,7 +135,7 @@ class Handlers:
                 leader.pid, leader.kind, leader.user, leader.started_at, leader.silent_for.total_seconds()
             ),
             caller=messages.CallerView(caller.uid, caller.user, caller.role.name.lower(), caller.groups, caller.job),
-            home=about.home,
+            home=self._services.home(caller.uid),
             lacking={str(name): sentence for name, sentence in about.caps.lacking.items()},
             scheduler=about.scheduler,
             policy=about.policy,

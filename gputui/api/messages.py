@@ -55,7 +55,7 @@ class AboutView(Struct, frozen=True, omit_defaults=True):
     owner: OwnerView
     caller: CallerView
     home: str = ""
-    """Directory in which relative paths of the caller's jobs begin; empty: unknown to the owner."""
+    """Home directory of the caller, in which paths of his jobs begin that name no other; empty: unknown."""
     lacking: Mapping[str, str] = {}
     """Capabilities that the queue lacks, each with its sentence."""
     scheduler: SchedulerSettings = SchedulerSettings()

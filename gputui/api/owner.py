@@ -50,3 +50,5 @@ class OwnerServices(Struct, frozen=True):
     """Returns the page of metrics; empty, or None: this owner keeps none."""
     backup: Callable[[], Iterator[bytes]] | None = None
     """Yields a backup of one moment as a tar archive; None: this owner makes none."""
+    home: Callable[[int], str] = lambda uid: ""
+    """Returns the home directory of a user; empty: unknown."""

@@ -271,6 +271,7 @@ def make_services(
         command=commands(options, backend, refusals.record) if commands is not None else None,
         backup=backup,
         metrics=metrics,
+        home=names.home,
     )
 
 

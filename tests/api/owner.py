@@ -67,6 +67,7 @@ class TestOwner:
             refused=lambda caller, rule, what: self.refusals.append((caller.user, rule, what)),
             focus=lambda gpu: None,
             stream=lambda caller, job, wanted, link, early: self.streams.append((caller.user, job, wanted)),
+            home=lambda uid: f"/home/{uid}",
             **services,
         )
         self.begin()

@@ -21,7 +21,7 @@ def test_each_route_has_a_handler_and_each_handler_a_route() -> None:
 def test_about_tells_who_owns_and_who_asks(owner: TestOwner) -> None:
     about = owner.ask("GET", "/v1/about", uid=ALICE).read(AboutView)
     assert (about.owner.pid, about.owner.kind, about.store) == (4711, "serve", owner.services.store_id)
-    assert (about.caller.user, about.caller.role) == ("alice", "user")
+    assert (about.caller.user, about.caller.role, about.home) == ("alice", "user", f"/home/{ALICE}")
 
 
 @pytest.mark.parametrize(
