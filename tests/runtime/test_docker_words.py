@@ -202,6 +202,12 @@ def test_invalid_mounts_are_refused(text: str) -> None:
         ("something nobody has seen before", 400, CauseCode.BAD_SPEC),
         ("uids and gids must be in range 0-2147483647", 500, CauseCode.BAD_SPEC),
         ("path /data is mounted on / but it is not a shared or slave mount", 500, CauseCode.BAD_SPEC),
+        (
+            'error during container init: error mounting "tmpfs" to rootfs at "/r/below": read-only file system',
+            500,
+            CauseCode.BAD_SPEC,
+        ),
+        ("mkdir /var/lib/docker/overlay2/1: read-only file system", 500, CauseCode.RUNTIME_ERROR),
         ("something nobody has seen before", 500, CauseCode.RUNTIME_ERROR),
     ],
 )

@@ -91,6 +91,7 @@ def serving(site: Site) -> Iterator[Owner]:
     state.mkdir(mode=0o700)
     environ = {
         **site.engine.environ,
+        "GPUTUI_SCHEDULER_FAST_FAILING_JOBS": "0",
         "GPUTUI_ACCESS_USERS": "*",
         "GPUTUI_ACCESS_SOCKET": f"{site.place}/door/api.sock",
         "GPUTUI_ADMISSION_MOUNTS": ",".join(admission.mounts),

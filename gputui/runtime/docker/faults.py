@@ -61,6 +61,8 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
         "--volume or --mount",
     ),
     (r"not a shared (or slave )?mount", "--volume or --mount"),
+    # a place for a mount, or to work in, that the engine would have to make below a mount that is read-only
+    (r"during container init: .*read-only file system", "--volume or --mount"),
     (r"does not match the (specified|detected host) platform|unknown operating system or arch", "--platform"),
     (r"runtime name|unknown runtime|runtime .* not (found|installed)", "--runtime"),
     (r"unable to find user|no matching entries in (passwd|group)|linux spec user|uids and gids must be", "--user"),
