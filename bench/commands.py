@@ -3,7 +3,10 @@
 Ratios compare the least of all runs, which alternate: of wall time, and of processor time, which a busy machine
 distorts less.
 
-python -m bench.commands [--jobs 1000] [--times 20] [--json]
+With --owner a process owns the queue, and runs the commands for thin clients, started by a script as pip writes it. Its
+own processor time per command, with the ticks that a submission causes, is printed too.
+
+python -m bench.commands [--owner] [--jobs 1000] [--times 20] [--json]
 """
 
 from __future__ import annotations
@@ -29,6 +32,10 @@ BUDGETS = {"submit": 0.25, "queue": 0.35, "top -n 1": 0.6}
 """Seconds of wall time, as the design states them."""
 RATIOS = {"submit": 8, "queue": 10}
 """Times a bare start of the interpreter, at most."""
+THIN_RATIOS = {"submit": 2.5, "queue": 2.5}
+"""The same where the owner of the queue runs the command."""
+WRAPPER = f"#!{sys.executable}\nimport re\nimport sys\nfrom gputui.__main__ import main\nsys.exit(main())\n"
+"""Script of the command, as pip writes it."""
 BARE = "python -c pass"
 
 
@@ -46,6 +53,9 @@ def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state, at_home(os.environ) as environ:
         store_waiting_jobs(Path(state), options.jobs)
+        if options.owner:
+            print_thin(Path(state), options, environ)
+            return
         found = compare(commands(state), options.times, environ)
     if options.json:
         print(json.dumps(found, indent=2))
@@ -61,6 +71,61 @@ def main() -> None:
         wall, cpu = ratios(found, name)
         budget = f", budget {RATIOS[name]}" if name in RATIOS else ""
         print(f"  {name:<22} {wall:5.1f} {cpu:5.1f}{budget}")
+
+
+def print_thin(state: Path, options: argparse.Namespace, environ: dict[str, str]) -> None:
+    """Measure and print what commands cost that an owner runs, and what they cost the owner."""
+    script = state / "gputui"
+    script.write_text(WRAPPER)
+    script.chmod(0o700)
+    ours = [sys.executable, "-m", "gputui", "--state", str(state), "--probe", "sim:8", "--runtime", "process"]
+    words = {
+        "submit": ["submit", "--host", "--hold", "--", "true"],
+        "queue": ["queue"],
+        "queue --json": ["queue", "--json"],
+        "gpus": ["gpus"],
+        "show": ["show", "1"],
+    }
+    wanted = {BARE: [sys.executable, "-c", "pass"]}
+    wanted |= {name: [str(script), "--state", str(state), *each] for name, each in words.items()}
+    with subprocess.Popen([*ours, "serve"], env=environ, stderr=subprocess.DEVNULL) as owner:
+        try:
+            while not (state / "api.sock").exists():
+                time.sleep(0.05)
+            found = compare(wanted, options.times, environ)
+            shares = {name: owners_share(owner.pid, wanted[name], options.times, environ) for name in words}
+        finally:
+            owner.terminate()
+    if options.json:
+        print(json.dumps({"runs": found, "owner": shares}, indent=2))
+        return
+    print(f"machine: {machine()}")
+    print(f"{options.jobs:,} jobs stored; as a multiple of {BARE}: wall, processor; and the owner's processor time")
+    for name in words:
+        wall, cpu = ratios(found, name)
+        budget = f", budget {THIN_RATIOS[name]}" if name in THIN_RATIOS else ""
+        own = min(run.cpu for run in found[name])
+        total = f"{own * 1000:.1f} + {shares[name] * 1000:.1f} = {(own + shares[name]) * 1000:.1f} ms"
+        print(f"  {name:<22} {wall:5.2f} {cpu:5.2f}{budget:<13} {total}")
+
+
+def owners_share(pid: int, command: Sequence[str], times: int, environ: dict[str, str]) -> float:
+    """Return the processor time of the owner per command, less what it uses meanwhile without any."""
+    seconds = max(2.0, 0.1 * times)
+    begun = _cpu_of(pid)
+    time.sleep(seconds)
+    idle = (_cpu_of(pid) - begun) / seconds
+    begun, at = _cpu_of(pid), time.monotonic()
+    for _ in range(times):
+        _run(command, environ)
+    time.sleep(1)  # the ticks that it caused
+    return (_cpu_of(pid) - begun - idle * (time.monotonic() - at)) / times
+
+
+def _cpu_of(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def ratios(found: dict[str, list[CommandRun]], name: str) -> tuple[float, float]:
@@ -116,6 +181,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1000, help="jobs stored")
     parser.add_argument("--times", type=int, default=20, help="runs of each command")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--owner", action="store_true", help="where a process owns the queue")
     return parser.parse_args()
 
 
