@@ -41,7 +41,8 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
         )
     now = bootstrap.clock().now()
     if plans:
-        told = explain(snapshot, job, session.options.settings, now)
+        with session.forecast():
+            told = explain(snapshot, job, session.options.settings, now)
         as_object, lines = explanation_json(job, told), story(job, told, now)
     else:
         as_object, lines = engine_json(job, snapshot), engine_story(job, snapshot)

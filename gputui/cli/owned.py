@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ from gputui.cli import terminal
 from gputui.cli.session import Session
 from gputui.config.settings_file import settings_variables
 from gputui.domain.access import Caller
-from gputui.domain.errors import AccessError, ParseLocallyError
+from gputui.domain.errors import AccessError, ParseLocallyError, StoreBusyError
 from gputui.domain.job_spec import Inherited
 from gputui.ports.commands import ERR, OUT, UNPRINTED, CommandLine, CommandResult
 from gputui.request import local_files
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 MOST_SAID = 16 * 1024**2
 """Bytes that a command may say; one that says more is run by its client, a part at a time."""
+FORECAST_WITHIN = 10.0
+"""Seconds that a command waits for the forecasts of others."""
 _BUFFER = 8192
 
 
@@ -112,12 +116,14 @@ class CallersSession(Session):
         caller: Caller,
         line: CommandLine,
         backend: Callable[[Caller], DirectBackend],
+        forecasts: threading.Lock,
     ) -> None:
         super().__init__()
         self._options = options
         self._caller = caller
         self._line = line
         self._backend = backend
+        self._forecasts = forecasts
 
     def resolved(self) -> Options:
         return self._options
@@ -133,6 +139,15 @@ class CallersSession(Session):
         if self._caller.uid == 0 and sudo.isascii() and sudo.isdigit() and len(sudo) < 11:
             return bootstrap.user_name(int(sudo))
         return self._caller.user
+
+    @contextmanager
+    def forecast(self) -> Iterator[None]:
+        if not self._forecasts.acquire(timeout=FORECAST_WITHIN):
+            raise StoreBusyError("other forecasts are being made", hint="ask again")
+        try:
+            yield
+        finally:
+            self._forecasts.release()
 
     def submitter(self) -> Submitter:
         line = self._line
@@ -184,12 +199,13 @@ class Commands:
         self._backend = backend
         self._refused = refused
         self._began = _surroundings(options)
+        self._forecasts = threading.Lock()
 
     def __call__(self, caller: Caller, line: CommandLine) -> CommandResult:
         """Run a command, as `RunCommand` says."""
         self._check(line)
         said = CallersTerminal(line, lambda error: self._refused(caller, error.rule, _words(line)))
-        session = CallersSession(self._options, caller, line, self._backend)
+        session = CallersSession(self._options, caller, line, self._backend, self._forecasts)
         with terminal.of_caller(said), local_files.elsewhere():
             code = self._run(_command_of(line), session, terminal_width=terminal.help_width())
         return CommandResult(code, said.taken())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -93,6 +93,10 @@ class Session:
         from gputui.request import submitter  # few commands submit
 
         return submitter.Submitter(self.user, bootstrap.clock().now(), inherited=submitter.inherited())
+
+    def forecast(self) -> AbstractContextManager[object]:
+        """Return a context for a forecast, which takes long with thousands of jobs; the owner makes one at a time."""
+        return nullcontext()
 
     @property
     def user(self) -> str:

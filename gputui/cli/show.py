@@ -49,6 +49,7 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
             raise NotFoundError(f"{job_id} is a recurring job, which submits jobs", hint="gputui cron list")
         job = backend.job(job_id)
         snapshot = backend.snapshots().read()
+        snapshot = snapshot.of_elements() if job.array else snapshot
         found = (entry for target in targets_of(job) for entry in backend.queue.audit_log(target))
         audit = tuple(sorted(found, key=lambda entry: entry.at))
         measured, unread = backend.measured(job.id), {} if as_json else backend.why_unread(job)

@@ -38,7 +38,9 @@ def expected_starts(session: Session, backend: DirectBackend, ids: Sequence[JobI
         return
     snapshot, now = backend.snapshots().read(), bootstrap.clock().now()
     if backend.about().caps.runs_jobs:
-        yield from foreseen(snapshot, ids, session.options, now)
+        with session.forecast():
+            told = list(foreseen(snapshot, ids, session.options, now))
+        yield from told
     else:
         yield from told_by_engine(snapshot, ids)
 
@@ -92,12 +94,13 @@ def print_shifts(session: Session, backend: DirectBackend, change: SnapshotChang
     """Print a first line, which waiting jobs would start earlier or later, and which would not start at all."""
     backend.about().caps.need(Capability.WHAT_IF)
     snapshot, now = backend.snapshots().read(), bootstrap.clock().now()
-    found = compared(snapshot, change, session.options.settings, now)
-    changed = change(snapshot)
-    gone = fates(snapshot, changed, (shift.job_id for shift in found.shifts))
-    told = [*places(snapshot, changed, found), *lines(snapshot, found.shifts, gone)]
-    stuck = list(without_start(snapshot, changed, found))
-    told = shortened(told) + (shortened(reasons(changed, stuck, session.options.settings, now)) if stuck else [])
+    with session.forecast():
+        found = compared(snapshot, change, session.options.settings, now)
+        changed = change(snapshot)
+        gone = fates(snapshot, changed, (shift.job_id for shift in found.shifts))
+        told = [*places(snapshot, changed, found), *lines(snapshot, found.shifts, gone)]
+        stuck = list(without_start(snapshot, changed, found))
+        told = shortened(told) + (shortened(reasons(changed, stuck, session.options.settings, now)) if stuck else [])
     told = [*filter(None, [first]), *(told or ["no other job would start earlier or later"])]
     terminal.write_lines(f"{line}\n" for line in told)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -51,8 +52,9 @@ def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: i
     return [line if total is None or width(line) <= total else fit(line, total) for line in found]
 
 
+@lru_cache(maxsize=16384)
 def _cell(text: str) -> _Cell:
-    """Return the text without control characters, and its width. Cached: both are needed often."""
+    """Return the text without control characters, and its width. Cached: most cells are like others, or shown again."""
     text = plain(text)
     return text, width(text)
 
