@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Limits(Struct, frozen=True):
@@ -42,6 +43,13 @@ class Limits(Struct, frozen=True):
 
 
 LIMITS = Limits()
+
+
+def limits_for(descriptors: int) -> Limits:
+    """Return the limits of a process that may open so many files: half of them are for its other work."""
+    connections = max(2, min(LIMITS.connections, descriptors // 2)) if descriptors >= 0 else LIMITS.connections
+    left = LIMITS.connections - LIMITS.of_users
+    return replace(LIMITS, connections=connections, of_users=max(connections // 2, connections - left))
 
 
 class Allowance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 import threading
 import time
@@ -47,6 +48,10 @@ STOP_WITHIN = 2.0
 """Seconds that requests under way have at the end."""
 FIRST_TICK_WITHIN = 300.0
 """Seconds that the first tick may take, which reads a queue of any size, before the process counts as hung."""
+AGAIN_AFTER = 30.0
+"""Seconds after which a server that could not be made is tried again."""
+SHOWN_FOR = 600.0
+"""Seconds for which a fault is told that the server has survived."""
 LINGER = 1.5
 """Seconds for which connections are kept waiting for a next owner who is known to be there."""
 _LOOK_EVERY = 0.02
@@ -101,7 +106,8 @@ class Door:
         self._server: DoorServer | None = None
         self._events: EventHub | None = None
         self._listeners: list[Listener] = []
-        self._fault: Notice | None = None
+        self._fault: tuple[float, Notice] | None = None
+        """What is wrong, and until when it is told."""
         self._has_followers = False
 
     @property
@@ -112,7 +118,8 @@ class Door:
 
     def notices(self) -> tuple[Notice, ...]:
         """Return what is wrong with the door."""
-        return () if self._fault is None else (self._fault,)
+        fault = self._fault
+        return () if fault is None or time.monotonic() > fault[0] else (fault[1],)
 
     def open(self) -> None:
         """Begin to listen. Requests are answered from the first tick on, or five seconds later."""
@@ -121,7 +128,11 @@ class Door:
         self._is_closing.clear()
         self._fault = None
         self._unsubscribe = self._feed.subscribe(self._hear)
-        self._listen()
+        try:
+            self._listen()
+        except Exception as error:  # a border, as below
+            log.exception("no socket is open")
+            self._tell(f"commands and consoles of others cannot ask this process: {error}")
         self._thread = threading.Thread(target=self._begin, name="gputui-door", daemon=True)
         self._thread.start()
 
@@ -177,40 +188,54 @@ class Door:
             self._listeners.append(of_service)
 
     def _begin(self) -> None:
-        """Start the server after the first tick: what it imports would delay that."""
+        """Start the server after the first tick: what it imports would delay that. If it fails, try again."""
         self._has_ticked.wait(START_WITHIN)
-        if self._is_closing.is_set():
-            return
-        try:
-            from gputui.api.events import EventHub
-            from gputui.api.handlers import Handlers
-            from gputui.api.router import Router
-            from gputui.api.server import DoorServer
+        while not self._is_closing.is_set():
+            try:
+                self._serve()
+            except Exception as error:  # a border: this process schedules without it
+                log.exception("no API is served")
+                self._tell(f"commands and consoles of others cannot ask this process: {error}")
+            else:
+                return
+            self._beat_until_again()
 
-            services = self._services(self)
-            self._events = EventHub(
-                services.latest, services.subscribe, services.visibility, services.focus, patience=self._patience
-            )
-            self._server = DoorServer(
-                [listener.socket for listener in self._listeners],
-                Router(services, Handlers(services, self._events)),
-                is_operator=partial(_is_operator, self._options.state.stat().st_uid),
-                beat=self._beat,
-                failed=lambda error: self._tell(f"the API failed and starts again: {error}"),
-            )
-            self._server.start()
-        except Exception as error:  # a border: this process schedules without it
-            log.exception("no API is served")
-            self._tell(f"commands and consoles of others cannot ask this process: {error}")
+    def _serve(self) -> None:
+        from gputui.api.events import EventHub
+        from gputui.api.handlers import Handlers
+        from gputui.api.limits import limits_for
+        from gputui.api.router import Router
+        from gputui.api.server import DoorServer
+
+        services = self._services(self)
+        events = EventHub(
+            services.latest, services.subscribe, services.visibility, services.focus, patience=self._patience
+        )
+        self._server = DoorServer(
+            [listener.socket for listener in self._listeners],
+            Router(services, Handlers(services, events)),
+            is_operator=partial(_is_operator, self._options.state.stat().st_uid),
+            limits=limits_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+            beat=self._beat,
+            failed=lambda error: self._tell(f"the API failed and starts again: {error}", SHOWN_FOR),
+        )
+        self._events = events
+        self._server.start()
+
+    def _beat_until_again(self) -> None:
+        """Tell for a while that the process lives, in place of the server."""
+        again = time.monotonic() + AGAIN_AFTER
+        while time.monotonic() < again and not self._is_closing.wait(min(1.0, AGAIN_AFTER)):
+            self._beat()
 
     def _beat(self) -> None:
         is_starting = not self._has_ticked.is_set() and time.monotonic() - self._opened_at < FIRST_TICK_WITHIN
         if is_starting or (self._has_ticked.is_set() and not self.silent_for):
             self._beat_on()
 
-    def _tell(self, words: str) -> None:
+    def _tell(self, words: str, seconds: float = float("inf")) -> None:
         log.warning("%s", words)
-        self._fault = Notice("warning", words, short="no API")
+        self._fault = time.monotonic() + seconds, Notice("warning", words, short="no API")
 
 
 def _is_operator(owner: int, uid: int) -> bool:

@@ -15,11 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gputui import bootstrap
-from gputui.bootstrap import hosting
+from gputui.api.owner import OwnerServices
+from gputui.bootstrap import door, hosting
 from gputui.config import Options, resolve
 from gputui.engine.feed import Feed
 from gputui.engine.files.leadership import current_leader
@@ -322,6 +324,30 @@ def test_a_directory_without_sockets_is_scheduled_all_the_same(tmp_path: Path, m
     console = threading.Thread(target=partial(asyncio.run, host.run()))
     console.start()
     assert shown.wait(PATIENCE)
+    host.stop()
+    console.join(PATIENCE)
+    store.close()
+
+
+def test_a_server_that_cannot_be_made_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(door, "AGAIN_AFTER", 0.01)
+    state = tmp_path / "state"
+    options = resolve(state=str(state), runtime="process", probe="sim:1")
+    store, feed = bootstrap.open_store(options), Feed()
+    make, faults = door.make_services, [ZeroDivisionError("bad luck")]
+
+    def failing(*given: Any, **named: Any) -> OwnerServices:
+        if faults:
+            raise faults.pop()
+        return make(*given, **named)
+
+    monkeypatch.setattr(door, "make_services", failing)
+    host = hosting.make_host(options, store, feed, "console")
+    console = threading.Thread(target=lambda: asyncio.run(host.run()))
+    console.start()
+    assert owner_of(state) == os.getpid()
+    assert not faults
     host.stop()
     console.join(PATIENCE)
     store.close()
