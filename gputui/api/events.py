@@ -29,7 +29,7 @@ from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
+from gputui.domain.state import JobState, Reason
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,14 @@ class Sight(Protocol):
 
     def job(self, job: Job, caller: Caller) -> Job:
         """Return the job as the caller sees it: itself, or an object that is the same for all who do not."""
+        ...
+
+    def reason(self, job: Job, reason: Reason, caller: Caller) -> Reason:
+        """Return why the job waits, as the caller may know it."""
+        ...
+
+    def may_read_notice(self, text: str, caller: Caller) -> bool:
+        """Return whether the caller may read the notice."""
         ...
 
     def snapshot(self, snapshot: Snapshot, caller: Caller) -> Snapshot:
@@ -373,7 +381,9 @@ class EventHub:
         audience.fields.take(seen, upto, whole, self._shared)
         changes = self._tracker.since(number)
         fields = audience.fields.since(number)
-        made = self._parts(changes.jobs, audience.caller, lambda jobs: changes.update(jobs, fields), upto)
+        present, see, caller = self._tracker.present, self._sight.reason, audience.caller
+        reasons = {key: see(present[key], each, caller) for key, each in changes.reasons.items() if key in present}
+        made = self._parts(changes.jobs, caller, lambda jobs: changes.update(jobs, fields, reasons), upto)
         if number < 0 or len(changes.jobs) > 1000:
             return made
         audience.frames = (number, upto, list(made))
@@ -409,10 +419,18 @@ class EventHub:
         for each in list(self._occurrences):
             if each.number <= number or each.kind not in kinds:
                 continue
-            data = each.data
+            data, caller = each.data, audience.caller
             if each.job is not None:
-                data = {**data, "job": job_json(self._sight.job(each.job, audience.caller), self._tracker.snapshot)}
+                data = {**data, "job": self._job_json(each.job, caller)}
+            elif each.kind == "notice" and not self._sight.may_read_notice(data["text"], caller):
+                continue
             yield frame(each.kind, msgspec.json.encode(data), f"{self._term}-{each.number}")
+
+    def _job_json(self, job: Job, caller: Caller) -> Any:
+        whole = self._tracker.snapshot
+        reason = whole.reasons.get(job.id)
+        reasons = {job.id: self._sight.reason(job, reason, caller)} if reason is not None else {}
+        return job_json(self._sight.job(job, caller), replace(whole, reasons=reasons))
 
 
 def frame(event: str, data: bytes, number: str = "") -> bytes:

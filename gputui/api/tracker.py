@@ -12,6 +12,7 @@ from gputui.api.deltas import WHOLE, SnapshotUpdate, has_moved, json, replaced
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.state import Reason
 
 KEPT = 4096
 """Numbers back to which changes are known."""
@@ -66,15 +67,22 @@ class QueueChanges(Struct, frozen=True):
     jobs: Sequence[Job]
     gone: tuple[JobId, ...] = ()
     order: tuple[int, int, tuple[JobId, ...]] | None = None
-    reasons: tuple[tuple[Raw, tuple[JobId, ...]], ...] = ()
+    reasons: Mapping[JobId, Reason] = {}
     no_reason: tuple[JobId, ...] = ()
     starts: tuple[tuple[JobId, Any], ...] = ()
     no_start: tuple[JobId, ...] = ()
 
-    def update(self, jobs: Iterable[Raw], fields: Mapping[str, Raw]) -> SnapshotUpdate:
-        """Return them as a message, with the jobs and fields as a caller sees them."""
+    def update(self, jobs: Iterable[Raw], fields: Mapping[str, Raw], reasons: Mapping[JobId, Reason]) -> SnapshotUpdate:
+        """Return them as a message, with the jobs, fields and reasons as a caller sees them."""
         return SnapshotUpdate(
-            fields, tuple(jobs), self.gone, self.order, self.reasons, self.no_reason, self.starts, self.no_start
+            fields,
+            tuple(jobs),
+            self.gone,
+            self.order,
+            _grouped(reasons),
+            self.no_reason,
+            self.starts,
+            self.no_start,
         )
 
 
@@ -91,7 +99,7 @@ class Tracker:
         self._order: tuple[int, Sequence[JobId]] = (0, ())
         self._step: tuple[int, int, tuple[JobId, ...]] | None = None
         """Last change of the order, which is that since the number before."""
-        self._reasons = _Ledger[Any]()
+        self._reasons = _Ledger[Reason]()
         self._starts = _Ledger[Any]()
 
     def take(self, snapshot: Snapshot) -> list[JobChange]:
@@ -137,14 +145,12 @@ class Tracker:
         order = None
         if self._order[0] > number:
             order = self._step if number >= self._before else (0, _ALL, tuple(self._order[1]))
-        return QueueChanges(
-            list(jobs.values()), gone, order, _grouped(reasons), no_reason, tuple(starts.items()), no_start
-        )
+        return QueueChanges(list(jobs.values()), gone, order, reasons, no_reason, tuple(starts.items()), no_start)
 
 
-def _grouped(reasons: Mapping[JobId, Any]) -> tuple[tuple[Raw, tuple[JobId, ...]], ...]:
+def _grouped(reasons: Mapping[JobId, Reason]) -> tuple[tuple[Raw, tuple[JobId, ...]], ...]:
     """Return each reason once, with its jobs."""
-    jobs_of: dict[Any, list[JobId]] = {}
+    jobs_of: dict[Reason, list[JobId]] = {}
     for job_id, reason in reasons.items():
         jobs_of.setdefault(reason, []).append(job_id)
     return tuple((Raw(json(each)), tuple(ids)) for each, ids in jobs_of.items())

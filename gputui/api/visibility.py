@@ -8,7 +8,7 @@ shown of a spec is listed here; everything that it may have besides is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from weakref import ref
 
 from msgspec.structs import replace
@@ -45,7 +45,7 @@ _TOLD = frozenset(
 )
 """Causes whose sentences are ours up to a semicolon; those of others may quote paths, options and programs."""
 _HOOKS = "hooks."
-"""Begin of notices about deliveries, which may quote addresses and what commands said."""
+"""Begin of notices about deliveries."""
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -100,9 +100,28 @@ class Visibility:
             self._forget(snapshot.jobs)
         recurring = tuple(self.recurring(each, caller) for each in snapshot.recurring)
         nodes = snapshot.nodes if self._shows_commands else tuple(self._node(each, caller) for each in snapshot.nodes)
-        notices = tuple(each for each in snapshot.notices if not each.text.startswith(_HOOKS))
-        reasons = _reasons(snapshot, jobs)
+        notices = tuple(each for each in snapshot.notices if self.may_read_notice(each.text, caller))
+        told = {
+            job.id: self.reason(job, reason, caller)
+            for job in snapshot.jobs
+            if _is_quoting(job) and (reason := snapshot.reasons.get(job.id)) is not None
+        }
+        reasons = {**snapshot.reasons, **told} if told else snapshot.reasons
         return replace(snapshot, jobs=jobs, recurring=recurring, nodes=nodes, notices=notices, reasons=reasons)
+
+    def reason(self, job: Job, reason: Reason, caller: Caller) -> Reason:
+        """Return why the job waits, without what it quotes of a hold and of earlier attempts of others."""
+        if not _is_quoting(job) or caller.may_act_on(job):
+            return reason
+        text, masked = reason.text, self.masked(job)
+        for quoted, words in ((job.hold_reason, masked.hold_reason), (job.end_words, masked.end_words)):
+            text = text.replace(quoted, words or "") if quoted else text
+        return replace(reason, text=text)
+
+    @staticmethod
+    def may_read_notice(text: str, caller: Caller) -> bool:
+        """Return whether the caller may read the notice: those about deliveries quote addresses and commands."""
+        return caller.operates or not text.startswith(_HOOKS)
 
     def recurring(self, entry: RecurringJob, caller: Caller) -> RecurringJob:
         """Return the recurring job as the caller sees it."""
@@ -172,18 +191,9 @@ class Visibility:
         return replace(node, gpus=tuple(_view(view, caller) for view in node.gpus))
 
 
-def _reasons(snapshot: Snapshot, seen: Iterable[Job]) -> Mapping[JobId, Reason]:
-    """Return the reasons, without what those of masked jobs quote of holds and of earlier attempts."""
-    told: dict[JobId, Reason] = {}
-    for job, masked in zip(snapshot.jobs, seen, strict=True):
-        if masked is job or (job.hold_reason is None and job.not_before is None):
-            continue
-        if (reason := snapshot.reasons.get(job.id)) is not None:
-            text = reason.text
-            for quoted, words in ((job.hold_reason, masked.hold_reason), (job.end_words, masked.end_words)):
-                text = text.replace(quoted, words or "") if quoted else text
-            told[job.id] = replace(reason, text=text)
-    return {**snapshot.reasons, **told} if told else snapshot.reasons
+def _is_quoting(job: Job) -> bool:
+    """Return whether the reason why the job waits may quote its own hold or its earlier attempts."""
+    return job.hold_reason is not None or job.not_before is not None
 
 
 def _our_part(text: str) -> str:

@@ -47,6 +47,12 @@ class MaskingSight:
             known = self._masked[job.id] = (job, replace(job, spec=replace(job.spec, command=("hidden",))))
         return known[1]
 
+    def reason(self, job: Job, reason: Reason, caller: Caller) -> Reason:
+        return reason if caller.may_act_on(job) else replace(reason, text=reason.text.partition(":")[0])
+
+    def may_read_notice(self, text: str, caller: Caller) -> bool:
+        return caller.operates or not text.startswith("hooks")
+
     def snapshot(self, snapshot: Snapshot, caller: Caller) -> Snapshot:
         return replace(snapshot, jobs=tuple(self.job(each, caller) for each in snapshot.jobs))
 
@@ -166,6 +172,26 @@ def test_a_subscriber_is_greeted_and_gets_the_whole_and_then_changes(owner: Owne
     owner.feed.publish(replace(owner.feed.latest, jobs=(changed,), order=()))
     client.until(lambda: client.states().keys() == {1})
     assert client.snapshot.jobs == owner.feed.latest.jobs
+
+
+def test_reasons_and_notices_are_told_as_each_caller_may_know_them(owner: Owner) -> None:
+    clients = {each.user: (owner.connect(each), owner.connect(each, "job,notice")) for each in (ROOT, ALICE, BOB)}
+    for console, script in clients.values():
+        console.until(partial(_has_jobs, console, 2))
+        script.until(lambda of=script: of.events)  # type: ignore[misc]
+    reason = Reason(PendingReason.BACK_OFF, "attempt 2 soon: hunter2")
+    notices = (Notice("warning", "hooks.chat: hunter2"), Notice("warning", "disk low"))
+    latest = owner.feed.latest
+    jobs = (*latest.jobs, mine(3))
+    owner.feed.publish(replace(latest, jobs=jobs, reasons={3: reason}, notices=notices))
+    for user, (console, script) in clients.items():
+        console.until(lambda of=console: 3 in of.snapshot.reasons)  # type: ignore[misc]
+        script.until(lambda of=script: any(kind == "notice" for kind, _ in of.events))  # type: ignore[misc]
+        assert console.snapshot.reasons[3].text == "attempt 2 soon" + ("" if user == "bob" else ": hunter2")
+        [told] = [data["job"]["reason"]["text"] for kind, data in script.events if kind == "job"]
+        assert ("hunter2" in told) == (user != "bob")
+        heard = [data["text"] for kind, data in script.events if kind == "notice"]
+        assert heard == [each.text for each in notices if user == "root" or "hooks" not in each.text]
 
 
 def test_reasons_and_expected_starts_come_and_go(owner: Owner) -> None:
