@@ -281,9 +281,9 @@ def owned_commands(
     options: Options, backend: Callable[[Caller], DirectBackend], refused: Callable[[Caller, str, str], None]
 ) -> RunCommand:
     """Return what runs commands for the callers of a queue that this process owns."""
-    from gputui.cli.owned import Commands  # once this process owns it
+    from gputui.cli.owned import CommandsOfCallers  # once this process owns it
 
-    return Commands(options, run, backend, refused)
+    return CommandsOfCallers(options, run, backend, refused)
 
 
 def main(key: str = "") -> None:

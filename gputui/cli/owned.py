@@ -60,7 +60,7 @@ class _Said(io.RawIOBase):
         return len(piece)
 
 
-class CallersTerminal(terminal.Terminal):
+class CallersTerminal(terminal.UserTerminal):
     """Terminal of a caller elsewhere, as the client described it; its streams are buffered like those of a process."""
 
     def __init__(self, line: CommandLine, refused: Callable[[AccessError], object]) -> None:
@@ -183,7 +183,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-class Commands:
+class CommandsOfCallers:
     """Runs commands for callers, in any thread."""
 
     def __init__(

@@ -26,7 +26,7 @@ MOST_COLUMNS = 110
 """Maximum width of a help, in cells."""
 
 
-class Terminal:
+class UserTerminal:
     """Terminal of this process."""
 
     @property
@@ -64,12 +64,12 @@ class Terminal:
         """Take note that the user was refused something; the owner of a queue writes it down."""
 
 
-_OWN = Terminal()
-_PRESENT: ContextVar[Terminal] = ContextVar("terminal", default=_OWN)
+_OWN = UserTerminal()
+_PRESENT: ContextVar[UserTerminal] = ContextVar("terminal", default=_OWN)
 
 
 @contextmanager
-def of_caller(terminal: Terminal) -> Iterator[None]:
+def of_caller(terminal: UserTerminal) -> Iterator[None]:
     """Let the commands that this thread runs write to the terminal of a caller."""
     token = _PRESENT.set(terminal)
     try:
