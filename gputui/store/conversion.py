@@ -39,6 +39,7 @@ _OF_SCHEDULERS = "attempts"
 """Directory whose directories keep their owners: with a member's rights alone may a member's attempts be ended."""
 _COPY = ".converted."
 """Beginning of the name of a copy that is not whole yet."""
+_GONE = "warrants.done"
 _CLOSED = 0o700
 _PRIVATE = 0o600
 
@@ -70,12 +71,16 @@ def convert(directory: Path, settings: StoreSettings, now: datetime) -> Converte
     The caller has the leadership, and a backup. From the first step on no member reaches a file by its name; files that
     members may still have open are replaced by copies. May be repeated after a failure.
     """
+    is_to_be_proven = is_shared(directory)
     with os_errors(directory):
+        if is_to_be_proven and not (directory / WARRANTS).is_dir():
+            (directory / WARRANTS).mkdir()  # until the end it tells a repetition to believe nothing that members wrote
         os.chown(directory, os.geteuid(), os.getegid())
         directory.chmod(_CLOSED)
     found = Converted()
     with closing(TinyJobStore(directory, replace(settings, group=None))) as store:
-        _record_submitters(store, Proofs(directory / WARRANTS, store.store_id), now, found)
+        if is_to_be_proven:
+            _record_submitters(store, Proofs(directory / WARRANTS, store.store_id), now, found)
         store.storage.checkpoint()
     with os_errors(directory):
         _close(directory, found)
@@ -128,8 +133,6 @@ def _is_of(uid: int, status: os.stat_result) -> bool:
 def _record_submitters(store: TinyJobStore, proofs: Proofs, now: datetime, found: Converted) -> None:
     with store.transaction() as transaction:
         for job in list(transaction.jobs().values()):
-            if job.submitted_uid is not None:
-                continue
             uid = proofs.submitter(job.spec)
             transaction.put(_unproven(job, now) if uid is None else _proven(job, uid))
             found.proven += uid is not None and not job.state.is_terminal
@@ -153,13 +156,14 @@ def _proven(job: Job, uid: int) -> Job:
 
 
 def _unproven(job: Job, now: datetime) -> Job:
-    """Return the job as one that starts for nobody, not even if an operator releases it."""
-    marked = job.evolve(spec=_marked(job.spec, None))
+    """Return the job as one that starts for nobody, not even if an operator releases it, whoever it names."""
+    marked = job.evolve(spec=_marked(job.spec, None), submitted_uid=None)
     return marked.evolve(held=True, hold_reason=HELD, held_by="", held_at=now) if _waits(job) else marked
 
 
 def _marked(spec: JobSpec, uid: int | None) -> JobSpec:
-    return replace(spec, warrant="" if uid is not None else spec.warrant or NO_WARRANT)
+    """Return the spec; one that nothing proves gets a warrant that is none. A proof stays, for a repetition."""
+    return spec if uid is not None or spec.warrant else replace(spec, warrant=NO_WARRANT)
 
 
 def _waits(job: Job) -> bool:
@@ -170,6 +174,7 @@ def _close(directory: Path, found: Converted) -> None:
     """Give all files to this user; those at the top, to which members wrote, are replaced by copies."""
     for partial in directory.glob(f"{_COPY}*"):  # of a conversion that failed
         partial.unlink()
+    _remove(directory / _GONE)
     for path in sorted(directory.iterdir()):
         status = path.lstat()
         if stat.S_ISSOCK(status.st_mode):
@@ -186,9 +191,17 @@ def _close(directory: Path, found: Converted) -> None:
             _give_directory(path)
         else:
             found.left.append(str(path))
-    if (directory / WARRANTS).is_dir():
-        shutil.rmtree(directory / WARRANTS)
+    if os.path.lexists(directory / WARRANTS):
+        (directory / WARRANTS).rename(directory / _GONE)  # all at once: a part of them would prove a part of the jobs
     sync_directory(directory)
+    _remove(directory / _GONE)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        path.unlink()
 
 
 def _replace(path: Path, found: Converted) -> None:

@@ -447,7 +447,7 @@ class TinyJobStore:
         Raises InputError for a job of a directory that was shared, and whose submitter nothing proves.
         """
         if not self._warrants.are_needed():
-            if spec.warrant:  # of a time when a group could write this; proven jobs have lost theirs since
+            if spec.warrant and submitted_uid is None:  # of a time when a group could write this
                 raise InputError("nothing proves any more who submitted it", hint="submit it again")
             owner = self._warrants.owner()
             uid = submitted_uid or owner

@@ -79,6 +79,20 @@ def test_a_job_that_nothing_proves_is_held_and_starts_for_nobody(shared: TinyJob
                 store.run_as(job.spec)
 
 
+@pytest.mark.parametrize("uid", [0, ALICE])
+def test_a_submitter_whom_a_member_wrote_into_the_queue_is_not_believed(
+    shared: TinyJobStore, tmp_path: Path, uid: int
+) -> None:
+    number = submit(shared, JobSpec(image="busybox", command=("id",)))
+    of_bob = proven(shared, BOB, "true")
+    with shared.transaction() as transaction:
+        for each in (number, of_bob):
+            transaction.put(transaction.get(each).evolve(submitted_uid=uid))
+    with closing(after(shared, tmp_path)) as store:
+        assert (store.get(number).held, store.get(number).submitted_uid) == (True, None)
+        assert store.get(of_bob).submitted_uid == BOB
+
+
 @pytest.mark.parametrize("fault", ["mode", "owner", "link", "folder"])
 def test_a_warrant_that_others_can_have_written_proves_nothing(
     shared: TinyJobStore, tmp_path: Path, fault: str
