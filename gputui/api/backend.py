@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -89,6 +88,7 @@ class ApiBackend:
         self._instead = instead
         self._home = home
         self._shell = shell
+        self._view: AboutView | None = None
         self._local: DirectBackend | None = None
         self._opening = threading.Lock()
         self._streams: WeakSet[Any] = WeakSet()
@@ -120,17 +120,18 @@ class ApiBackend:
 
     # what the queue is
 
-    @cached_property
-    def view(self) -> AboutView:
-        """The owner's own description, as it was when it was first asked for."""
-        found: AboutView = self._reader.ask("GET", "/v1/about", result=AboutView)
-        return found
+    def view(self, client: ApiClient | None = None) -> AboutView:
+        """Return the owner's own description, as it was when it was first asked for."""
+        if self._view is None:
+            found: AboutView = (client or self._client).ask("GET", "/v1/about", result=AboutView)
+            self._view = found
+        return self._view
 
     def about(self, server: str = "") -> About:
         del server
 
         def described(client: ApiClient) -> About:
-            view = self.view
+            view = self.view(client)
             names = {str(each): each for each in Capability}
             lacking = {names[name]: why for name, why in view.lacking.items() if name in names}
             home = view.home if self._home is None else self._home
@@ -169,6 +170,8 @@ class ApiBackend:
 
     def version(self) -> object:
         """Return the number of the last news, if the owner is followed; else a new token each time."""
+        if self._local is not None:
+            return self._local.snapshots().version()
         return object() if self._follower is None else self._follower.number
 
     def read(self) -> Snapshot:
@@ -183,6 +186,9 @@ class ApiBackend:
         known, now = self._picture, time.monotonic()
         if known is not None and now - known[0] < _FRESH:
             return known[1]
+        follower = self._follower
+        if follower is not None and follower.has_snapshot and not follower.problem and self._local is None:
+            return follower.snapshot
         found = self.read()
         self._picture = (now, found)
         return found
@@ -197,7 +203,7 @@ class ApiBackend:
             return self._local.act(action)
         key, body = new_key(), own_json(action)
         try:
-            view = self.view
+            view = self.view()
             acted: Acted = self._client.ask("POST", "/v1/actions", body, result=Acted, key=key, headers=_OWN)
         except NoOwnerError:
             if self._instead is None:
@@ -212,7 +218,7 @@ class ApiBackend:
         """Carry out an action in this process, unless the owner has done so before he ended; `key` is as stored."""
         assert self._instead is not None
         local = self._local = self._instead(key)
-        for known, ids in local.queue.requests(self.view.caller.uid):
+        for known, ids in local.queue.requests(self.view().caller.uid):
             if known == key:
                 return Done(ids)
         return local.act(action)
@@ -375,7 +381,9 @@ class ApiQueue:
 
     @property
     def store_id(self) -> str:
-        return self._backend.view.store
+        return self._backend.read_by(
+            lambda client: self._backend.view(client).store, lambda local: local.queue.store_id
+        )
 
     def jobs(self) -> Entries:
         jobs = self._backend.picture().jobs

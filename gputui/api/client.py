@@ -23,7 +23,7 @@ from gputui.api import problems
 from gputui.api.messages import API, Problem
 from gputui.api.wire import Dial, Server, SilenceError, Wire
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import GputuiError, StoreBusyError
+from gputui.domain.errors import GputuiError, NoOwnerError, StoreBusyError
 from gputui.domain.text import plain
 
 T = TypeVar("T")
@@ -293,10 +293,16 @@ class ApiClient:
         tell: Callable[[str], object] = lambda _: None,
         name: Callable[[Server], tuple[str, str]] = plain_name,
         headers: Mapping[str, str] | None = None,
+        absence: float = 0.0,
     ) -> None:
-        """`tell` is called with a sentence while a request waits; `name` as for `Patience`; `headers` go with all."""
+        """`tell` is called with a sentence while a request waits; `name` as for `Patience`; `headers` go with all.
+
+        `absence` is for how many seconds a next owner is waited for, once one has answered.
+        """
         self._dial = dial
         self._limit = patience
+        self._absence = absence
+        self._was_owned = False
         self._tell = tell
         self._name = name
         self._headers = "".join(f"{key}: {value}\r\n" for key, value in (headers or {}).items())
@@ -453,10 +459,15 @@ class ApiClient:
                 wire = self._dial(patience.step())
             except SilenceError:
                 patience.passed()
+            except NoOwnerError:
+                if not self._was_owned or patience.elapsed >= self._absence:
+                    raise
+                patience.pause(_LONGEST_PAUSE)
             except OSError as error:
                 raise GputuiError(f"cannot connect to the owner of the queue: {error.strerror}") from error
             else:
                 patience.server = wire.server
+                self._was_owned = True
                 return wire
 
     def _put_back(self, wire: Wire, exchange: Exchange) -> None:

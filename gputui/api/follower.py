@@ -75,6 +75,10 @@ class Follower:
         """Seconds since the owner was last heard, while he does not answer; else 0."""
         return time.monotonic() - self._heard_at if self.problem and self._heard_at else 0.0
 
+    @property
+    def has_snapshot(self) -> bool:
+        return self.snapshot is not EMPTY
+
     def wait(self, number: int, seconds: float) -> bool:
         """Wait until there is more than `number` tells; return False if there was nothing for so long."""
         with self._heard:

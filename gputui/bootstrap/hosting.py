@@ -141,6 +141,7 @@ def make_host(
     import socket
 
     from gputui.bootstrap.door import Door, make_services
+    from gputui.bootstrap.owner_events import OwnerEvents
     from gputui.engine.hooks.weekly import made_report
     from gputui.engine.process.host import Adapters, Extras, Host
     from gputui.store.queue_files import SCHEMA  # the store is opened after the console's first frame
@@ -180,7 +181,7 @@ def make_host(
             feed,
             me,
             streams.serve,
-            lambda gpu: host.want_pcie(gpu),
+            lambda gpu: host.read_for_others(gpu),
             commands=commands,
             metrics=lambda: opened[0].page() if opened else b"",
         ),
@@ -198,7 +199,12 @@ def make_host(
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
         extras=Extras(
-            hand_over, streams, open_kept if open_monitor else None, partial(made_report, options.arguments()), door
+            hand_over,
+            streams,
+            open_kept if open_monitor else None,
+            partial(made_report, options.arguments()),
+            door,
+            OwnerEvents(options) if kind == "console" else None,
         ),
     )
     return host

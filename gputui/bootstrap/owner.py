@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 LOOK_WITHIN = 5.0
 """Seconds to wait for the answer to `about`."""
+NEXT_WITHIN = 10.0
+"""Seconds for which a user who cannot read the files waits for the next owner."""
 
 
 def open_api(options: Options, waiting: Callable[[str], None] | None = None) -> ApiBackend | None:
@@ -38,7 +40,7 @@ def open_api(options: Options, waiting: Callable[[str], None] | None = None) -> 
     """
     sockets = options.sockets
     dial, is_free = to_sockets(map(Path, sockets.paths)), sockets.in_process
-    if is_free and not _is_asked(options):
+    if is_free and not is_asked(options):
         return None
     try:
         dial(TELL_AFTER).close()
@@ -72,7 +74,7 @@ def unanswered(path: str) -> NoOwnerError:
     return NoOwnerError("the service of this machine does not run", where=path, hint=hint)
 
 
-def _is_asked(options: Options) -> bool:
+def is_asked(options: Options) -> bool:
     """Return whether the socket counts for this user: members of a group that shares the directory open its files."""
     if not os.access(options.state, os.W_OK):
         return True
@@ -84,8 +86,8 @@ def _is_asked(options: Options) -> bool:
 
 def api_backend(options: Options, dial: Dial, waiting: Callable[[str], None] | None = None) -> ApiBackend:
     """Return the queue of the owner at the other end of these connections."""
-    client = client_of(options, dial, waiting)
     may_read = options.sockets.in_process and os.access(options.state, os.R_OK | os.X_OK)
+    client = client_of(options, dial, waiting, absence=0.0 if may_read else NEXT_WITHIN)
     reader = client_of(options, dial, waiting, patience=TELL_AFTER) if may_read else None
     return ApiBackend(
         client,
@@ -97,12 +99,17 @@ def api_backend(options: Options, dial: Dial, waiting: Callable[[str], None] | N
 
 
 def client_of(
-    options: Options, dial: Dial, waiting: Callable[[str], None] | None = None, *, patience: float | None = None
+    options: Options,
+    dial: Dial,
+    waiting: Callable[[str], None] | None = None,
+    *,
+    patience: float | None = None,
+    absence: float = 0.0,
 ) -> ApiClient:
-    """Return a client of the owner; `patience` in seconds, by default `store.lock_timeout`."""
+    """Return a client of the owner; `patience` in seconds, by default `store.lock_timeout`, as for `ApiClient`."""
     limit = options.settings.store.lock_timeout.total_seconds() if patience is None else patience
     tell = waiting or log.warning
-    return ApiClient(dial, patience=limit, tell=tell, name=partial(_name, options), headers=_headers())
+    return ApiClient(dial, patience=limit, tell=tell, name=partial(_name, options), headers=_headers(), absence=absence)
 
 
 def _headers() -> dict[str, str]:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -242,3 +243,19 @@ def test_patience_tells_nothing_before_two_seconds() -> None:
     patience.passed()
     assert told == []
     assert 1.5 < patience.step() <= 2
+
+
+def test_a_next_owner_is_waited_for_once_there_was_one(tmp_path: Path) -> None:
+    client = ApiClient(to_sockets([tmp_path / "s"]), absence=10)
+    _MADE.append(client)
+    with pytest.raises(NoOwnerError):
+        client.ask("GET", "/v1/about")
+    closing = answer_of(b"{}", "200 OK", "Connection: close")
+    with scripted(tmp_path / "s", fixed(closing)):
+        client.ask("GET", "/v1/about")
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(client.ask("GET", "/v1/about")))
+    thread.start()
+    with scripted(tmp_path / "s", fixed(OK)):
+        thread.join(10)
+    assert answers == [{"ok": True}]

@@ -297,19 +297,17 @@ async def test_an_inaccessible_lock_is_reported_in_the_snapshot(world: World, mo
     await asyncio.wait_for(task, 60)
 
 
-async def test_a_gpu_shown_by_another_console_is_read_in_detail(world: World) -> None:
+async def test_a_gpu_that_others_show_is_read_in_detail(world: World) -> None:
     leader = Seat(real(world), RealClock(), "serve")
     leading = asyncio.create_task(leader.host.run())
     await leader.until(lambda: leader.feed.latest.leads_here)
-    beside = Seat(world, RealClock(), "console")
-    looking = asyncio.create_task(beside.host.run())
-    beside.host.want_pcie(uuid(2))
-    await leader.until(lambda: leader.probe.pcie == [uuid(2)])
+    leader.host.read_for_others(uuid(2))
     leader.host.want_pcie(uuid(1))  # what this process shows itself comes first
-    await leader.until(lambda: leader.probe.pcie[-1] == uuid(1))
-    for seat in (leader, beside):
-        seat.host.stop()
-    await asyncio.gather(leading, looking)
+    leader.host.read_for_others("GPU-3\nexit")
+    leader.host.want_pcie(None)
+    leader.host.stop()
+    await leading
+    assert leader.probe.pcie == [uuid(2), uuid(1), None]
 
 
 async def test_a_repeatedly_failing_scheduler_hands_over_and_releases_leadership(

@@ -19,7 +19,6 @@ from gputui.domain.errors import NotLeaderError, RuntimeUnavailableError, StoreE
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
 from gputui.engine.feed import Feed
-from gputui.engine.files.console_marks import GpuFocus
 from gputui.engine.files.gpu_log import GpuLog
 from gputui.engine.files.leadership import SILENT_AFTER, Leadership
 from gputui.engine.files.live_file import LiveFile
@@ -28,6 +27,7 @@ from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.engine.hooks.delivery import sinks
 from gputui.engine.hooks.weekly import MakeReport, WeeklyReport, weekly_of
 from gputui.engine.process import memory_tuning
+from gputui.engine.process.gpu_focus import GpuFocus
 from gputui.engine.process.loop import (
     AGAIN_AFTER,
     MOST_FAULTS,
@@ -98,6 +98,26 @@ class DoorPort(Protocol):
         ...
 
 
+class FollowPort(Protocol):
+    """Snapshots of the process that schedules, by its events. All calls but `stop` may block."""
+
+    def next(self, seconds: float, gpu: str | None) -> tuple[Snapshot, float] | None:
+        """Return the newest snapshot once there is news, or after so many seconds; None: nobody serves any.
+
+        With it come the seconds since its process was last heard, 0 while it answers. `gpu` is what to read in detail.
+        """
+        ...
+
+    @property
+    def answers(self) -> bool:
+        """Whether a process that schedules answers now."""
+        ...
+
+    def stop(self) -> None:
+        """Follow nobody, until `next` is called again."""
+        ...
+
+
 class Extras(Struct, frozen=True):
     """Optional tasks of a host besides scheduling."""
 
@@ -109,6 +129,7 @@ class Extras(Struct, frozen=True):
     """Opens a monitor for a term as scheduler, given the jobs of the queue before its first tick."""
     make_report: MakeReport | None = None
     door: DoorPort | None = None
+    follow: FollowPort | None = None
 
 
 NO_EXTRAS = Extras()
@@ -194,7 +215,7 @@ class Host:
         self._leadership = Leadership(directory, mode, silence)
         self._gpu_log = GpuLog(directory, mode)
         self._live_file = LiveFile(directory, me, mode, FOLLOW_INTERVAL)
-        self._gpu_focus = GpuFocus(directory, mode)
+        self._gpu_focus = GpuFocus()
         self._stop = _StopSignal()
         self._threads = DaemonExecutor(4, "host")
         self._faults = Faults(MOST_FAULTS)
@@ -212,6 +233,10 @@ class Host:
         """Request PCIe and NVLink readings of this GPU, from this process's probe or the leader's. Never blocks."""
         self._gpu_focus.show(uuid)
 
+    def read_for_others(self, uuid: str | None) -> None:
+        """Request these readings for those who follow this process. Never blocks."""
+        self._gpu_focus.ask(uuid)
+
     def stop(self) -> None:
         """End `run` or `lead` soon. May be called from any thread, at any time."""
         self._stop.set()
@@ -226,12 +251,23 @@ class Host:
         self._bind()
         try:
             while not self._stop.event.is_set():
-                if self._may_try and await self._in_thread(self._acquire):
+                if self._may_try and not self._is_led and await self._in_thread(self._acquire):
+                    self._end_following()
                     await self._lead_once()
                 else:
                     await self._follow()
         finally:
+            self._end_following()
             self._threads.shutdown()
+
+    @property
+    def _is_led(self) -> bool:
+        """Return whether another process schedules and answers, as far as this one knows."""
+        return self._extras.follow is not None and self._extras.follow.answers
+
+    def _end_following(self) -> None:
+        if self._extras.follow is not None:
+            self._extras.follow.stop()
 
     @property
     def _may_try(self) -> bool:
@@ -467,7 +503,6 @@ class Host:
         self._monitor.published(snapshot)
         self._leadership.beat()
         self._gpu_log.add(snapshot)
-        self._gpu_focus.follow()
         self._live_file.update(snapshot)
         if self._extras.streams is not None:
             self._extras.streams.look()
@@ -479,13 +514,33 @@ class Host:
         self._feed.publish(replace(latest, notices=(*self._faults.notices, *shown)))
 
     async def _follow(self) -> None:
-        """Publish a snapshot, then wait until the store changes or a second has passed."""
+        """Publish what the scheduler's process tells, else what the files have; then wait for a change or a second."""
+        if self._extras.follow is not None and await self._in_thread(self._publish_told):
+            return
         seen = self._version()
         await self._in_thread(self._publish_followed)
         for _ in range(round(FOLLOW_INTERVAL / STORE_POLL)):
             await asyncio.sleep(STORE_POLL)
             if self._stop.event.is_set() or self._version() != seen:
                 return
+
+    def _publish_told(self) -> bool:
+        """Publish the next snapshot of the process that schedules; return False if nobody serves any."""
+        assert self._extras.follow is not None
+        found = self._extras.follow.next(FOLLOW_INTERVAL, self._gpu_focus.shown)
+        if found is None:
+            return False
+        snapshot, silence = found
+        told = snapshot_builder.as_told(snapshot, silence, self._settings, self._clock.now())
+        self._feed.publish(replace(told, notices=(*self._abstention.notices, *told.notices)))
+        self._tune()
+        return True
+
+    def _tune(self) -> None:
+        if not self._is_tuned:
+            self._is_tuned = True
+            memory_tuning.configure_gc()
+        memory_tuning.SWEEPER.tend(time.monotonic())
 
     def _version(self) -> object:
         """Return the store's version; None while it cannot be read, which the snapshot reports."""
@@ -496,7 +551,6 @@ class Host:
 
     def _publish_followed(self) -> None:
         now = self._clock.now()
-        self._gpu_focus.publish()
         try:
             beside = snapshot_builder.follower_snapshot(self._store, self._directory, self._settings, now)
             self._feed.publish(replace(beside, notices=(*self._abstention.notices, *beside.notices)))
@@ -511,10 +565,7 @@ class Host:
                 )
             self._feed.publish(replace(latest, taken_at=now, notices=told))
             return
-        if not self._is_tuned:
-            self._is_tuned = True
-            memory_tuning.configure_gc()
-        memory_tuning.SWEEPER.tend(time.monotonic())
+        self._tune()
 
 
 RECORDED = frozenset(

@@ -124,6 +124,20 @@ def follower_snapshot(
     return with_plan(snapshot, plan(snapshot, settings, now)) if planned or snapshot.gpus else snapshot
 
 
+def as_told(snapshot: Snapshot, silence: float, settings: Settings, now: datetime) -> Snapshot:
+    """Return the last snapshot that the scheduler's process told; `silence` in seconds since it was heard.
+
+    One that does not respond is named, and its readings age.
+    """
+    leader = snapshot.leader
+    if leader is None:
+        return replace(snapshot, taken_at=now)
+    silent_for = max(leader.silent_for, timedelta(seconds=int(silence)))
+    leader = replace(leader, silent_for=silent_for)
+    nodes = tuple(_aged(node, silent_for, settings) for node in snapshot.nodes)
+    return replace(snapshot, taken_at=now, leader=leader, nodes=nodes, notices=(*snapshot.notices, *_silence(leader)))
+
+
 def renewed(snapshot: Snapshot, store: JobStore, settings: Settings, now: datetime) -> Snapshot:
     """Return the scheduler's last snapshot, planned anew if users have written since then; else the same object."""
     jobs, controls, recurring = store.jobs(), store.controls(), tuple(store.recurring().values())

@@ -1,0 +1,145 @@
+"""A console beside a process that schedules shows its events, says when it hangs, and takes over when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui import bootstrap
+from gputui.bootstrap.backend import LocalBackend
+from gputui.bootstrap.hosting import make_host
+from gputui.bootstrap.owner import open_api
+from gputui.config import Options
+from gputui.config.options import parse_probe
+from gputui.domain.action import Hold
+from gputui.domain.errors import StoreBusyError
+from gputui.domain.job_spec import Submission
+from gputui.domain.settings import Settings, StoreSettings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import SubmitJobs
+from gputui.engine.feed import Feed
+from tests.factories import spec
+
+PATIENCE = 60.0
+
+
+class Server:
+    """`gputui serve` in a process of its own."""
+
+    def __init__(self, options: Options) -> None:
+        words = [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve"]
+        self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(how)
+            self.process.send_signal(signal.SIGCONT)
+        self.process.wait(PATIENCE)
+
+
+class Follower:
+    """The host of a console in this process."""
+
+    def __init__(self, options: Options) -> None:
+        self.store = bootstrap.open_store(options)
+        self.feed = Feed()
+        self._news = threading.Condition()
+        self.feed.subscribe(self._hear)
+        self.host = make_host(options, self.store, self.feed, "console")
+        self._thread = threading.Thread(target=lambda: asyncio.run(self.host.run()), daemon=True)
+        self._thread.start()
+
+    def _hear(self, snapshot: Snapshot) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def until(self, holds: Callable[[Snapshot], object]) -> Snapshot:
+        with self._news:
+            assert self._news.wait_for(lambda: holds(self.feed.latest), PATIENCE), self.feed.latest
+        return self.feed.latest
+
+    def close(self) -> None:
+        self.host.stop()
+        self._thread.join(PATIENCE)
+        self.store.close()
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(tmp_path / "state", probe=parse_probe("sim:2"), runtime="process")
+
+
+@pytest.fixture
+def served(options: Options) -> Iterator[Server]:
+    server = Server(options)
+    deadline = time.monotonic() + PATIENCE
+    while (backend := open_api(options)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    backend.close()
+    yield server
+    server.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def console(served: Server, options: Options) -> Iterator[Follower]:
+    made = Follower(options)
+    yield made
+    made.close()
+
+
+def test_a_console_follows_says_when_the_scheduler_hangs_and_takes_over(
+    console: Follower, served: Server, options: Options
+) -> None:
+    pid = served.process.pid
+    console.until(lambda seen: seen.leader and seen.leader.pid == pid and len(seen.gpus) == 2)
+    with closing(open_api(options) or LocalBackend(options)) as backend:
+        [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
+    shown = console.until(lambda seen: seen.job(job_id))
+    assert not shown.leads_here
+    served.stop()
+    silent = console.until(lambda seen: seen.leader and seen.leader.silent_for)
+    assert any("has not responded" in notice.text for notice in silent.notices)
+    served.go_on()
+    console.until(lambda seen: seen.leader and not seen.leader.silent_for)
+    served.end(signal.SIGKILL)
+    taken = console.until(lambda seen: seen.leads_here and len(seen.gpus) == 2)
+    assert taken.job(job_id)
+
+
+def test_beside_a_hung_scheduler_operators_read_the_files_and_changes_are_refused_in_time(
+    served: Server, options: Options
+) -> None:
+    hasty = Options(
+        options.state, probe=options.probe, settings=Settings(store=StoreSettings(lock_timeout=timedelta(seconds=3)))
+    )
+    told: list[str] = []
+    with closing(open_api(options) or LocalBackend(options)) as backend:
+        [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
+    served.stop()
+    with closing(open_api(hasty, told.append) or LocalBackend(options)) as backend:
+        with pytest.raises(
+            StoreBusyError, match=rf"serve of root \(pid {served.process.pid}\) has not answered for 3 s"
+        ):
+            backend.act(Hold((job_id,)))
+        assert backend.job(job_id).id == job_id
+        assert backend.queue.jobs()[job_id].held
+    assert "has not answered for 2 s" in told[0]
