@@ -318,8 +318,8 @@ class Refusals:
         """Record that the rule refused what the caller asked for; on errors, as on a full disk, the log has it."""
         from gputui.domain.audit import AuditEntry
 
-        log.info("refused to %s by %s: %s", caller.user, rule, asked)
         if not self._may_write(caller.uid):
+            log.debug("refused to %s by %s: %s", caller.user, rule, asked)
             return
         now = bootstrap.clock().now()
         try:

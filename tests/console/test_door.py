@@ -216,12 +216,12 @@ def test_a_service_behind_the_socket_of_systemd_answers_there_and_in_the_directo
         listener.bind(str(place / "api.sock"))
         listener.listen(64)
         for number in (signal.SIGKILL, signal.SIGTERM):
-            with _activated(state, listener) as service:
+            with activated(state, listener) as service:
                 assert owner_of(place) == owner_of(state) == service.pid
                 with Knocker(place) as knocker:
                     service.send_signal(number)
                     service.wait(PATIENCE)
-                    with _activated(state, listener) as following:
+                    with activated(state, listener) as following:
                         knocker.until(following.pid)
                         knocker.stop()
             assert knocker.refused == []
@@ -229,7 +229,7 @@ def test_a_service_behind_the_socket_of_systemd_answers_there_and_in_the_directo
 
 
 @contextmanager
-def _activated(state: Path, listener: socket.socket) -> Iterator[subprocess.Popen[bytes]]:
+def activated(state: Path, listener: socket.socket) -> Iterator[subprocess.Popen[bytes]]:
     """Run a service as systemd does: the socket is descriptor 3."""
     shell = f'exec 3<&{listener.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
     words = ["bash", "-c", shell, "-", *command(state)]
