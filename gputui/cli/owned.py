@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from gputui import bootstrap, thin
 from gputui.cli import terminal
 from gputui.cli.session import Session
@@ -156,23 +154,9 @@ class CallersSession(Session):
         return Submitter(self.user, now, Path(line.cwd), line.environ, taken)
 
 
-class _Surroundings(Struct, frozen=True):
-    """What decides beside its words what a command does."""
-
-    config: str
-    """Personal settings file."""
-    files: tuple[tuple[int, int] | None, ...]
-    """Inode and time of change of the settings files."""
-    settings: Mapping[str, str]
-    """Settings in the environment."""
-    zone: str | None
-    """Time zone, if it is not that of the machine."""
-
-
-def _surroundings(options: Options) -> _Surroundings:
-    """Return those of this process as they are now."""
-    files = tuple(_stamp(path) for path in (options.site, options.config) if path is not None)
-    return _Surroundings(str(options.config or ""), files, settings_variables(os.environ), os.environ.get("TZ"))
+def _stamps(options: Options) -> tuple[tuple[int, int] | None, ...]:
+    """Return inode and time of change of this process's settings files, as they are now."""
+    return tuple(_stamp(path) for path in (options.site, options.config) if path is not None)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -198,7 +182,8 @@ class CommandsOfCallers:
         self._run = run
         self._backend = backend
         self._refused = refused
-        self._began = _surroundings(options)
+        self._stamps = _stamps(options)
+        self._settings = settings_variables(os.environ)
         self._forecasts = threading.Lock()
 
     def __call__(self, caller: Caller, line: CommandLine) -> CommandResult:
@@ -213,11 +198,18 @@ class CommandsOfCallers:
     def _check(self, line: CommandLine) -> None:
         if thin.command_in(line.argv) is None:
             raise ParseLocallyError("the owner of the queue does not run this command")
-        now, options = _surroundings(self._options), self._options
-        theirs = _Surroundings(line.config, self._began.files, settings_variables(line.environ), line.environ.get("TZ"))
-        is_alike = line.environ.get("GPUTUI_RUNTIME", options.runtime) == options.runtime
-        if not is_alike or now.files != self._began.files or theirs != self._began:
+        if not self._has_settings_of(line) or _stamps(self._options) != self._stamps:
             raise ParseLocallyError("the owner of the queue has other settings")
+
+    def _has_settings_of(self, line: CommandLine) -> bool:
+        """Return whether what the client has set, if anything, is the same here: then the result is too."""
+        options, told = self._options, settings_variables(line.environ)
+        return (
+            line.config in {"", str(options.config)}
+            and line.environ.get("GPUTUI_RUNTIME", options.runtime) == options.runtime
+            and all(self._settings.get(name) == value for name, value in told.items())
+            and line.environ.get("TZ") == os.environ.get("TZ")
+        )
 
 
 def _command_of(line: CommandLine) -> tuple[str, ...]:
