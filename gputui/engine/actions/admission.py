@@ -39,7 +39,7 @@ def checked_spec(context: ActionContext, spec: JobSpec) -> JobSpec:
 def within_limits(context: ActionContext, spec: JobSpec) -> JobSpec:
     """Return the spec with the site's time limit; raises InputError for forbidden options or times."""
     if context.permissions:
-        context.permissions.check(spec, context.actor.uid)
+        context.permissions.check(spec, context.actor.uid, context.caller)
     return within_time_limits(spec, context.settings)
 
 

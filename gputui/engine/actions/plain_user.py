@@ -45,9 +45,8 @@ class PlainUser(Struct, frozen=True):
     guarded: tuple[str, ...]
     """Sockets of engines and of ours, without links."""
 
-    def check(self, spec: JobSpec) -> None:
+    def check(self, spec: JobSpec, account: FileAccount) -> None:
         """Raise AccessError for a job that this user may not submit; what is missing may be made before the start."""
-        account = file_account(self.uid)
         rules = self._rules(account)
         found = [*admission.refusals(spec, rules), *self._as_host_job(spec, account)]
         found += [] if rules.is_root_image(spec.image) else _as_another(spec.options, account)
