@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 BACKLOG = 512
+"""Connections that wait. Who calls `listen` again is from then on the process that the kernel names to clients."""
 FIRST_FD = 3
 """First descriptor that systemd passes."""
 
@@ -66,6 +67,8 @@ def inherited(environ: Mapping[str, str] = os.environ) -> Listener | None:
         with suppress(OSError):  # systemd's own stays open for a later term, and for the next program
             os.set_inheritable(descriptor, False)
             if (found := _listening(os.dup(descriptor))) is not None:
+                if not os.geteuid():  # else clients trust systemd, and not this account
+                    found.listen(BACKLOG)
                 return Listener(found)
     return None
 
@@ -90,8 +93,10 @@ def taken(passed: str) -> Listener | None:
     if len(numbers) not in {1, 3} or not all(number.isdecimal() for number in numbers):
         return None
     descriptor, *file = map(int, numbers)
-    found = _listening(descriptor)
-    return None if found is None else Listener(found, (file[0], file[1]) if file else None)
+    if (found := _listening(descriptor)) is None:
+        return None
+    found.listen(BACKLOG)
+    return Listener(found, (file[0], file[1]) if file else None)
 
 
 def _listening(descriptor: int) -> socket.socket | None:

@@ -21,6 +21,7 @@ import pytest
 
 from gputui import bootstrap
 from gputui.api.owner import OwnerServices
+from gputui.api.peers import credentials
 from gputui.bootstrap import door, hosting
 from gputui.config import Options, resolve
 from gputui.engine.feed import Feed
@@ -67,6 +68,13 @@ def owner_of(state: Path) -> int:
         else:
             assert isinstance(owner, dict)
             return int(owner["pid"])
+
+
+def listening_at(state: Path) -> int:
+    """Return the pid of the process that listens, as the kernel names it to clients."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(str(state / "api.sock"))
+        return credentials(link)[0]
 
 
 class Knocker:
@@ -181,6 +189,7 @@ def test_a_console_hands_its_socket_over(tmp_path: Path) -> None:
                 console.kill()
             leader = next_leader(state, console.pid)
             knocker.until(leader)
+            assert listening_at(state) == leader
     assert knocker.refused == []
     assert knocker.cuts == 0
     print(f"longest wait {knocker.longest:.2f} s")
@@ -218,6 +227,7 @@ def test_a_service_behind_the_socket_of_systemd_answers_there_and_in_the_directo
         for number in (signal.SIGKILL, signal.SIGTERM):
             with activated(state, listener) as service:
                 assert owner_of(place) == owner_of(state) == service.pid
+                assert os.geteuid() or listening_at(place) == service.pid
                 with Knocker(place) as knocker:
                     service.send_signal(number)
                     service.wait(PATIENCE)
