@@ -108,8 +108,13 @@ def runtime_names(options: Options) -> tuple[str, ...]:
 
 
 def may_schedule(options: Options, *, is_console: bool = False) -> bool:
-    """Return whether a process may schedule here: a cluster's engine does it itself, a read-only console may not."""
-    return not options.in_cluster and not (is_console and options.settings.console.read_only)
+    """Return whether a process may schedule here: a cluster's engine does it itself, a read-only console may not.
+
+    Nor may the console of a user whose queue is a service's.
+    """
+    if is_console and (options.settings.console.read_only or not options.sockets.in_process):
+        return False
+    return not options.in_cluster
 
 
 def has_queue(options: Options) -> bool:

@@ -59,6 +59,9 @@ def command(
             hint = "Slurm writes such files by its own prolog"
             raise CapabilityError("metrics.hpc_job_mapping_dir is for the GPUs of this machine", hint=hint)
         return serve_cluster(options)
+    if not options.sockets.in_process:
+        hint = "a queue of your own: gputui --state DIRECTORY serve; it would take GPUs that the service thinks free"
+        raise GputuiError("the service of this machine schedules", where=options.sockets.paths[0], hint=hint)
     from gputui.console.serving import serve
 
     return serve(
