@@ -228,6 +228,13 @@ def ask_backend(options: Options, waiting: Callable[[str], None] | None = None) 
     return open_backend(options, waiting)
 
 
+def may_open(options: Options) -> bool:
+    """Return whether this user may open the queue in a process of his own: a cluster's, or files that he can write."""
+    if options.in_cluster:
+        return True
+    return options.asked is None and (not options.state.exists() or os.access(options.state, os.W_OK))
+
+
 def actions(
     store: JobStore,
     options: Options | None = None,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gputui.engine.process.host import Adapters, Host
     from gputui.engine.process.streams import Streams
     from gputui.ports import GpuProbe, JobStore, Monitor
-    from gputui.ports.backend import DirectBackend
+    from gputui.ports.backend import About, DirectBackend
     from gputui.ports.foreign import ForeignContainers, HostProcesses
 
 
@@ -58,18 +58,26 @@ class Behind(Protocol):
         ...
 
 
-def console_options(options: Options, own: Path) -> Options:
-    """Return the options of a console. Over a cluster it keeps its log in `own`, and makes no forecasts itself."""
-    if not options.in_cluster:
+def console_options(options: Options, own: Path, about: About) -> Options:
+    """Return the options of a console. Where it has no queue of its own it keeps its log in the directory `own`.
+
+    `about` is its queue: forecasts are made with its settings, but over a cluster none at all.
+    """
+    if options.in_cluster:
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    elif bootstrap.may_open(options):
         return options
-    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    else:
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings = replace(options.settings, scheduler=about.scheduler, policy=about.policy)
+        return replace(options, state=own, asked=options.sockets, settings=settings)
     console = replace(options.settings.console, what_if="off")
     return replace(options, state=own, settings=replace(options.settings, console=console))
 
 
 def open_foreign(options: Options, backend: DirectBackend) -> ForeignUse | None:
     """Return actions on foreign processes and containers for a console; None for a cluster."""
-    if options.in_cluster:
+    if options.in_cluster or not bootstrap.may_open(options):
         return None
     is_read_only = options.settings.console.read_only
     return open_foreign_use(options, partial(store_of, backend), is_read_only=is_read_only)
@@ -100,6 +108,10 @@ def make_behind(
         may = may_lead and not options.settings.console.read_only
         queue = clusters.queue_of(backend)
         return clusters.make_poll(options, queue, feed, tuple(duties(queue)) if may else ())
+    if not bootstrap.may_open(options):
+        from gputui.bootstrap.owner_events import OwnerBehind
+
+        return OwnerBehind(options, feed)
     store = store_of(backend)
     return make_host(
         options,

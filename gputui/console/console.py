@@ -327,9 +327,10 @@ def run(
     if is_guest(options):
         return _run_as_guest(options, preferences)
     waiting = LockWaitNotice()
-    with closing(bootstrap.open_backend(options, waiting)) as backend:
-        backend.about()  # a cluster that cannot be reached at all is told before the screen is opened
-        here = hosting.console_options(options, startup.directory())
+    opened = bootstrap.open_backend if bootstrap.may_open(options) else bootstrap.ask_backend
+    with closing(opened(options, waiting)) as backend:
+        about = backend.about()  # what cannot be reached at all is told before the screen is opened
+        here = hosting.console_options(options, startup.directory(), about)
         own_log.log_to_file(here.state, options.settings.log.format)
         make = partial(
             hosting.make_behind,

@@ -15,15 +15,16 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap.backend import LocalBackend
-from gputui.bootstrap.hosting import make_host
+from gputui.bootstrap.hosting import make_behind, make_host
 from gputui.bootstrap.owner import open_api
 from gputui.config import Options
 from gputui.config.options import parse_probe
 from gputui.domain.action import Hold
-from gputui.domain.errors import StoreBusyError
+from gputui.domain.errors import NoOwnerError, StoreBusyError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Snapshot
@@ -143,3 +144,34 @@ def test_beside_a_hung_scheduler_operators_read_the_files_and_changes_are_refuse
         assert backend.job(job_id).id == job_id
         assert backend.queue.jobs()[job_id].held
     assert "has not answered for 2 s" in told[0]
+
+
+def test_a_console_that_may_only_ask_shows_what_the_owner_tells(served: Server, options: Options) -> None:
+    only_asked = replace(options, asked=replace(options.sockets, in_process=False))
+    feed, news = Feed(), threading.Condition()
+
+    def hear(snapshot: Snapshot) -> None:
+        with news:
+            news.notify_all()
+
+    def until(holds: Callable[[Snapshot], object]) -> None:
+        with news:
+            assert news.wait_for(lambda: holds(feed.latest), PATIENCE), feed.latest
+
+    feed.subscribe(hear)
+    with closing(bootstrap.ask_backend(only_asked)) as backend:
+        behind = make_behind(only_asked, backend, feed, may_lead=True)
+        thread = threading.Thread(target=lambda: asyncio.run(behind.run()), daemon=True)
+        thread.start()
+        until(lambda seen: seen.leader and len(seen.gpus) == 2)
+        [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
+        until(lambda seen: seen.job(job_id))
+        served.end()
+        until(lambda seen: seen.leader is None and any("no scheduler answers" in each.text for each in seen.notices))
+        assert feed.latest.job(job_id)
+        assert not behind.leads
+        behind.stop()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    with pytest.raises(NoOwnerError, match="does not run"):
+        bootstrap.ask_backend(only_asked)

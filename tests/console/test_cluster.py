@@ -14,6 +14,7 @@ from gputui.domain.cluster import Capability, Caps
 from gputui.domain.settings import ClusterSettings, Settings
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
+from gputui.ports.backend import About
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock
 
@@ -41,7 +42,8 @@ def test_its_log_lies_in_a_directory_of_the_user_and_it_forecasts_nothing(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     settings = replace(Settings(), cluster=ClusterSettings(engine="slurm"))
-    found = console_options(Options(tmp_path / "elsewhere", settings=settings), startup.directory())
+    about = About("cluster", "alice", "", Caps("Slurm"))
+    found = console_options(Options(tmp_path / "elsewhere", settings=settings), startup.directory(), about)
     assert found.state == tmp_path / "gputui-console"
     assert found.state.stat().st_mode & 0o777 == 0o700
     assert found.settings.console.what_if == "off"
