@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -15,7 +16,7 @@ from msgspec import Struct
 from gputui.api.answers import own_json
 from gputui.api.client import ApiClient, new_key
 from gputui.api.follower import EventWatch, Follower
-from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, Undone, UndoRequest
+from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewJobs, Undone, UndoRequest
 from gputui.domain.action import Action
 from gputui.domain.arrays import ArrayPlaces, Entries
 from gputui.domain.audit import AuditEntry, targets_of
@@ -30,11 +31,12 @@ from gputui.domain.keys import stored_key
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.snapshot import Controls, Node, Snapshot, Unreadable
-from gputui.domain.submit_action import Done
+from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
 from gputui.ports.backend import About, AwaitedChannel, DirectBackend, Entry, FollowLog
 
 if TYPE_CHECKING:
+    from gputui.api.job_streams import Streams
     from gputui.domain.gpu import Gpu
     from gputui.ports import Channel, GpuProbe, LogStream
     from gputui.ports.store import Queue, StoreWatch
@@ -277,39 +279,48 @@ class ApiBackend:
         follow: bool = False,
         stamped: bool = False,
     ) -> LogStream:
-        from gputui.api.job_streams import Streams
-
         wanted = FollowLog(attempt, tail, stamped, follow, in_frames=True)
-        stream = Streams(self._client).log(job_id, wanted)
+        try:
+            stream: LogStream = self._job_streams.log(job_id, wanted)
+        except NoOwnerError as error:
+            local = self._backend_instead(error)
+            stream = local.log(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
         self._streams.add(stream)
         return stream
 
-    def enter(self, job_id: JobId, request: Entry) -> Channel:
+    @cached_property
+    def _job_streams(self) -> Streams:
         from gputui.api.job_streams import Streams
 
-        return Streams(self._client).enter(job_id, request)
+        return Streams(self._client)
+
+    def enter(self, job_id: JobId, request: Entry) -> Channel:
+        try:
+            return self._job_streams.enter(job_id, request)
+        except NoOwnerError as error:
+            return self._backend_instead(error).enter(job_id, request)
 
     def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, AwaitedChannel | None]:
-        from gputui.api.job_streams import Streams
+        from gputui.api.job_streams import SUBMIT
 
+        key, query = new_key(), {"detach_keys": detach_keys, "anyway": "true"}
+        jobs = own_json(NewJobs((submission,)))
         try:
-            return Streams(self._client).submit(submission, new_key(), detach_keys)
+            return self._job_streams.submit(jobs, query, key)
+        except NoOwnerError:
+            if self._instead is None:
+                raise
+            done = self._act_here(SubmitJobs((submission,)), stored_key(key, "POST", SUBMIT, query, jobs))
+            return done.ids[0], None
         finally:
             self._picture = None
 
     def output(self, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
-        if self._instead is not None:  # its files tell which output is standard error
-            with closing(self._instead("")) as local:
-                yield from local.output(job, attempt)
-            return
-        with closing(self.log(job.id, attempt.number)) as stream:
-            yield from ((False, line + b"\n") for line in stream)
+        return self._job_streams.output(job.id, attempt.number)
 
     def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:
-        from gputui.api.job_streams import Streams
-
         try:
-            return Streams(self._client).await_start(job_id, detach_keys)
+            return self._job_streams.await_start(job_id, detach_keys)
         except (NoOwnerError, StoreBusyError):  # nothing starts jobs now
             return None
 

@@ -6,20 +6,21 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 
 from gputui.api.client import ApiClient
-from gputui.api.messages import NewJobs
 from gputui.api.routes import UPGRADE
 from gputui.domain import frames
 from gputui.domain.errors import GputuiError, NoOwnerError
 from gputui.domain.frames import MalformedFrameError
-from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.job_spec import JobId
 from gputui.ports import Channel
 from gputui.ports.backend import Attach, Entry, FollowLog
 from gputui.ports.frame_channel import FrameChannel
 
+SUBMIT = "/v1/jobs"
+"""Path of the route that submits."""
 PATIENCE = 30.0
 """Seconds within which a stream begins: its process starts, and an engine answers."""
 
@@ -95,11 +96,12 @@ class Streams:
         request = Attach(detach_keys, from_start=True)
         return AwaitedStream(*self._client.upgrade(f"/v1/jobs/{job_id}/attach", UPGRADE, request))
 
-    def submit(self, submission: Submission, key: str, detach_keys: str = "") -> tuple[JobId, AwaitedStream]:
-        """Submit a job, and wait for its start on the same connection; with the same key it is the same job."""
-        query = {"detach_keys": detach_keys, "anyway": True}
-        body = NewJobs((submission,))
-        awaited = AwaitedStream(*self._client.upgrade("/v1/jobs", UPGRADE, body, query=query, key=key))
+    def submit(self, jobs: bytes, query: Mapping[str, str], key: str) -> tuple[JobId, AwaitedStream]:
+        """Submit a job, and wait for its start on the same connection; with the same key it is the same job.
+
+        `jobs` are `messages.NewJobs` as JSON.
+        """
+        awaited = AwaitedStream(*self._client.upgrade(SUBMIT, UPGRADE, jobs, query=query, key=key))
         return awaited.job_id(), awaited
 
     def log(self, job_id: JobId, wanted: FollowLog) -> JobLog:

@@ -98,3 +98,23 @@ def test_a_stream_outlives_a_killed_owner_and_the_next_one_serves(place: Place) 
         place.serve()
         assert place.ask("alice", "exec", str(one), "touch", str(go))[0] == 0
         assert run.result(60)[:2] == (3, "one\ntwo\n")
+
+
+def test_one_who_waits_for_a_start_waits_at_the_next_owner(place: Place) -> None:
+    site = place.site
+    blocker = int(site.gputui("root", "submit", "--gpus", "1", "--host", "--", "sleep", "600"))
+    site.until(lambda: site.job(blocker).state is JobState.RUNNING, "the GPU is taken")
+    words = ("run", "-q", "--gpus", "1", "--network", "none", IMAGE, "sh", "-c", "echo first; exit 4")
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(place.ask, "alice", *words)
+        site.until(lambda: run.done() or max(site.store.jobs()) > blocker, "it is submitted")
+        place.process.send_signal(signal.SIGKILL)
+        place.owner.close()
+        place.serve()
+        assert not run.done(), run.result()
+        site.gputui("root", "cancel", str(blocker))
+        assert run.result(60)[:2] == (4, "first\n")
+    waited = [job for job in site.store.jobs().values() if job.id > blocker]
+    assert [len(job.attempts) for job in waited] == [1], "it was submitted once"
+    attached = [entry.verb for entry in site.store.audit_log(waited[0].target)].count("attach")
+    assert attached == 1, "from its start"
