@@ -73,6 +73,11 @@ def inherited(environ: Mapping[str, str] = os.environ) -> Listener | None:
     return None
 
 
+def has_inherited(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether systemd passed sockets to this process."""
+    return bool(_descriptors(environ))
+
+
 def keep_inherited(environ: Mapping[str, str] = os.environ) -> None:
     """Keep the sockets that systemd passed for a program that replaces this one in the same process."""
     for descriptor in _descriptors(environ):

@@ -152,6 +152,7 @@ def make_host(
     """
     import socket
 
+    from gputui.api.listener import has_inherited
     from gputui.bootstrap.door import Door, make_services
     from gputui.bootstrap.owner_events import OwnerEvents
     from gputui.engine.hooks.weekly import made_report
@@ -217,6 +218,7 @@ def make_host(
             partial(made_report, options.arguments()),
             door,
             OwnerEvents(options) if kind == "console" else None,
+            for_users=kind == "serve" and has_inherited(),
         ),
     )
     return host

@@ -238,12 +238,35 @@ def test_a_service_behind_the_socket_of_systemd_answers_there_and_in_the_directo
             print(f"longest wait {knocker.longest:.2f} s, {knocker.cuts} asked again")
 
 
+def test_a_console_makes_room_for_the_service_at_whose_socket_users_wait(tmp_path: Path) -> None:
+    state, place = tmp_path / "state", tmp_path / "run"
+    place.mkdir()
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    with (
+        socket.socket(socket.AF_UNIX) as listener,
+        subprocess.Popen([sys.executable, "-P", "-c", _CONSOLE, str(state)], env=environ) as console,
+    ):
+        listener.bind(str(place / "api.sock"))
+        listener.listen(64)
+        try:
+            assert owner_of(state) == console.pid
+            with Knocker(state) as knocker, activated(state, listener, "--wait", "1h") as service:
+                assert owner_of(place) == service.pid
+                knocker.until(service.pid)
+                knocker.stop()
+                assert console.poll() is None
+            assert knocker.refused == []
+            assert owner_of(state) == console.pid
+        finally:
+            console.kill()
+
+
 @contextmanager
-def activated(state: Path, listener: socket.socket) -> Iterator[subprocess.Popen[bytes]]:
+def activated(state: Path, listener: socket.socket, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a service as systemd does: the socket is descriptor 3."""
     shell = f'exec 3<&{listener.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
-    words = ["bash", "-c", shell, "-", *command(state)]
-    with subprocess.Popen(words, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL) as process:
+    program = ["bash", "-c", shell, "-", *command(state, *words)]
+    with subprocess.Popen(program, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:

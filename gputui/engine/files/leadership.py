@@ -25,6 +25,8 @@ from gputui.engine.files.file_modes import open_regular, set_file_mode
 LOCK_FILE = "scheduler.lock"
 LINE_FILE = "scheduler.waiting"
 """Locked, together, by the services that wait for the leadership."""
+WANTED_FILE = "scheduler.wanted"
+"""Locked by the service that has the socket of the machine's users, while it waits: consoles make room for it."""
 SILENT_AFTER = 10.0
 """Seconds without a heartbeat after which a leader counts as not responding, unless its ticks are rarer."""
 BEAT_EVERY = 1.0
@@ -52,6 +54,7 @@ class Leadership:
         self._patience = patience
         self._fd: int | None = None
         self._line: int | None = None
+        self._wanted: int | None = None
         self._name: dict[str, object] = {}
         self._beat_at = 0.0
         self._is_named = True
@@ -106,27 +109,43 @@ class Leadership:
         self.leave_line()
         return True
 
-    def stand_in_line(self) -> None:
-        """Tell a stand-in that this process waits for the leadership. On errors, as on a full disk, it is not told."""
-        if self._line is None:
-            with contextlib.suppress(OSError):
-                self._line = open_regular(self._path.with_name(LINE_FILE), os.O_RDWR | os.O_CREAT, self._mode)
-                set_file_mode(self._line, self._mode)
-        if self._line is not None:
-            with contextlib.suppress(OSError):  # a stand-in looks at this instant
-                fcntl.flock(self._line, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    def stand_in_line(self, *, for_users: bool = False) -> None:
+        """Tell a stand-in that this process waits for the leadership; consoles too, if users wait for this process.
+
+        On errors, as on a full disk, they are not told.
+        """
+        self._line = self._line or self._opened(LINE_FILE)
+        if for_users:
+            self._wanted = self._wanted or self._opened(WANTED_FILE)
+        for line in filter(None, (self._line, self._wanted)):
+            with contextlib.suppress(OSError):  # a scheduler looks at this instant
+                fcntl.flock(line, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def _opened(self, name: str) -> int | None:
+        with contextlib.suppress(OSError):
+            line = open_regular(self._path.with_name(name), os.O_RDWR | os.O_CREAT, self._mode)
+            set_file_mode(line, self._mode)
+            return line
+        return None
 
     def leave_line(self) -> None:
         """Wait no longer for the leadership."""
-        line, self._line = self._line, None
-        if line is not None:
+        lines, self._line, self._wanted = (self._line, self._wanted), None, None
+        for line in filter(None, lines):
             with contextlib.suppress(OSError):
                 os.close(line)
 
     def is_awaited(self) -> bool:
         """Return whether a service waits for the leadership."""
+        return self._is_locked(LINE_FILE)
+
+    def is_wanted(self) -> bool:
+        """Return whether a service waits for it that users of the machine wait for."""
+        return self._is_locked(WANTED_FILE)
+
+    def _is_locked(self, name: str) -> bool:
         try:
-            fd = open_regular(self._path.with_name(LINE_FILE), os.O_RDWR)
+            fd = open_regular(self._path.with_name(name), os.O_RDWR)
         except OSError:
             return False
         try:

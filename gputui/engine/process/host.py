@@ -53,6 +53,8 @@ FOLLOW_INTERVAL = 1.0
 """Seconds between two snapshots of a process that does not schedule, and between two attempts to lead."""
 STORE_POLL = 0.2
 """Seconds between two checks of the store's version."""
+ROOM_FOR = 5.0
+"""Seconds that a console which made room for a service leaves it to take over."""
 BARRED_FOR = 60.0
 """Seconds after giving up during which this process does not try to schedule."""
 CLOSE_WITHIN = 5.0
@@ -130,6 +132,8 @@ class Extras(Struct, frozen=True):
     make_report: MakeReport | None = None
     door: DoorPort | None = None
     follow: FollowPort | None = None
+    for_users: bool = False
+    """True if users of the machine wait at a socket that only this process can serve."""
 
 
 NO_EXTRAS = Extras()
@@ -220,6 +224,7 @@ class Host:
         self._threads = DaemonExecutor(4, "host")
         self._faults = Faults(MOST_FAULTS)
         self._abstention = _Abstention()
+        self._makes_room = self._has_made_room = False
         self.has_run_dry = False
         """True if it ended, as a stand-in, because there was nothing to do."""
         self._is_tuned = False
@@ -249,6 +254,7 @@ class Host:
     async def run(self) -> None:
         """Publish snapshots until stopped, and schedule whenever no other process does. Call it once."""
         self._bind()
+        self._makes_room = True
         try:
             while not self._stop.event.is_set():
                 if self._may_try and not self._is_led and await self._in_thread(self._acquire):
@@ -286,7 +292,10 @@ class Host:
             await self._release()
         if self._stop.event.is_set():
             return
-        if fault is None:
+        if self._has_made_room:
+            self._has_made_room = False
+            self._abstention.until = time.monotonic() + ROOM_FOR
+        elif fault is None:
             words = f"{self._directory} was removed or replaced, so this process no longer schedules there"
             self._abstention.outcome = Notice("error", f"{words}: quit, and start gputui again")
         else:
@@ -376,7 +385,7 @@ class Host:
                     raise self._abstention.refusal
                 return False
             if self._abstention.refusal is None and not self._me.stands_in:
-                await self._in_thread(self._leadership.stand_in_line)
+                await self._in_thread(partial(self._leadership.stand_in_line, for_users=self._extras.for_users))
             else:  # it could not lead if another process made room
                 self._leadership.leave_line()
             await asyncio.sleep(0.1)
@@ -422,7 +431,7 @@ class Host:
                 self._settings.scheduler,
                 self._clock,
                 waker,
-                self._leadership.holds,
+                self._holds,
                 self._faults,
                 self._tell_fault,
                 monitor,
@@ -440,6 +449,14 @@ class Host:
             self._monitor = NO_MONITOR
             await self._in_thread(monitor.close)
             await self._leave(pools, adapters)
+
+    def _holds(self) -> bool:
+        """Return whether this process still schedules; a console does not once a service is there for all users."""
+        if self._makes_room and self._leadership.is_wanted():
+            log.info("makes room for the service, at whose socket users wait")
+            self._has_made_room = True
+            return False
+        return self._leadership.holds()
 
     async def _stand_in(self, scheduler: Scheduler) -> None:
         """Stop when a service waits for the leadership, or after a while without anything to do."""
