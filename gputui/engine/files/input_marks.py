@@ -14,7 +14,7 @@ from pathlib import Path
 from gputui.domain.job_spec import JobId
 from gputui.engine.files.file_modes import file_mode, folder_in, open_file
 
-FOLDER = "viewers"
+FOLDER = "input"
 _MARK_EVERY = 1.0
 
 
@@ -55,4 +55,4 @@ def forget_input(directory: Path, job_id: JobId) -> None:
 
 
 def _input_name(job_id: JobId) -> str:
-    return f"{job_id}.input"
+    return str(job_id)

@@ -233,26 +233,23 @@ class Streams:
 
     def _start(self, asked: _Asked, job: Job) -> threading.Event:
         """Start the process of a stream; return what is set once it has entered the job, or could not."""
-        heard, tells = os.pipe2(os.O_CLOEXEC)
         entered = threading.Event()
         try:
-            with asked.connection, _Sealed(asked.decided(self._store_id(), job)) as decision:
+            with asked.connection, _Sealed(asked.decided(self._store_id(), job)) as decision, _Pipe() as pipe:
                 process = subprocess.Popen(
-                    [*self._command, str(decision.descriptor), str(tells)],
+                    [*self._command, str(decision.descriptor), str(pipe.tells)],
                     stdin=asked.connection.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    pass_fds=(decision.descriptor, tells),
+                    pass_fds=(decision.descriptor, pipe.tells),
                     cwd="/",
                     start_new_session=True,
                 )
+                heard = os.dup(pipe.heard)
         except OSError as error:
-            os.close(heard)
             log.warning("a stream of job %d cannot be served: %s", job.id, error)
             entered.set()
             return entered
-        finally:
-            os.close(tells)
         with self._lock:
             self._served.append(asked.caller)
         arguments = (process, heard, asked, job, entered)
@@ -297,6 +294,18 @@ class Streams:
 
 def _is_over(job: Job) -> bool:
     return job.state.is_terminal and not job.requeue_requested
+
+
+class _Pipe:
+    """A pipe that is closed with the block."""
+
+    def __enter__(self) -> _Pipe:
+        self.heard, self.tells = os.pipe2(os.O_CLOEXEC)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.heard)
+        os.close(self.tells)
 
 
 class _Sealed:
