@@ -41,13 +41,17 @@ class Door:
             self._process = subprocess.Popen(command, stdout=out, stderr=out)
         self.socket = state / "api.sock"
         deadline = time.monotonic() + PATIENCE
-        while not self.socket.exists() or self.ask(0, "GET", "/v1/about")[0] != 200:
+        while not self._answers():  # its mode is set before that
             assert time.monotonic() < deadline, (directory / "log").read_text()
             time.sleep(0.05)
         for place in (state, *state.parents):
             if not (mode := place.stat().st_mode) & 0o001:
                 place.chmod(stat.S_IMODE(mode) | 0o011)
         self.socket.chmod(0o666)
+
+    def _answers(self) -> bool:
+        words = ["curl", "-sf", "-o", "/dev/null", "--unix-socket", str(self.socket), "http://localhost/v1/about"]
+        return subprocess.run(words, check=False).returncode == 0
 
     def ask(self, uid: int, method: str, path: str, body: bytes | None = None, *headers: str) -> tuple[int, str]:
         """Return status and body of the answer to that user."""
@@ -57,8 +61,9 @@ class Door:
         done = subprocess.run(
             words, input=body, user=uid, group=uid, extra_groups=(), cwd="/", capture_output=True, check=False
         )
+        assert done.returncode == 0, (method, path, done.stderr)
         text, _, status = done.stdout.decode(errors="replace").rpartition("\n")
-        return int(status or 0), text
+        return int(status), text
 
     def json(self, uid: int, method: str, path: str, body: Any = None) -> Any:
         """Return what a user is answered, whom nothing refuses."""
