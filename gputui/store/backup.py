@@ -129,8 +129,10 @@ MANIFEST = "MANIFEST.json"
 FORMAT = 1
 _LEFT_OUT = frozenset(
     {
+        "api.sock",
         "scheduler.lock",
         "scheduler.waiting",
+        "scheduler.wanted",
         "live.json",
         "last-backup.json",
         "gpus.jsonl",
