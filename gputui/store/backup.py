@@ -137,7 +137,6 @@ _LEFT_OUT = frozenset(
         "last-backup.json",
         "gpus.jsonl",
         "gpu-focus",
-        "api.sock",
         "relay",
         "input",
         "viewers",
