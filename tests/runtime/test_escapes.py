@@ -68,13 +68,13 @@ def tried(site: Site, escape: Escape) -> list[str]:
     if (site.refusal(spec) is not None) != (escape.is_refused and not escape.may_be_submitted):
         wrong.append(f"{escape.name}: submitting says {site.refusal(spec)}")
     told = site.run(spec, alice)
-    if isinstance(told, str) and escape.gain(told, site):
-        wrong.append(f"{escape.name}: works, and prints {told!r}")
-    elif isinstance(told, RuntimeFault) and told.cause.code not in {CauseCode.NOT_ALLOWED, CauseCode.BAD_SPEC}:
-        if escape.is_refused or told.cause.code is not CauseCode.RUNTIME_ERROR:
-            wrong.append(f"{escape.name}: {told}")
-    elif isinstance(told, RuntimeFault) != escape.is_refused:
-        wrong.append(f"{escape.name}: starting says {told}")
+    shown = told if isinstance(told, str) else ""
+    if (shown or not escape.is_refused) and escape.gain(shown, site):
+        wrong.append(f"{escape.name}: works, and prints {shown!r}")
+    if isinstance(told, RuntimeFault) and told.cause.code not in {CauseCode.NOT_ALLOWED, CauseCode.BAD_SPEC}:
+        wrong.append(f"{escape.name}: {told}")
+    if isinstance(told, str) and escape.is_refused:
+        wrong.append(f"{escape.name}: starts, and prints {told!r}")
     if escape.works:
         done = site.run(spec, 0)
         if isinstance(done, RuntimeFault) and done.cause.code is not CauseCode.BAD_SPEC and "permitted" in str(done):
@@ -305,6 +305,14 @@ def test_an_image_that_may_run_as_root_reaches_nothing_outside(site: Site) -> No
     assert isinstance(told("true", volumes=(f"{site.home}:/v",)), RuntimeFault)
     assert isinstance(told("true", volumes=("pgdata:/v",)), RuntimeFault)
     assert isinstance(told("true", cap_add=("SYS_ADMIN",)), RuntimeFault)
+    site.engine.docker("volume", "rm", own)
+
+
+def test_a_volume_of_ones_own_begins_as_the_images_directory(site: Site) -> None:
+    alice, own = site.people.alice.pw_uid, f"gputui-{site.people.alice.pw_uid}-cache"
+    assert site.run(job("echo kept > /tmp/x", volumes=(f"{own}:/tmp",)), alice) == ""
+    assert site.run(job("cat /v/x", mounts=(f"type=volume,source={own},target=/v",)), alice) == "kept\n"
+    assert isinstance(site.run(job("cat /v/x", volumes=(f"{own}:/v",)), site.people.bob.pw_uid), RuntimeFault)
     site.engine.docker("volume", "rm", own)
 
 

@@ -53,6 +53,7 @@ _ULIMITS = frozenset(
 _RESERVED = ("/proc", "/sys", "/dev/pts", "/run/gputui", "/var/run/gputui")
 _GPUS_BY_MOUNT = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
 """NVIDIA's runtime gives a container the GPUs that are named by mounts there."""
+_IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*", re.ASCII)
 _LOOKS_LIKE_AN_ID = re.compile(r"(?:sha256:)?[0-9a-f]+", re.ASCII)
 """The engine takes such a name for an image's id too, whatever image that is."""
 
@@ -134,7 +135,11 @@ _ALLOW_NAMES: Mapping[str, str] = MappingProxyType(
 
 def _image(image: str, rules: AdmissionRules) -> Iterator[OptionRefusal]:
     patterns = rules.settings.images
-    if patterns and not _matches(image, (*patterns, *rules.settings.root_images)):
+    if not _IMAGE.fullmatch(image) or ".." in image:
+        yield OptionRefusal(
+            "image", f"{image[:60]!a} is not the name of an image", "write NAME, NAME:TAG or NAME@DIGEST"
+        )
+    elif patterns and not _matches(image, (*patterns, *rules.settings.root_images)):
         why = f"the image {image!a} is not one that users may run"
         hint = f"admission.images lists {', '.join(patterns)}"
         if _LOOKS_LIKE_AN_ID.fullmatch(image):

@@ -215,6 +215,11 @@ def test_any_image_may_be_named_where_none_are_listed() -> None:
     assert refused("abcdef012345", rules(AdmissionSettings())) == []
 
 
+@pytest.mark.parametrize("image", ["", "../containers/x", "a/../b", "-it", "a b", "a\0b", "debian?x", "déjà"])
+def test_what_is_no_name_of_an_image_is_refused(image: str) -> None:
+    assert refused(image, rules(AdmissionSettings())) == ["image"]
+
+
 def test_gpus_come_without_options_of_the_driver() -> None:
     def told(**gpus: Any) -> list[str]:
         spec = JobSpec(image="debian", command=("true",), gpus=GpuRequest(1, 1, **gpus))
