@@ -30,7 +30,7 @@ _SECRET = frozenset({"env"})
 _RANKED = frozenset({"priority", "time_limit", "nice", "begin_at"})
 _WHILE_RUNNING = frozenset({"time_limit", "comment"})
 """Fields of a spec that can be edited while the job runs."""
-_FIXED = frozenset({"tenant"})
+_FIXED = frozenset({"tenant", "warrant"})
 """Fields that cannot be edited: the tenant decides which submissions are allowed at all."""
 
 
@@ -150,6 +150,8 @@ def _word(name: str, value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+MOST_SIGNAL = 64
+"""The highest number of a signal."""
 MOST_SIGNALS = 16
 """Maximum number of signals that a job has still to get."""
 
@@ -234,6 +236,8 @@ class Signal(_JobAction, frozen=True, tag="signal"):
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
         del now, by
+        if not 1 <= self.number <= MOST_SIGNAL:
+            raise InputError(f"{self.number} is no signal", where="signal", hint=f"1 to {MOST_SIGNAL}")
         if job.state is not JobState.RUNNING:
             raise GputuiError(f"job {job.shown_id} is {job.state}: only a running job can be sent a signal")
         if job.suspended:

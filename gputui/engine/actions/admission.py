@@ -12,20 +12,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from gputui.domain.arrays import new_entries, numbered
-from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.waits import has_failed
 from gputui.domain.settings import PolicySettings
 from gputui.domain.snapshot import Controls, effective_policy
+from gputui.domain.spec_values import check_array, check_values
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
 from gputui.domain.units import plural
 from gputui.engine.actions.context import ActionContext, PriorityCaps
 from gputui.engine.actions.permissions import within_time_limits
-
-MAX_ARRAY = 100_000
-"""Maximum number of elements of an array."""
 
 
 def checked_spec(context: ActionContext, spec: JobSpec) -> JobSpec:
@@ -37,7 +35,8 @@ def checked_spec(context: ActionContext, spec: JobSpec) -> JobSpec:
 
 
 def within_limits(context: ActionContext, spec: JobSpec) -> JobSpec:
-    """Return the spec with the site's time limit; raises InputError for forbidden options or times."""
+    """Return the spec with the site's time limit; raises InputError for forbidden options, times and values."""
+    check_values(spec)
     if context.permissions:
         context.permissions.check(spec, context.actor.uid, context.caller)
     return within_time_limits(spec, context.settings)
@@ -126,8 +125,7 @@ def _new_jobs(context: ActionContext, submissions: Iterable[Submission], recurri
     place, user = 0, context.actor.user
     uid, key = (context.caller.uid, context.caller.key) if context.caller is not None else (context.actor.uid, "")
     for submission in (with_tenant(context, each) for each in submissions):
-        if len(submission.array) > MAX_ARRAY:
-            raise InputError(f"an array has at most {MAX_ARRAY} elements", where="--array")
+        check_array(submission)
         spec, held = checked_spec(context, submission.spec), submission.held
         job = Job(
             id=0,

@@ -31,6 +31,7 @@ from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job, Placed
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.policy.waits import Dependencies, keep_wait
+from gputui.domain.spec_values import check_values
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids
 from gputui.domain.units import format_duration
@@ -135,6 +136,7 @@ def _edited(
 ) -> Job:
     """Return the edited job; of a running one its time limit, if the job and the actor allow it, and its comment."""
     check_editable(before, action.edit)
+    check_values(action.edit.apply(before.spec))
     now = context.clock.now()
     if before.state is not JobState.PENDING:
         if context.caller is None:

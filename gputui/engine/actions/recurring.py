@@ -15,12 +15,15 @@ from msgspec.structs import replace
 from gputui.domain.action import AddRecurring, PauseRecurring, RemoveRecurring, ResumeRecurring
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.recurring import RecurringJob
+from gputui.domain.spec_values import check_array
 from gputui.domain.submit_action import Done
+from gputui.domain.text import plain
 from gputui.domain.units import quoted
 from gputui.engine.actions.admission import checked_spec, with_tenant
 from gputui.engine.actions.context import ActionContext, PriorityCaps
 from gputui.engine.actions.rights import check_own_recurring
 
+MAX_TEXT = 1000
 _LOCALTIME = Path("/etc/localtime")
 _TIMEZONE = Path("/etc/timezone")
 _DIRECTORY = "/zoneinfo/"
@@ -108,7 +111,11 @@ def change_recurring(
 
 def _add(context: ActionContext, action: AddRecurring) -> Done:
     recurrence, submission = action.recurrence, with_tenant(context, action.submission)
+    check_array(submission)
     checked_spec(context, submission.spec)
+    if len(recurrence.expression) > MAX_TEXT or plain(recurrence.name) != recurrence.name:
+        hint = f"an expression of at most {MAX_TEXT} characters, and a name of one line"
+        raise InputError("is too long, or has control characters", where="cron", hint=hint)
     PriorityCaps(context, context.store.controls()).check_new(submission.spec)
     if submission.spec.begin_at is not None:
         raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")

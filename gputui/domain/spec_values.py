@@ -1,0 +1,129 @@
+"""Limits of the values of a job's request, whoever wrote it: options and forms check them as texts, programs do not.
+
+A value beyond them could stop the plan of the whole queue, as a time limit that ends after the last date does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import Struct
+
+from gputui.domain.errors import InputError
+from gputui.domain.job_spec import MAX_PRIORITY, GpuRequest, JobSpec, Submission
+from gputui.domain.text import plain
+from gputui.domain.units import MAX_DURATION
+
+MAX_NAME = 128
+MAX_TENANT = 64
+MAX_COMMENT = 512
+MAX_TEXT = 128 * 1024 - 1
+"""Maximum bytes of any text: Linux's own limit of one argument or environment string."""
+MAX_INDEX = 10**9
+MAX_ELEMENTS = 100_000
+"""Maximum number of elements of an array."""
+MOST_GPUS = 100_000
+_MOST = 2**53
+"""The largest whole number that every JSON parser keeps exactly."""
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+
+
+def check_array(submission: Submission) -> None:
+    """Raise InputError for elements that no array may have."""
+    indices, limit = submission.array, submission.array_limit
+    _check(len(indices) <= MAX_ELEMENTS, "--array", f"an array has at most {MAX_ELEMENTS} elements")
+    _check(all(0 <= index <= MAX_INDEX for index in indices), "--array", f"indices are 0 to {MAX_INDEX}")
+    _check(len(set(indices)) == len(indices), "--array", "an index is given twice")
+    _check(limit is None or 1 <= limit <= _MOST, "--array", "at least one element runs at a time")
+
+
+def check_values(spec: JobSpec) -> None:
+    """Raise InputError for values that no job may have."""
+    _check_texts(spec)
+    _check_numbers(spec)
+    _check_times(spec)
+    _check_gpus(spec.gpus, spec.gpu_memory_step)
+    if spec.sweep:
+        from gputui.domain import sweep  # few jobs belong to one
+
+        sweep.check(spec.sweep, MAX_ELEMENTS)
+    stop = spec.options.stop_timeout
+    _check(stop is None or 0 <= stop <= 3600, "--stop-timeout", "0 to 3600 seconds")
+    for path, value in _parts(spec.options, ""):
+        where = f"--{path.replace('_', '-')}"
+        if isinstance(value, timedelta):
+            _check(timedelta(0) <= value <= MAX_DURATION, where, "0 to 3650 days")
+        elif isinstance(value, int | float):
+            _check(math.isfinite(value) and abs(value) <= 2**63 - 1, where, "it is no number that fits")
+
+
+def _check_texts(spec: JobSpec) -> None:
+    for path, value in _parts(spec, ""):
+        if isinstance(value, str):
+            _check("\0" not in value, path, "it has a NUL character")
+            _check(_size(value) <= MAX_TEXT, path, f"UTF-8 of at most {MAX_TEXT} bytes")
+    for where, text, most in (
+        ("--name", spec.name, MAX_NAME),
+        ("--tenant", spec.tenant, MAX_TENANT),
+        ("--comment", spec.comment, MAX_COMMENT),
+    ):
+        _check(plain(text) == text and len(text) <= most, where, f"one line of at most {most} characters")
+
+
+def _check_numbers(spec: JobSpec) -> None:
+    _check(0 <= spec.priority <= MAX_PRIORITY, "--priority", f"0 to {MAX_PRIORITY}")
+    _check(-10_000 <= spec.nice <= 10_000, "--nice", "-10000 to 10000")
+    _check(0 <= spec.retries <= 1000, "--retries", "0 to 1000")
+    _check(spec.warning is None or 1 <= spec.warning.number <= 64, "--signal", "signals are 1 to 64")
+    for where, ids in (("--after", spec.after), ("--after-any", spec.after_any)):
+        _check(len(ids) <= MOST_GPUS and all(0 < each <= _MOST for each in ids), where, "at most 100000 ids of jobs")
+
+
+def _check_times(spec: JobSpec) -> None:
+    """Check durations above 0, those that may be 0, and the begin."""
+    before = spec.warning.before if spec.warning is not None else None
+    for where, span in (("--time-limit", spec.time_limit), ("--idle-timeout", spec.idle_timeout)):
+        _check(span is None or timedelta(0) < span <= MAX_DURATION, where, "above 0, and at most 3650 days")
+    for where, span in (("--backoff", spec.backoff), ("--signal", before)):
+        _check(span is None or timedelta(0) <= span <= MAX_DURATION, where, "0 to 3650 days")
+    begin = spec.begin_at
+    if begin is not None:
+        _check(begin.tzinfo is not None, "--begin", "a time needs its offset from UTC")
+        _check(_EARLIEST <= begin.astimezone(UTC) <= _LATEST, "--begin", "a time from 1970 to 2200")
+
+
+def _check_gpus(gpus: GpuRequest, step: int | None) -> None:
+    low, high = gpus.minimum, gpus.maximum
+    _check(0 <= low <= high <= MOST_GPUS, "--gpus", f"0 to {MOST_GPUS}, the least number first")
+    _check(len(gpus.devices) <= MOST_GPUS, "--gpus", f"at most {MOST_GPUS} GPUs")
+    for where, size in (("--gpu-memory", gpus.memory), ("--gpu-free", gpus.free_memory), ("--gpu-memory-step", step)):
+        _check(size is None or 0 < size <= _MOST, where, "a size above 0")
+    _check(not gpus.share or gpus.memory is not None, "--share", "a job that shares GPUs promises its memory of each")
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the texts, numbers and durations in a value, each with the name of its field."""
+    if isinstance(value, Struct):
+        for name in value.__struct_fields__:
+            yield from _parts(getattr(value, name), name)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _parts(each, path)
+    elif value is not None and not isinstance(value, bool):
+        yield path, value
+
+
+def _size(text: str) -> int:
+    """Return its bytes in UTF-8; more than allowed for what is none."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return MAX_TEXT + 1
+
+
+def _check(is_right: bool, where: str, rule: str) -> None:
+    if not is_right:
+        raise InputError("is out of range", where=where, hint=rule)
