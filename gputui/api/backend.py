@@ -120,6 +120,11 @@ class ApiBackend:
         assert self._local is not None
         return read(self._local)
 
+    @property
+    def has_left_owner(self) -> bool:
+        """Return whether the queue is read and written in this process now, since its owner has ended or hangs."""
+        return self._local is not None
+
     # what the queue is
 
     def view(self, client: ApiClient | None = None) -> AboutView:

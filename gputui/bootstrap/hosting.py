@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gputui import __version__, bootstrap
 from gputui.bootstrap import adapters
 from gputui.bootstrap.backend import open_foreign_use
+from gputui.bootstrap.console_backend import ConsoleBackend
 from gputui.config import Options
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
@@ -85,7 +86,13 @@ def open_foreign(options: Options, backend: DirectBackend) -> ForeignUse | None:
 
 def store_of(backend: DirectBackend) -> JobStore:
     """Return the store of a backend of this machine, opened."""
-    return cast("JobStore", backend.queue)
+    return backend.store if isinstance(backend, ConsoleBackend) else cast("JobStore", backend.queue)
+
+
+def prepare(options: Options, backend: DirectBackend) -> object:
+    """Open the queue behind a screen that is shown already."""
+    is_own = not options.in_cluster and bootstrap.may_open(options)
+    return store_of(backend) if is_own else backend.queue
 
 
 def make_behind(
@@ -113,7 +120,7 @@ def make_behind(
 
         return OwnerBehind(options, feed)
     store = store_of(backend)
-    return make_host(
+    host = make_host(
         options,
         store,
         feed,
@@ -125,6 +132,9 @@ def make_behind(
         open_monitor=open_monitor(store.store_id),
         commands=commands,
     )
+    if isinstance(backend, ConsoleBackend):
+        backend.leads = lambda: host.leads
+    return host
 
 
 def make_host(

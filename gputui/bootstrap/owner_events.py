@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.domain.snapshot import Node, Notice
+from gputui.domain.snapshot import EMPTY, Notice
 
 if TYPE_CHECKING:
     from gputui.api.follower import Follower
@@ -80,6 +81,7 @@ class OwnerBehind:
         self._feed = feed
         self._events = OwnerEvents(options)
         self._wanted: str | None = None
+        self._last, self._heard_at = EMPTY, time.monotonic()
         self._is_stopped = False
         self._wake: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -114,11 +116,12 @@ class OwnerBehind:
         now = bootstrap.clock().now()
         found = self._events.next(1.0, self._wanted)
         if found is not None:
+            self._last, self._heard_at = found[0], time.monotonic() - found[1]
             self._feed.publish(snapshot_builder.as_told(*found, self._options.settings, now))
             return True
         where = " and ".join(self._options.sockets.paths)
-        told = Notice("error", f"no scheduler answers at {where}; this shows what it said last", True, "no scheduler")
-        nodes = (Node("", probe=snapshot_builder.NOBODY),)
-        latest = self._feed.latest
-        self._feed.publish(replace(latest, taken_at=now, leader=None, nodes=nodes, notices=(told,)))
+        told = Notice("error", f"no scheduler answers at {where}; this is what it said last", True, "no answer")
+        silence = time.monotonic() - self._heard_at
+        old = snapshot_builder.as_told(self._last, silence, self._options.settings, now)
+        self._feed.publish(replace(old, notices=(told,)))
         return False

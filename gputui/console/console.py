@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import hosting
-from gputui.bootstrap.guest import OwnerWatch, is_guest
+from gputui.bootstrap.console_backend import open_console_backend
 from gputui.bootstrap.servers import ServersWatch, open_servers
 from gputui.config import Options, templates_path
 from gputui.console import own_log, serving, startup
@@ -324,11 +324,8 @@ def run(
     sys.setswitchinterval(GIVE_WAY_AFTER)
     if servers:
         return _run_over_servers(options, servers, preferences)
-    if is_guest(options):
-        return _run_as_guest(options, preferences)
     waiting = LockWaitNotice()
-    opened = bootstrap.open_backend if bootstrap.may_open(options) else bootstrap.ask_backend
-    with closing(opened(options, waiting)) as backend:
+    with closing(open_console_backend(options, waiting)) as backend:
         about = backend.about()  # what cannot be reached at all is told before the screen is opened
         here = hosting.console_options(options, startup.directory(), about)
         own_log.log_to_file(here.state, options.settings.log.format)
@@ -353,24 +350,8 @@ def run(
             waiting=waiting,
             foreign=hosting.open_foreign(here, backend),
             gpu_past=partial(bootstrap.gpu_past, here),
-            prepare=lambda: backend.queue,
+            prepare=partial(hosting.prepare, here, backend),
         ).run()
-
-
-def _run_as_guest(options: Options, preferences: Preferences | None) -> int:
-    """Open the console on the queue that a service has; this process keeps no queue and never schedules."""
-    from gputui.bootstrap.owner import open_api
-
-    waiting = LockWaitNotice()
-    backend = open_api(options, waiting)
-    assert backend is not None  # in this process there is none
-    directory = startup.directory()
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    own_log.log_to_file(directory, options.settings.log.format)
-    with closing(backend):
-        watch = partial(OwnerWatch, backend)
-        here = replace(options, state=directory)
-        return Console(here, backend, watch, preferences=preferences, waiting=waiting).run()
 
 
 def _run_over_servers(options: Options, servers: Sequence[ServerSettings], preferences: Preferences | None) -> int:

@@ -18,12 +18,14 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.api.backend import NumberedChange
 from gputui.bootstrap.backend import LocalBackend
+from gputui.bootstrap.console_backend import open_console_backend
 from gputui.bootstrap.hosting import make_behind, make_host
 from gputui.bootstrap.owner import open_api
 from gputui.config import Options
 from gputui.config.options import parse_probe
-from gputui.domain.action import Hold
+from gputui.domain.action import Hold, SetPriority
 from gputui.domain.errors import NoOwnerError, StoreBusyError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings, StoreSettings
@@ -167,11 +169,30 @@ def test_a_console_that_may_only_ask_shows_what_the_owner_tells(served: Server, 
         [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
         until(lambda seen: seen.job(job_id))
         served.end()
-        until(lambda seen: seen.leader is None and any("no scheduler answers" in each.text for each in seen.notices))
+        until(lambda seen: any("no scheduler answers" in each.text for each in seen.notices))
         assert feed.latest.job(job_id)
+        assert len(feed.latest.gpus) == 2
         assert not behind.leads
         behind.stop()
         thread.join(PATIENCE)
         assert not thread.is_alive()
     with pytest.raises(NoOwnerError, match="does not run"):
         bootstrap.ask_backend(only_asked)
+
+
+def test_a_console_acts_through_the_owner_until_it_schedules_itself(served: Server, options: Options) -> None:
+    with closing(open_console_backend(options)) as backend:
+        [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
+        lower = SetPriority((job_id,), 40)
+        lowered = backend.act(lower)
+        assert [type(change) for change in lowered.changes] == [NumberedChange]
+        assert backend.undo(lowered.changes) == [(lowered.changes[0], "")]
+        assert backend.job(job_id).priority == 50
+        lowered = backend.act(lower)
+        served.end(signal.SIGKILL)
+        assert backend.job(job_id).priority == 40
+        [(_, why)] = backend.undo(lowered.changes)
+        assert "no longer schedules" in why
+        lowered = backend.act(SetPriority((job_id,), 30))
+        assert backend.undo(lowered.changes)[0][1] == ""
+        assert backend.job(job_id).priority == 40
