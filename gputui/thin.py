@@ -37,8 +37,10 @@ SERVICE_SOCKET = "/run/gputui/api.sock"
 class Unanswered:
     """A request that was sent, and may have been carried out: the owner was killed, hangs, or has much to do."""
 
-    def __init__(self, path: str, body: bytes, key: str) -> None:
+    def __init__(self, path: str, body: bytes, key: str, state: str | None) -> None:
+        """`state` is the state directory that the command names."""
         self.path = path
+        self.state = state
         self.body = body
         self.key = key
 
@@ -55,9 +57,16 @@ def run(argv: list[str], version: str) -> int | Unanswered | None:
         return None
     if len(body) > MOST_WORDS:
         return None
-    for path in sockets(argv[1] if place else None):
+    key = "" if argv[place] in _READING else os.urandom(16).hex()
+    state = argv[1] if place else None
+    for path in sockets(state):
         if (link := _connected(path)) is not None:
-            return _asked(link, path, argv[place], body)
+            found = _asked(link, body, key)
+            if found and found[0] == 200:
+                return printed(found[1])
+            if not key or (found and found[0] not in (429, 500, 503)):
+                return None
+            return Unanswered(path, body, key, state)
     return None
 
 
@@ -183,27 +192,22 @@ def _connected(path: str) -> _socket.socket | None:
     return None
 
 
-def _asked(link: _socket.socket, path: str, command: str, body: bytes) -> int | Unanswered | None:
-    """Send the request, print the answer, and return the exit code."""
-    key, answer = "" if command in _READING else os.urandom(16).hex(), b""
+def _asked(link: _socket.socket, body: bytes, key: str) -> tuple[int, bytes] | None:
+    """Send the request, and return status and body of its answer; None if none came whole."""
     head = f"POST /v1/cli HTTP/1.1\r\nHost: gputui\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     sudo = os.environ.get("SUDO_UID", "")
     if sudo.isdigit() and not os.geteuid():
         head += f"Gputui-Sudo-Uid: {sudo}\r\n"
     head += f"Idempotency-Key: {key}\r\n" if key else ""
-    whole = None
+    answer, found = b"", None
     try:
         link.sendall(f"{head}Connection: close\r\n\r\n".encode() + body)
-        while not (whole := _whole(answer)) and (data := link.recv(1 << 18)):
+        while not (found := _whole(answer)) and (data := link.recv(1 << 18)):
             answer += data
     except OSError:
-        pass
+        found = None
     link.close()
-    if whole and whole[0] == 200:
-        return printed(whole[1])
-    if not key or (whole and whole[0] not in (429, 500, 503)):
-        return None
-    return Unanswered(path, body, key)
+    return found
 
 
 def _whole(answer: bytes) -> tuple[int, bytes] | None:

@@ -225,9 +225,10 @@ class ApiBackend:
         """Carry out an action in this process, unless the owner has done so before he ended; `key` is as stored."""
         assert self._instead is not None
         local = self._local = self._instead(key)
-        for known, ids in local.queue.requests(self.view().caller.uid):
-            if known == key:
-                return Done(ids)
+        if self._view is not None:  # else he was asked for nothing yet
+            for known, ids in local.queue.requests(self._view.caller.uid):
+                if known == key:
+                    return Done(ids)
         return local.act(action)
 
     def foresee(self, action: Action, /) -> Done:

@@ -1,28 +1,29 @@
-"""Requests to the owner of a queue by its socket."""
+"""A command that the owner of the queue did not answer, asked again."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gputui.api.callers import SUDO_UID
-from gputui.api.client import ApiClient
 from gputui.api.wire import to_sockets
+from gputui.bootstrap.owner import NEXT_WITHIN, client_of, unanswered
 from gputui.config import Options
+from gputui.domain.errors import NoOwnerError
 
 
-def ask_again(path: str, body: bytes, key: str, options: Options, tell: Callable[[str], object]) -> bytes:
+def ask_again(path: str, body: bytes, key: str, options: Options, tell: Callable[[str], None]) -> bytes | None:
     """Send the request of a command again, until its owner or the next one answers, and return the answer's body.
 
-    Raises NoOwnerError, StoreBusyError for one who does not answer, and the error that the answer tells.
+    None: nobody owns the queue now, and this process may open it. Raises NoOwnerError if it may not, StoreBusyError for
+    an owner who does not answer, and the error that the answer tells.
     """
-    sudo = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
-    patience = options.settings.store.lock_timeout.total_seconds()
-    client = ApiClient(
-        to_sockets([Path(path)]),
-        patience=patience,
-        tell=tell,
-        headers={SUDO_UID: sudo} if sudo.isdigit() else {},
-    )
-    return client.request("POST", "/v1/cli", body, key=key).body
+    may_open = options.sockets.in_process
+    client = client_of(options, to_sockets([Path(path)]), tell, absence=0.0 if may_open else NEXT_WITHIN)
+    try:
+        return client.request("POST", "/v1/cli", body, key=key).body
+    except NoOwnerError:
+        if may_open:
+            return None
+        raise unanswered(path) from None
+    finally:
+        client.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gputui import thin
 from gputui.cli import main, terminal
 from gputui.config import resolve
-from gputui.domain.errors import GputuiError, NoOwnerError, ParseLocallyError
+from gputui.domain.errors import GputuiError, ParseLocallyError
 from gputui.domain.keys import stored_key
 from gputui.domain.text import plain
 
@@ -15,15 +15,14 @@ def run(asked: thin.Unanswered) -> int | None:
     from gputui.bootstrap.asking import ask_again
 
     try:
-        return thin.printed(ask_again(asked.path, asked.body, asked.key, resolve(), _tell))
+        answer = ask_again(asked.path, asked.body, asked.key, resolve(state=asked.state), _tell)
     except ParseLocallyError:
-        return None
-    except NoOwnerError:
-        # the owner may have done it before it ended: its jobs have the key
-        main.main(stored_key(asked.key, "POST", "/v1/cli", {}, asked.body))
         return None
     except GputuiError as error:
         return main.complain(str(error), error.exit_code)
+    if answer is None:  # the owner may have done it before it ended: its jobs have the key
+        main.main(stored_key(asked.key, "POST", "/v1/cli", {}, asked.body))
+    return None if answer is None else thin.printed(answer)
 
 
 def _tell(sentence: str) -> None:

@@ -256,6 +256,17 @@ def test_where_no_owner_follows_the_command_does_it_once_with_the_key(alone: Pat
     assert stored.key.startswith(f"{key_of(requests[0]).decode()}.")
 
 
+def test_an_owner_who_ends_before_a_command_of_this_process_asks_it_is_no_obstacle(alone: Path) -> None:
+    def end(link: socket.socket) -> None:
+        link.recv(65536)
+        owner.close()
+
+    owner = ScriptedOwner(alone / "api.sock", lambda link: None, end)
+    run = [sys.executable, *FAT, *SUBMIT]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
 @pytest.mark.parametrize("status", ["400 Bad Request", "404 Not Found", "421 Misdirected Request", "422 Unprocessable"])
 def test_a_request_that_is_refused_is_for_the_command_itself(alone: Path, status: str) -> None:
     owner = ScriptedOwner(alone / "api.sock")
