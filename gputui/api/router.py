@@ -16,7 +16,7 @@ from msgspec import Struct
 from gputui.api.answers import encoded
 from gputui.api.handlers import Call, Handlers
 from gputui.api.http import Answer, Handoff, Request, Response, Stream
-from gputui.api.messages import API
+from gputui.api.messages import API, Forecast
 from gputui.api.owner import OwnerServices
 from gputui.api.problems import HttpError, answer_to
 from gputui.api.routes import ROUTES, Parameter, Route, Scope
@@ -180,6 +180,8 @@ def _body(route: Route, request: Request) -> Any:
 def _typed(body: Any) -> Any:
     if isinstance(body, Edit):
         return body.typed()
+    if isinstance(body, Forecast):
+        return Forecast(tuple(map(typed, body.actions)))
     return typed(body) if isinstance(body, Action) else body
 
 

@@ -269,6 +269,8 @@ def test_a_forecast_tells_which_starts_move(owner: TestOwner) -> None:
     told = owner.ask("POST", "/v1/forecast", Forecast((Cancel((1,)),)), uid=ALICE).read(Forecasted)
     assert [move.id for move in told.starts if move.after is not None] == [2]
     assert not told.is_cut
+    wrong = {"actions": [{"action": "edit", "ids": [1], "edit": {"spec": {"time_limit": "soon"}}}]}
+    assert owner.ask("POST", "/v1/forecast", wrong, uid=ALICE).status == 422
     refused = owner.ask("POST", "/v1/forecast", Forecast((Cancel((1,)),)), uid=BOB)
     assert (refused.status, owner.refusals[-1][0]) == (403, "bob")
 
