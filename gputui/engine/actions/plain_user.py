@@ -28,7 +28,7 @@ from gputui.engine.actions.file_rights import FileAccount, file_account
 from gputui.engine.actions.mount_sources import AllowedMounts, open_mounts, open_source
 
 
-class Refused(Exception):  # noqa: N818 - a refusal of the rules, not a failure
+class NotAdmitted(Exception):  # noqa: N818 - a refusal of the rules, not a failure
     """A refusal on its way to the error that fits the moment."""
 
     def __init__(self, refusal: OptionRefusal) -> None:
@@ -56,7 +56,7 @@ class PlainUser(Struct, frozen=True):
                     self._open(spec, _root(), rules, account, opened)
         except FileNotFoundError:
             pass
-        except Refused as refused:
+        except NotAdmitted as refused:
             found.append(refused.refusal)
         except (OSError, ValueError, NotImplementedError) as error:
             found.append(_unopened(error))
@@ -77,7 +77,7 @@ class PlainUser(Struct, frozen=True):
         if any(mount_sources(spec.options)):
             try:
                 allowed = self._open(spec, root(), rules, account, until)
-            except Refused as refused:
+            except NotAdmitted as refused:
                 raise _not_allowed(str(refused)) from refused
             except (OSError, ValueError, NotImplementedError) as error:
                 raise _not_allowed(_unopened(error).sentence) from error
@@ -88,11 +88,11 @@ class PlainUser(Struct, frozen=True):
     ) -> AllowedMounts:
         roots, own = list(_roots(rules, root)), os.path.realpath(self.directory)
         if rules.is_root_image(spec.image):
-            raise Refused(_FROM_ROOT)
+            raise NotAdmitted(_FROM_ROOT)
 
         def approve(source: MountSource, path: str) -> None:
             if found := admission.mount_refusal(source, path, rules, roots, self.guarded, own):
-                raise Refused(found)
+                raise NotAdmitted(found)
 
         return open_mounts(spec, root, approve, until, account)
 
