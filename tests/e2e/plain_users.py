@@ -65,7 +65,7 @@ def served_to_users(site: Site, listener: socket.socket) -> Iterator[subprocess.
     """Run root's scheduler, with a socket passed as systemd passes one, for the time of a block."""
     serve = subprocess.Popen(
         [sys.executable, "-c", _PASS_SOCKET, str(listener.fileno())],
-        env=site.environ(),
+        env={name: value for name, value in site.environ().items() if name != "GPUTUI_SOCKET"},
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
         pass_fds=(listener.fileno(),),
