@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from gputui import bootstrap, thin
 from gputui.cli import terminal
@@ -137,6 +137,11 @@ class CallersSession(Session):
         if self._caller.uid == 0 and sudo.isascii() and sudo.isdigit() and len(sudo) < 11:
             return bootstrap.user_name(int(sudo))
         return self._caller.user
+
+    def store(self, *, is_local: bool = False) -> NoReturn:
+        """Refuse: the store itself is not for callers."""
+        del is_local
+        raise ParseLocallyError("this command opens the store itself")
 
     @contextmanager
     def forecast(self) -> Iterator[None]:
