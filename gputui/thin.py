@@ -13,6 +13,7 @@ from __future__ import annotations
 import _socket
 import os
 import sys
+import time
 
 COMMANDS = frozenset(
     "submit queue show gpus explain cancel hold release suspend unsuspend requeue signal priority pause unpause drain "  # noqa: SIM905
@@ -37,9 +38,10 @@ SERVICE_SOCKET = "/run/gputui/api.sock"
 class Unanswered:
     """A request that was sent, and may have been carried out: the owner was killed, hangs, or has much to do."""
 
-    def __init__(self, path: str, body: bytes, key: str, state: str | None) -> None:
-        """`state` is the state directory that the command names."""
+    def __init__(self, path: str, body: bytes, key: str, state: str | None, at: float) -> None:
+        """`state` is the state directory that the command names, `at` when it was sent, by the monotonic clock."""
         self.path = path
+        self.at = at
         self.state = state
         self.body = body
         self.key = key
@@ -61,12 +63,13 @@ def run(argv: list[str], version: str) -> int | Unanswered | None:
     state = argv[1] if place else None
     for path in sockets(state):
         if (link := _connected(path)) is not None:
+            at = time.monotonic()
             found = _asked(link, body, key)
             if found and found[0] == 200:
                 return printed(found[1])
             if not key or (found and found[0] not in (429, 500, 503)):
                 return None
-            return Unanswered(path, body, key, state)
+            return Unanswered(path, body, key, state, at)
     return None
 
 

@@ -74,9 +74,18 @@ def new_key() -> str:
 class Patience:
     """Time that a request may take, over all of its tries."""
 
-    def __init__(self, limit: float, tell: Callable[[str], object], name: Callable[[Server], tuple[str, str]]) -> None:
-        """`name` returns the name of the owner for a sentence, and what helps if it hangs."""
-        self._began = time.monotonic()
+    def __init__(
+        self,
+        limit: float,
+        tell: Callable[[str], object],
+        name: Callable[[Server], tuple[str, str]],
+        waited: float = 0.0,
+    ) -> None:
+        """`name` returns the name of the owner for a sentence, and what helps if it hangs.
+
+        `waited` are the seconds that the user has waited already.
+        """
+        self._began = time.monotonic() - waited
         self._limit = limit
         self._tell = tell
         self._name = name
@@ -294,12 +303,14 @@ class ApiClient:
         name: Callable[[Server], tuple[str, str]] = plain_name,
         headers: Mapping[str, str] | None = None,
         absence: float = 0.0,
+        waited: float = 0.0,
     ) -> None:
         """`tell` is called with a sentence while a request waits; `name` as for `Patience`; `headers` go with all.
 
-        `absence` is for how many seconds a next owner is waited for, once one has answered.
+        `absence` is for how many seconds a next owner is waited for, once one has answered. `waited` as for `Patience`.
         """
         self._dial = dial
+        self._waited = waited
         self._limit = patience
         self._absence = absence
         self._was_owned = False
@@ -417,7 +428,7 @@ class ApiClient:
 
     def _tried(self, message: Prepared, finish: Callable[[Wire, Exchange], T]) -> T:
         """Send a request until an answer has come; `finish` reads its rest."""
-        patience, pause = Patience(self._limit, self._tell, self._name), _FIRST_PAUSE
+        patience, pause = Patience(self._limit, self._tell, self._name, self._waited), _FIRST_PAUSE
         while True:
             wire = self._connected(patience)
             exchange = Exchange(wire, patience)

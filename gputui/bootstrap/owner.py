@@ -105,11 +105,20 @@ def client_of(
     *,
     patience: float | None = None,
     absence: float = 0.0,
+    waited: float = 0.0,
 ) -> ApiClient:
-    """Return a client of the owner; `patience` in seconds, by default `store.lock_timeout`, as for `ApiClient`."""
+    """Return a client of the owner; times in seconds as for `ApiClient`, `patience` by default `store.lock_timeout`."""
     limit = options.settings.store.lock_timeout.total_seconds() if patience is None else patience
     tell = waiting or log.warning
-    return ApiClient(dial, patience=limit, tell=tell, name=partial(_name, options), headers=_headers(), absence=absence)
+    return ApiClient(
+        dial,
+        patience=limit,
+        tell=tell,
+        name=partial(_name, options),
+        headers=_headers(),
+        absence=absence,
+        waited=waited,
+    )
 
 
 def _headers() -> dict[str, str]:

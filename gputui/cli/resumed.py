@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from gputui import thin
 from gputui.cli import main, terminal
 from gputui.config import resolve
@@ -15,7 +17,8 @@ def run(asked: thin.Unanswered) -> int | None:
     from gputui.bootstrap.asking import ask_again
 
     try:
-        answer = ask_again(asked.path, asked.body, asked.key, resolve(state=asked.state), _tell)
+        options, waited = resolve(state=asked.state), time.monotonic() - asked.at
+        answer = ask_again(asked.path, asked.body, asked.key, options, _tell, waited)
     except ParseLocallyError:
         return None
     except GputuiError as error:
