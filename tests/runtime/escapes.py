@@ -264,7 +264,7 @@ OF_OPTIONS = (
     Escape("more processors than allowed", {"cpus": 1.0}),
     Escape("no limit of swap", {"memory_swap": -1, "memory": 32 * 1024**2}),
     Escape("a port of the machine", {"network": "bridge", "publish": ("22:22",)}, works=False),
-    Escape("a job that never stops", {"stop_timeout": 10**8}),
+    Escape("a job that never stops", {"stop_timeout": 3600}),
     Escape(
         "work for the engine",
         {"health_cmd": "true", "health_interval": None},
