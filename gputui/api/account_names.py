@@ -25,7 +25,7 @@ MOST_QUESTIONS = 8
 """Maximum number of questions that wait for their answers."""
 
 
-class _Known(Struct, frozen=True):
+class _Remembered(Struct, frozen=True):
     value: Any
     """None: there is none."""
     until: float
@@ -55,7 +55,7 @@ class AccountNames:
         self._groups_of = groups_of or _groups_of
         self._home_of = home_of
         self._lock = threading.Condition()
-        self._known: dict[Hashable, _Known] = {}
+        self._known: dict[Hashable, _Remembered] = {}
         self._asked: set[Hashable] = set()
         self._paused_until = 0.0
 
@@ -103,7 +103,7 @@ class AccountNames:
         with suppress(KeyError, OSError, ValueError):
             value, kept = ask(), KEPT
         with self._lock:
-            self._known[about] = _Known(value, self._now() + kept)
+            self._known[about] = _Remembered(value, self._now() + kept)
             self._asked.discard(about)
             self._lock.notify_all()
 
