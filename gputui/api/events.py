@@ -20,9 +20,9 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gputui.api.deltas import PART, SnapshotUpdate, json
-from gputui.api.http import Outbox, Stream
+from gputui.api.http import Outlet, Stream
 from gputui.api.messages import AboutView, Focus, StreamHello
-from gputui.api.tracker import KEPT, FieldTracker, JobChange, Tracker
+from gputui.api.tracker import KEPT, ChangedJob, FieldTracker, Tracker
 from gputui.domain.access import Caller
 from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError, NotFoundError
@@ -94,7 +94,7 @@ class _Audience:
 class _Subscriber:
     """One stream of events."""
 
-    def __init__(self, stream: str, caller: Caller, outbox: Outbox, kinds: frozenset[str]) -> None:
+    def __init__(self, stream: str, caller: Caller, outbox: Outlet, kinds: frozenset[str]) -> None:
         self.stream = stream
         self.caller = caller
         self.outbox = outbox
@@ -169,7 +169,7 @@ class EventHub:
         if unknown := sorted(wanted - set(KINDS)):
             raise InputError(f"there is no kind {unknown[0][:40]!r}", where="kinds", hint=", ".join(KINDS))
 
-        def open_stream(outbox: Outbox) -> Callable[[], object]:
+        def open_stream(outbox: Outlet) -> Callable[[], object]:
             with self._lock:
                 self._numbers += 1
                 name = f"{self._first_term}-{self._numbers}"
@@ -440,7 +440,7 @@ def frame(event: str, data: bytes, number: str = "") -> bytes:
 
 
 def _occurrences(
-    before: Snapshot, after: Snapshot, changed: Iterable[JobChange]
+    before: Snapshot, after: Snapshot, changed: Iterable[ChangedJob]
 ) -> Iterator[tuple[str, dict[str, Any], Job | None]]:
     """Yield the kind and the data of what scripts are told, and the job that it is about."""
     for each in changed:

@@ -23,7 +23,7 @@ from msgspec.structs import asdict
 from gputui import __version__
 from gputui.api import messages
 from gputui.api.answers import encoded, own_json
-from gputui.api.http import Answer, Handoff, Outbox, Request, Response, Stream
+from gputui.api.http import Answer, Handoff, Outlet, Request, Response, Stream
 from gputui.api.kept_changes import KeptChanges
 from gputui.api.log_ranges import log_answer
 from gputui.api.owner import OwnerServices
@@ -479,7 +479,7 @@ def _attempt(text: str) -> int | None:
     return int(text)
 
 
-def _sent(parts: Iterable[bytes], out: Outbox) -> Callable[[], object]:
+def _sent(parts: Iterable[bytes], out: Outlet) -> Callable[[], object]:
     """Send parts from a thread of their own, as fast as the client takes them, until it is gone."""
     is_over = threading.Event()
 

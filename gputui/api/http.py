@@ -45,7 +45,7 @@ class Response(Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Outbox(Protocol):
+class Outlet(Protocol):
     """Where the parts of an answer without an end are put. Safe to use from any thread; never blocks."""
 
     @property
@@ -65,7 +65,7 @@ class Outbox(Protocol):
 class Stream(Struct, frozen=True):
     """An answer without an end."""
 
-    open: Callable[[Outbox], Callable[[], object]]
+    open: Callable[[Outlet], Callable[[], object]]
     """Begins to send; what it returns is called when the client is gone."""
     content_type: str = "text/event-stream"
 

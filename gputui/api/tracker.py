@@ -21,7 +21,7 @@ _ALL = 1 << 30
 V = TypeVar("V")
 
 
-class JobChange(Struct, frozen=True):
+class ChangedJob(Struct, frozen=True):
     """A job that is new or has changed."""
 
     before: Job | None
@@ -102,11 +102,11 @@ class Tracker:
         self._reasons = _Ledger[Reason]()
         self._starts = _Ledger[Any]()
 
-    def take(self, snapshot: Snapshot) -> list[JobChange]:
+    def take(self, snapshot: Snapshot) -> list[ChangedJob]:
         """Take the next snapshot under the next number; return the jobs that have changed."""
         self._before, self._last = self._last, self.skip()
         number, now, known = self.number, snapshot.taken_at, self._jobs.values
-        changed = [JobChange(known.get(job.id), job) for job in snapshot.jobs if known.get(job.id) is not job]
+        changed = [ChangedJob(known.get(job.id), job) for job in snapshot.jobs if known.get(job.id) is not job]
         changed = [each for each in changed if each.before != each.after]
         if changed or len(known) != len(snapshot.jobs):
             self._jobs.take({job.id: job for job in snapshot.jobs}, number)

@@ -41,9 +41,9 @@ from gputui.servers.protocol import (
     PROTOCOL,
     Answer,
     ChangeNote,
+    ConsoleRequest,
     Hello,
     Message,
-    Request,
     encoded,
 )
 
@@ -153,7 +153,7 @@ class ServerConnection:
         with self._lock:
             self._waiting[number] = waiting
         try:
-            self._write(Request(number, name, Raw(json(arguments))))
+            self._write(ConsoleRequest(number, name, Raw(json(arguments))))
             answer = waiting.result(ANSWER_WITHIN)
         except TimeoutError:
             what = f"no answer to {wish} within {ANSWER_WITHIN:.0f}s; it may still be done"
@@ -174,9 +174,9 @@ class ServerConnection:
 
     def tell(self, name: str, *arguments: object) -> None:
         """Send a request whose answer nobody needs."""
-        self._write(Request(0, name, Raw(json(arguments))))
+        self._write(ConsoleRequest(0, name, Raw(json(arguments))))
 
-    def _write(self, request: Request) -> None:
+    def _write(self, request: ConsoleRequest) -> None:
         process = self._process
         try:
             if process is None or process.stdin is None:

@@ -2,7 +2,7 @@
 
 The server begins with a `Hello`, then sends a `SnapshotUpdate` whenever its snapshot has changed, and at least every
 `ALIVE_EVERY` seconds: the differences from the last one, so that a big queue costs only what changes. The console sends
-`Request`s; the server answers each with an `Answer` of the same number.
+`ConsoleRequest`s; the server answers each with an `Answer` of the same number.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ChangeNote(Struct, frozen=True):
     done: str
 
 
-class Request(Struct, frozen=True):
+class ConsoleRequest(Struct, frozen=True):
     """A call by a console."""
 
     id: int
@@ -173,7 +173,7 @@ def encoded(message: object) -> bytes:
     return json(message) + b"\n"
 
 
-def arguments_of(request: Request) -> tuple[Any, ...]:
+def arguments_of(request: ConsoleRequest) -> tuple[Any, ...]:
     """Return the arguments of a request; raises InputError for an unknown one, and for others than it takes."""
     if request.call not in CALLS:
         raise InputError(f"this gputui knows no request {request.call[:40]!r}", hint="update gputui on the server")

@@ -36,12 +36,12 @@ from gputui.servers.protocol import (
     ActionResult,
     Answer,
     ChangeNote,
+    ConsoleRequest,
     Fault,
     Hello,
     LogPart,
     Message,
     OpenedLog,
-    Request,
     arguments_of,
     encoded,
 )
@@ -129,7 +129,7 @@ class _Calls:
         self._logs: dict[int, _OpenLog] = {}
         self._turn = threading.Lock()
 
-    def carry_out(self, request: Request) -> Answer:
+    def carry_out(self, request: ConsoleRequest) -> Answer:
         """Return the answer to a request; errors are answers too."""
         try:
             arguments = arguments_of(request)
@@ -238,7 +238,7 @@ class Service:
     def _take(self, line: bytes) -> None:
         """Begin to carry out a request; each has a thread, since some wait for a log or an engine."""
         try:
-            request = decode_json(line, Request)
+            request = decode_json(line, ConsoleRequest)
         except (msgspec.MsgspecError, RecursionError) as error:
             self._send(Message(answer=Answer(None, error=Fault.of(InputError(f"not a request: {error}")))))
             return

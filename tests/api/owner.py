@@ -154,7 +154,7 @@ def secret_job(**changes: Any) -> Submission:
 
 
 class Collector:
-    """Outbox that keeps what is sent."""
+    """Outlet that keeps what is sent."""
 
     def __init__(self) -> None:
         self.sent = b""

@@ -58,7 +58,7 @@ class MaskingSight:
 
 
 class Client:
-    """Outbox that puts a snapshot together again."""
+    """Outlet that puts a snapshot together again."""
 
     def __init__(self, *, is_slow: bool = False) -> None:
         self.decoder = SnapshotDecoder()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.api.http import Answer, Handoff, Outbox, Request, Response, Stream
+from gputui.api.http import Answer, Handoff, Outlet, Request, Response, Stream
 from gputui.api.limits import Limits, limits_for
 from gputui.api.server import DoorServer
 from tests.api.serving import answer_of, rest_of, serving, tell, until
@@ -288,10 +288,10 @@ def test_a_handler_that_fails_is_an_answer(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_a_stream_goes_on_until_either_side_ends_it(tmp_path: Path) -> None:
-    boxes: list[Outbox] = []
+    boxes: list[Outlet] = []
     ended = threading.Event()
 
-    def begin(box: Outbox) -> object:
+    def begin(box: Outlet) -> object:
         boxes.append(box)
         box.send(b"data: 1\n\n")
         return ended.set
@@ -315,10 +315,10 @@ def test_a_stream_goes_on_until_either_side_ends_it(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_read_its_stream_is_cut(tmp_path: Path) -> None:
-    boxes: list[Outbox] = []
+    boxes: list[Outlet] = []
     ended = threading.Event()
 
-    def begin(box: Outbox) -> object:
+    def begin(box: Outlet) -> object:
         boxes.append(box)
         return ended.set
 
@@ -339,7 +339,7 @@ def test_a_client_that_does_not_read_its_stream_is_cut(tmp_path: Path) -> None:
 def test_one_part_may_be_larger_than_what_may_wait(tmp_path: Path) -> None:
     part = os.urandom(5 << 20)
 
-    def begin(box: Outbox) -> object:
+    def begin(box: Outlet) -> object:
         assert box.send(part)
         box.close()
         return lambda: None
@@ -350,7 +350,7 @@ def test_one_part_may_be_larger_than_what_may_wait(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_cannot_begin_is_an_answer(tmp_path: Path) -> None:
-    def begin(box: Outbox) -> object:
+    def begin(box: Outlet) -> object:
         raise ZeroDivisionError
 
     with serving(tmp_path, lambda request: Stream(begin)) as served:  # type: ignore[arg-type]

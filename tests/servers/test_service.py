@@ -26,7 +26,7 @@ from gputui.domain.telemetry_series import Measured
 from gputui.engine.actions.actions import Actions
 from gputui.ports import Channel, LogStream
 from gputui.ports.backend import About, Entry
-from gputui.servers.protocol import Answer, Message, Request, encoded
+from gputui.servers.protocol import Answer, ConsoleRequest, Message, encoded
 from gputui.servers.service import Service
 from tests.factories import ACTOR, NOW, FakeClock, job, spec
 from tests.memory_store import MemoryJobStore
@@ -139,7 +139,7 @@ class Peer:
 
     def ask(self, call: str, *arguments: object) -> Answer:
         self._number += 1
-        self.write(encoded(Request(self._number, call, Raw(json(arguments)))))
+        self.write(encoded(ConsoleRequest(self._number, call, Raw(json(arguments)))))
         found = self.answer()
         assert found.id == self._number
         return found
