@@ -7,10 +7,12 @@ import os
 import select
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from gputui.api.http import Peer
 
+PROC = Path("/proc")
 SO_PEERGROUPS = 59
 SO_PEERPIDFD = 77
 """Since Linux 6.5."""
@@ -43,11 +45,19 @@ def peer_of(connection: socket.socket) -> Peer | None:
 
 
 def shares_namespace(pid: int) -> bool:
-    """Return whether the process sees the same processes as this one: it is in no container of its own."""
+    """Return whether the process sees the same processes as this one: it is in no container of its own.
+
+    The number that it has in its own namespace is told to everybody; the namespace itself only to who may trace it.
+    """
     try:
-        return (Path("/proc") / str(pid) / "ns/pid").readlink() == Path("/proc/self/ns/pid").readlink()
+        return len(_status(pid, "NSpid").split()) == 1
     except OSError:
         return False
+
+
+def _status(pid: int, name: str) -> str:
+    text = (PROC / str(pid) / "status").read_text(errors="replace")
+    return next((line.removeprefix(f"{name}:") for line in text.splitlines() if line.startswith(f"{name}:")), "")
 
 
 def _groups(connection: socket.socket, pid: int) -> tuple[int, ...]:
@@ -57,23 +67,25 @@ def _groups(connection: socket.socket, pid: int) -> tuple[int, ...]:
     except OSError as error:
         if error.errno != errno.ERANGE:
             raise
-        status = (Path("/proc") / str(pid) / "status").read_text(errors="replace")
-        line = next((each for each in status.splitlines() if each.startswith("Groups:")), "Groups:")
-        return tuple(int(group) for group in line.removeprefix("Groups:").split())
+        return tuple(int(group) for group in _status(pid, "Groups").split())
     return struct.unpack(f"{len(packed) // 4}I", packed)
 
 
 def _cgroup(connection: socket.socket, pid: int, uid: int) -> str | None:
-    """Return the control groups of the process as in /proc/PID/cgroup; None if it has ended."""
+    """Return the control groups of the process as in /proc/PID/cgroup; None if it has ended.
+
+    Empty where /proc hides the processes of others (`hidepid`).
+    """
     try:
         value = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, 4)
     except OSError as error:
         if error.errno in {errno.ENOPROTOOPT, errno.EINVAL}:
             return _cgroup_by_time(pid, uid)
         return None  # it has ended, and was waited for
-    descriptor = int.from_bytes(value, "little")
+    descriptor, found = int.from_bytes(value, "little"), ""
     try:
-        found = _read_cgroup(pid)
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            found = _read_cgroup(pid)
         # alive after the read: so it was the one that is meant, not a later process with its number
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
@@ -89,16 +101,16 @@ def _cgroup_by_time(pid: int, uid: int) -> str | None:
     try:
         before = _start_time(pid)
         found = _read_cgroup(pid)
-        is_same = _start_time(pid) == before and (Path("/proc") / str(pid)).stat().st_uid == uid
+        is_same = _start_time(pid) == before and (PROC / str(pid)).stat().st_uid == uid
     except (OSError, ValueError, IndexError):
         return None
     return found if is_same else None
 
 
 def _start_time(pid: int) -> int:
-    text = (Path("/proc") / str(pid) / "stat").read_bytes()
+    text = (PROC / str(pid) / "stat").read_bytes()
     return int(text[text.rindex(b")") + 1 :].split()[_START_TIME])
 
 
 def _read_cgroup(pid: int) -> str:
-    return (Path("/proc") / str(pid) / "cgroup").read_text(errors="replace").strip()
+    return (PROC / str(pid) / "cgroup").read_text(errors="replace").strip()

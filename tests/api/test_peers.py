@@ -94,3 +94,17 @@ def test_a_container_of_its_own_is_seen(listener: socket.socket) -> None:
     assert not peers.shares_namespace(int(child))
     end(inside)
     assert not peers.shares_namespace(int(child))
+
+
+def test_of_a_process_that_is_hidden_nothing_is_known(
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, process = start(listener, "sys.stdin.read()")
+    with connection:
+        monkeypatch.setattr(peers, "PROC", tmp_path)  # as with hidepid
+        peer = peers.peer_of(connection)
+        assert peer is not None
+        assert (peer.pid, peer.cgroup) == (process.pid, "")
+        assert not peers.shares_namespace(process.pid)
+        end(process)
+        assert peers.peer_of(connection) is None
