@@ -21,7 +21,7 @@ from gputui.config.options import present_directory
 from gputui.domain.access import HOW_TO_USE, Role
 from gputui.domain.audit import Actor
 from gputui.domain.cluster import Caps
-from gputui.domain.errors import AccessError, GputuiError, NoOwnerError, StoreBusyError
+from gputui.domain.errors import AccessError, CapabilityError, GputuiError, NoOwnerError, StoreBusyError
 from gputui.ports.backend import About
 
 if TYPE_CHECKING:
@@ -445,6 +445,12 @@ def entrance_for(options: Options, store_id: str, caller: Caller, entered: Calla
         lambda job, verb, request: entered(),
         may_try=lambda job: check(job, None),
     )
+
+
+def no_store() -> JobStore:
+    """Raise CapabilityError: the service has the audit log, in which such actions are recorded before they are done."""
+    hint = "as the user of the process: kill -TERM PID"
+    raise CapabilityError("signals to foreign processes are for operators where a service has the queue", hint=hint)
 
 
 def open_foreign_use(options: Options, store: Callable[[], JobStore], *, is_read_only: bool = False) -> ForeignUse:

@@ -74,7 +74,8 @@ def was_started(job: Job) -> bool:
     attempt = job.attempt
     if attempt is None:
         return job.state.is_terminal
-    has_container = attempt.container_id is not None
+    # others than its submitter are not told the container's id
+    has_container = attempt.container_id is not None or job.state is JobState.RUNNING
     if attempt.node:  # of a cluster, which need not name its containers
         has_container |= job.state is not JobState.CONFIGURING
     return has_container or attempt.is_over

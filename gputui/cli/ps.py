@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 
 import click
 
-from gputui.bootstrap.backend import open_foreign_use
+from gputui import bootstrap
+from gputui.bootstrap.backend import no_store, open_foreign_use
 from gputui.cli import completing, readings, table, terminal
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -30,6 +31,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.engine.actions.foreign_use import ForeignUse, parse_signal
+from gputui.ports import JobStore
 
 Row = GpuProcessRow
 COLUMNS: tuple[tuple[table.TextColumn, Callable[[Row], str]], ...] = (
@@ -74,7 +76,10 @@ def command(
 ) -> int:
     """List the processes on the GPUs: of jobs, of other containers, and foreign ones."""
     wanted = parse_process_filter(words)
-    with session.store() as store, closing(open_foreign_use(session.options, lambda: store)) as use:
+    with ExitStack() as until:
+        is_own = bootstrap.may_open(session.options)
+        store = partial(_itself, until.enter_context(session.store())) if is_own else no_store
+        use = until.enter_context(closing(open_foreign_use(session.options, store)))
         if container is not None:
             return _stop(use, container, yes=yes)
         with session.backend() as backend:
@@ -96,6 +101,10 @@ def command(
     else:
         terminal.write("\n".join(lines(shown, terminal.width())) + "\n")
     return 0
+
+
+def _itself(store: JobStore) -> JobStore:
+    return store
 
 
 def _labels(snapshot: Snapshot, gpus: Sequence[str]) -> frozenset[str]:

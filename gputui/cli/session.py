@@ -144,7 +144,7 @@ class Session:
         With `is_local` it is the queue of this server, also in cluster mode.
         """
         options = self.options.local() if is_local else self.options
-        if not bootstrap.has_queue(options):
+        if bootstrap.may_open(options) and not bootstrap.has_queue(options):
             raise NotFoundError("there is no queue yet", where=str(options.state))
         cluster = options.settings.cluster
         soon = replace(cluster, command_timeout=min(cluster.command_timeout, COMPLETION_PATIENCE))

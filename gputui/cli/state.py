@@ -28,8 +28,12 @@ _MOST_FINDINGS = 20
 
 
 @click.group("state", cls=CommandGroup)
-def command() -> None:
+@pass_session
+def command(session: Session) -> None:
     """Back up, check, repair and move the state directory."""
+    if session.options.asked is not None:
+        hint = "a directory of your own: gputui --state DIRECTORY state …"
+        raise GputuiError("the service has the queue, and its operators keep it", hint=hint)
 
 
 @command.command("backup")

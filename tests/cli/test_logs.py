@@ -83,13 +83,17 @@ def test_following_waits_for_the_start(store: KeptStore) -> None:
     def pause(seconds: float) -> None:
         """Start the job, then create its container, while the command waits."""
         waited.append(seconds)
-        started = running(1)
-        container = "c1" if len(waited) == 3 else None
+        starting = running(1).with_attempt(container_id=None).evolve(state=JobState.CONFIGURING)
         with store.transaction() as transaction:
-            transaction.put(started.with_attempt(container_id=container) if len(waited) > 1 else job(1))
+            transaction.put((job(1), starting, running(1).with_attempt(container_id="c1"))[len(waited) - 1])
 
     logs.wait_until_started(store, 1, pause)
     assert len(waited) == 3
+
+
+def test_following_does_not_wait_for_what_only_others_are_told() -> None:
+    """The log itself is refused then."""
+    assert logs.was_started(running(1).with_attempt(container_id=None))
 
 
 def test_following_does_not_wait_for_output_that_never_comes(store: KeptStore) -> None:

@@ -255,6 +255,10 @@ def test_a_users_host_job_is_a_process_of_his_account(machine: Machine) -> None:
     assert machine.python("carol", ANY, "logs", "1") == "carol\n/\n"
     assert "job 1 is a job of carol" in machine.python("bob", ANY, "logs", "1", code=1)
     assert "refused" in {entry["verb"] for entry in audit(machine)}
+    assert machine.python("bob", ANY, "ps").startswith("PID")
+    assert "its operators keep it" in machine.python("bob", ANY, "state", "verify", code=1)
+    assert "the service of this machine schedules" in machine.python("bob", ANY, "serve", code=1)
+    assert machine.run("find", "/home/bob", "/home/carol", "-path", "*gputui*") == ""  # no queue of their own
 
 
 def test_a_shared_queue_becomes_the_services(machine: Machine) -> None:
