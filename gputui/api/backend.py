@@ -36,7 +36,7 @@ from gputui.domain.telemetry_series import Measured
 from gputui.ports.backend import About, AwaitedChannel, DirectBackend, Entry, FollowLog
 
 if TYPE_CHECKING:
-    from gputui.api.job_streams import Streams
+    from gputui.api.job_streams import StreamClient
     from gputui.domain.gpu import Gpu
     from gputui.ports import Channel, GpuProbe, LogStream
     from gputui.ports.store import Queue, StoreWatch
@@ -295,10 +295,10 @@ class ApiBackend:
         return stream
 
     @cached_property
-    def _job_streams(self) -> Streams:
-        from gputui.api.job_streams import Streams
+    def _job_streams(self) -> StreamClient:
+        from gputui.api.job_streams import StreamClient
 
-        return Streams(self._client)
+        return StreamClient(self._client)
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         try:

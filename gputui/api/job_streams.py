@@ -80,7 +80,7 @@ class JobStream(FrameChannel):
         return True
 
 
-class Streams:
+class StreamClient:
     """Asks the owner for streams of jobs. Calls raise GputuiError: what the owner answers, or a stream's refusal."""
 
     def __init__(self, client: ApiClient) -> None:
@@ -104,9 +104,9 @@ class Streams:
         awaited = AwaitedStream(*self._client.upgrade(SUBMIT, UPGRADE, jobs, query=query, key=key))
         return awaited.job_id(), awaited
 
-    def log(self, job_id: JobId, wanted: FollowLog) -> JobLog:
+    def log(self, job_id: JobId, wanted: FollowLog) -> OutputStream:
         """Return the output of an attempt, line by line."""
-        return JobLog(*self._log(job_id, wanted))
+        return OutputStream(*self._log(job_id, wanted))
 
     def output(self, job_id: JobId, attempt: int) -> Iterator[tuple[bool, bytes]]:
         """Yield the output of an ended attempt in pieces, each with whether it is known to be standard error."""
@@ -172,7 +172,7 @@ class AwaitedStream:
         self._stream.close()
 
 
-class JobLog:
+class OutputStream:
     """Output of an attempt that a process of the owner sends. Raises GputuiError if it is not complete."""
 
     def __init__(self, link: socket.socket, early: bytes) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from gputui.api.job_streams import Streams
+    from gputui.api.job_streams import StreamClient
     from gputui.api.visibility import Visibility
     from gputui.config import Options
     from gputui.domain.access import Caller, Resolve
@@ -415,13 +415,13 @@ def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> 
     )
 
 
-def _owners_streams(options: Options) -> Streams:
+def _owners_streams(options: Options) -> StreamClient:
     """Return what asks the process that owns the queue for streams; it connects only then."""
     from gputui.api.client import ApiClient
-    from gputui.api.job_streams import Streams
+    from gputui.api.job_streams import StreamClient
     from gputui.api.wire import to_sockets
 
-    return Streams(ApiClient(to_sockets(map(Path, options.sockets.paths)), patience=_OWNER_WITHIN))
+    return StreamClient(ApiClient(to_sockets(map(Path, options.sockets.paths)), patience=_OWNER_WITHIN))
 
 
 def entrance_for(options: Options, store_id: str, caller: Caller, entered: Callable[[], None]) -> Entrance:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.api.job_streams import AwaitedStream, JobLog, entered
+from gputui.api.job_streams import AwaitedStream, OutputStream, entered
 from gputui.bootstrap import clock
 from gputui.bootstrap.hosting import open_streams
 from gputui.config import Options
@@ -201,7 +201,7 @@ def test_who_waits_hears_that_the_owner_ends(place: Place) -> None:
 def test_a_log_is_followed_to_its_end_and_shows_a_line_that_has_not_ended(place: Place) -> None:
     go = place.state / "go"
     job = place.started(f"echo one; printf 'tw'; while [ ! -e {go} ]; do sleep 0.05; done; echo o; printf three")
-    log = JobLog(*place.ask(job, FollowLog(in_frames=True)))
+    log = OutputStream(*place.ask(job, FollowLog(in_frames=True)))
     seen: list[bytes] = []
 
     def tell(line: bytes) -> None:
@@ -211,7 +211,7 @@ def test_a_log_is_followed_to_its_end_and_shows_a_line_that_has_not_ended(place:
     log.watch(tell)
     assert list(log) == [b"one", b"two", b"three"]
     assert seen[0] == b"tw"
-    last = JobLog(*place.ask(job, FollowLog(tail=1, follow=False, in_frames=True)))
+    last = OutputStream(*place.ask(job, FollowLog(tail=1, follow=False, in_frames=True)))
     assert list(last) == [b"three"]
 
 
@@ -246,7 +246,7 @@ def test_a_log_without_frames_is_a_plain_answer(place: Place) -> None:
 
 def test_a_reader_who_leaves_a_silent_log_leaves_no_process(place: Place) -> None:
     job = place.started("echo one; exec sleep 600")
-    log = JobLog(*place.ask(job, FollowLog(in_frames=True)))
+    log = OutputStream(*place.ask(job, FollowLog(in_frames=True)))
     lines = iter(log)
     assert next(lines) == b"one"
     threading.Timer(0.1, log.close).start()
