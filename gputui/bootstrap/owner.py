@@ -18,7 +18,7 @@ from gputui.api.messages import AboutView
 from gputui.api.wire import Dial, Server, to_sockets
 from gputui.config.options import present_directory
 from gputui.domain.container import Shell
-from gputui.domain.errors import NoOwnerError
+from gputui.domain.errors import NoOwnerError, StoreBusyError
 from gputui.domain.state import JobState
 
 if TYPE_CHECKING:
@@ -135,6 +135,17 @@ def _name(options: Options, server: Server) -> tuple[str, str]:
         return plain_name(server)
     cure = f"kill -CONT {leader.pid} if it was stopped, else kill -9 {leader.pid}"
     return f"{leader.kind} of {leader.user} (pid {leader.pid})", cure
+
+
+def pass_on_stdio(options: Options) -> None:
+    """Pass the bytes of stdin on to the owner, and his to stdout; raises NoOwnerError if there is none."""
+    from gputui.api.stdio import pass_on
+
+    try:
+        pass_on(to_sockets(map(Path, options.sockets.paths)), 0, 1)
+    except TimeoutError:
+        who, cure = _name(options, Server())
+        raise StoreBusyError(f"{who} accepts no connection", hint=cure) from None
 
 
 def _shell(options: Options, job: Job) -> Shell:

@@ -80,6 +80,7 @@ GROUPS = {
         "export": "jobs as batch scripts of Slurm or manifests of Kubernetes",
         "probe": "readings of this machine's GPUs, for a console elsewhere",
         "remote": "the server's end of a console over several servers",
+        "api-stdio": "the queue's HTTP interface on stdin and stdout, for ssh",
     },
     "Tools": {
         "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
@@ -96,6 +97,7 @@ VERBS = frozenset(
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 """All commands with short help. Each that is neither a verb nor in `_HOMES` is `command` in a module of its name."""
 _HOMES = {
+    "api-stdio": "serve.api_stdio",
     "attach": "attendance.attach",
     "completions": "completing.completions",
     "exec": "conversation.execute",

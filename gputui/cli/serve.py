@@ -1,4 +1,4 @@
-"""Commands that serve others: `serve` schedules without a screen; `web`, `remote` and `probe` answer consoles."""
+"""Commands that serve others: `serve` schedules; `web`, `remote`, `api-stdio` and `probe` answer consoles."""
 
 from __future__ import annotations
 
@@ -160,3 +160,15 @@ def remote(session: Session) -> None:
     from gputui.bootstrap.backend import serve_console
 
     serve_console(session.options)
+
+
+@click.command("api-stdio")
+@pass_session
+def api_stdio(session: Session) -> None:
+    """Pass stdin and stdout on to the process that owns the queue, for a program that runs this over ssh.
+
+    It speaks HTTP there, as at the owner's socket, with the rights of this account. The command ends with either side.
+    """
+    from gputui.bootstrap.owner import pass_on_stdio
+
+    pass_on_stdio(session.options)

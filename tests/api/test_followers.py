@@ -19,10 +19,11 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.api.backend import NumberedChange
+from gputui.api.wire import to_command
 from gputui.bootstrap.backend import LocalBackend
 from gputui.bootstrap.console_backend import open_console_backend
 from gputui.bootstrap.hosting import make_behind, make_host
-from gputui.bootstrap.owner import open_api
+from gputui.bootstrap.owner import api_backend, open_api
 from gputui.config import Options
 from gputui.config.options import parse_probe
 from gputui.domain.action import Hold, SetPriority
@@ -196,3 +197,17 @@ def test_a_console_acts_through_the_owner_until_it_schedules_itself(served: Serv
         lowered = backend.act(SetPriority((job_id,), 30))
         assert backend.undo(lowered.changes)[0][1] == ""
         assert backend.job(job_id).priority == 40
+
+
+def test_an_owner_is_asked_and_followed_through_a_command_as_over_ssh(served: Server, options: Options) -> None:
+    ended = threading.Event()
+    words = [sys.executable, "-P", "-m", "gputui", *options.arguments(), "api-stdio"]
+    dial = to_command(words, lambda line: None, lambda code: ended.set())
+    with closing(api_backend(options, dial)) as backend:
+        assert backend.view().owner.pid == served.process.pid
+        follower = backend.follow()
+        assert follower.wait(0, PATIENCE)
+        [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
+        while follower.snapshot.job(job_id) is None:
+            assert follower.wait(follower.number, PATIENCE)
+    assert ended.wait(PATIENCE)
