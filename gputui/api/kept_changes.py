@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from itertools import count
 
@@ -21,7 +22,8 @@ class KeptChanges:
     def __init__(self) -> None:
         self._changes: dict[int, tuple[int, ActionChange]] = {}
         """Changes with the uid of whoever made them."""
-        self._numbers = count(1)
+        self._numbers = count(time.time_ns() // 10**9 * 10**6)
+        """Numbers that no owner before has given: one of those would undo something else."""
         self._lock = threading.Lock()
 
     def keep(self, caller: Caller, changes: Iterable[ActionChange], indices: Mapping[str, str]) -> list[ChangeNumber]:
