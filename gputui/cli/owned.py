@@ -23,7 +23,8 @@ from gputui.domain.errors import AccessError, ParseLocallyError, StoreBusyError
 from gputui.domain.job_spec import Inherited
 from gputui.ports.commands import ERR, OUT, UNPRINTED, CommandLine, CommandResult
 from gputui.request import local_files
-from gputui.request.submitter import LIMITS, Submitter
+from gputui.request.inherited import LIMITS
+from gputui.request.submitter import Submitter
 
 if TYPE_CHECKING:
     from gputui.config import Options

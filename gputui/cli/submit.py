@@ -21,7 +21,7 @@ from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, local_time
 from gputui.request import submitter
-from gputui.request import submitter as request
+from gputui.request.inherited import is_taken_over, not_utf8
 from gputui.request.job_options import BY_NAME
 from gputui.request.job_values import duration_text
 from gputui.request.submitter import SubmitCommand
@@ -131,7 +131,7 @@ def tell(found: submitter.Tidied, submission: Submission) -> None:
     spec = submission.spec
     if not spec.gpus.minimum and "NVIDIA_VISIBLE_DEVICES" in dict(spec.options.env):
         notes.append("-e NVIDIA_VISIBLE_DEVICES gives no GPU here: ask for them by --gpus N or --gpus all")
-    if spec.image is None and (odd := sorted(filter(request.is_taken_over, request.not_utf8(terminal.environ())))):
+    if spec.image is None and (odd := sorted(filter(is_taken_over, not_utf8(terminal.environ())))):
         notes.append(f"{', '.join(odd)}: not UTF-8 text, and so not passed")
     if notes:
         terminal.echo(f"gputui: note: {plain('; '.join(notes))}", err=True)

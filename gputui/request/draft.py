@@ -17,10 +17,11 @@ from gputui.domain.errors import InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, JobSpec, LimitWarning, Submission
 from gputui.domain.redaction import SECRET_NAME
 from gputui.request import docker_values, job_values, submitter
+from gputui.request.inherited import is_taken_over
 from gputui.request.job_options import BY_NAME, DOCKER_KEYS, RARER, JobOption, OptionKind
 from gputui.request.job_options import YES as YES
 from gputui.request.job_values import duration_text, size_text
-from gputui.request.submitter import Submitter, is_taken_over
+from gputui.request.submitter import Submitter
 
 Draft: TypeAlias = Mapping[str, str]
 MASK = "••••••"

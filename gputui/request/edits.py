@@ -26,8 +26,9 @@ from gputui.domain.units import format_duration, quoted
 from gputui.request import draft as drafts
 from gputui.request import job_file, job_values
 from gputui.request.draft import NAMES, YES, Draft
+from gputui.request.inherited import is_taken_over
 from gputui.request.job_options import DOCKER_KEYS
-from gputui.request.submitter import Submitter, is_taken_over
+from gputui.request.submitter import Submitter
 
 _USUAL = ("editor", "nano", "vim", "vi")
 _KEYS = "# Keys are the options of `gputui submit`, with underscores.\n"

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +34,7 @@ from gputui.domain.job_spec import (
 from gputui.domain.text import plain
 from gputui.domain.units import quoted
 from gputui.request import docker_values, job_values
+from gputui.request.inherited import is_taken_over, not_utf8
 from gputui.request.job_options import BY_NAME, DOCKER_KEYS, KEYS, JobOption, OptionKind
 
 _DURATION = re.compile(r"(\d+[dhms])+|\d+(:\d\d){1,2}")
@@ -250,40 +250,6 @@ WITHOUT_VALUE = frozenset(
 
 MAX_ARGUMENTS = 1024**2
 """Maximum bytes of a whole command; the kernel allows about twice that, environment included."""
-HOST_ENV = (
-    "PATH",
-    "LD_LIBRARY_PATH",
-    "PYTHONPATH",
-    "VIRTUAL_ENV",
-    "CONDA_*",
-    "CUDA_HOME",
-    "LANG",
-    "LANGUAGE",
-    "LC_*",
-    "TZ",
-)
-"""Patterns of the variables that a host job takes over from its submitter, to find the same programs."""
-LIMITS = ("as", "core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack")
-"""Limits that a host job takes over from its submitter: those of sbatch."""
-_NEVER = ("GPUTUI_*", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HOME", "USER", "LOGNAME")
-_SESSION = (
-    *("SHELL", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "WINDOW", "STY"),
-    *("TERM*", "TMUX*", "SSH_*", "XDG_*", "SUDO_*"),
-)
-"""Parts of the submitter's own session, which has ended when the job runs."""
-
-
-def is_taken_over(name: str, *, everything: bool = False) -> bool:
-    """Return whether a host job takes the variable over; `everything` stands for --env-all."""
-    if any(fnmatchcase(name, pattern) for pattern in (*_NEVER, *_SESSION)):
-        return False
-    return everything or any(fnmatchcase(name, pattern) for pattern in HOST_ENV)
-
-
-def not_utf8(environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of the variables that no job can get, because they are not UTF-8 text."""
-    pairs = ((name, f"{name}={value}") for name, value in environ.items())
-    return frozenset(name for name, text in pairs if text.encode(errors="ignore").decode() != text)
 
 
 class Submitter(Struct, frozen=True):
@@ -296,15 +262,6 @@ class Submitter(Struct, frozen=True):
     environ: Mapping[str, str] = os.environ
     inherited: Inherited | None = None
     """What its host jobs take over from it; None: nothing."""
-
-
-def inherited() -> Inherited:
-    """Return the umask and the soft limits of this process."""
-    import resource  # few commands submit
-
-    limits = ((name, resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[0]) for name in LIMITS)
-    found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return Inherited(int(found[1], 8) if found else 0o022, tuple(limits))
 
 
 def submission(

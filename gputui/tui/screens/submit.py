@@ -28,7 +28,8 @@ from gputui.request import draft as drafts
 from gputui.request import pasted_line
 from gputui.request.draft import Draft
 from gputui.request.edits import Editor
-from gputui.request.submitter import Submitter, inherited
+from gputui.request.inherited import inherited
+from gputui.request.submitter import Submitter
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import PALETTE, SUBMIT_COMMANDS
 from gputui.tui.messages import ActionRequested
