@@ -120,7 +120,7 @@ def _of_service(options: Options) -> Iterator[DoctorCheck]:
         owner = f"{told.owner.kind} of {told.owner.user}, pid {told.owner.pid},"
         silence = timedelta(seconds=told.owner.silent_for)
         yield checks.of_answer(sockets.paths[-1], owner, told.caller.user, told.caller.role, silence)
-    if not sockets.in_process and bootstrap.has_queue(options):
+    if not sockets.in_process and (options.state / "queue.json").exists():
         with closing(bootstrap.open_store(options)) as store:
             if live := sum(not job.state.is_terminal for job in store.jobs().values()):
                 yield checks.of_own_queue(str(options.state), live)

@@ -57,16 +57,19 @@ def answering(of_machine: Path) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("answering")
-def test_a_user_of_the_service_hears_of_nothing_that_is_the_services(run: Run, answering: Path) -> None:
+def test_a_user_of_the_service_hears_of_nothing_that_is_the_services(run: Run, answering: Path, tmp_path: Path) -> None:
     done = run("doctor", "--json")
     text = f"serve of root, pid 4711, answers at {answering}; alice is a user"
     assert (done.code, list(named(done.out))) == (0, ["settings", "service"])
     assert named(done.out)["service"] == ("ok", text)
+    assert not (tmp_path / "xdg-state").exists()
 
 
 @pytest.mark.usefixtures("answering")
 def test_a_queue_of_ones_own_is_not_forgotten(run: Run, store: KeptStore, tmp_path: Path) -> None:
     own = tmp_path / "xdg-state" / "gputui"
+    own.mkdir(parents=True)
+    (own / "queue.json").touch()
     store.submit([Job(0, JobSpec(image="busybox"), NOW)], actor=Actor(1000, "alice"))
     assert named(run("doctor", "--json").out)["queue"] == ("warn", f"1 live job in {own}, a queue of your own")
 

@@ -43,7 +43,7 @@ def machine(booted_machine: Machine) -> Iterator[Machine]:
     yield booted_machine
     booted_machine.run("systemctl", "stop", "gputui.socket", "gputui.service", code=None)
     booted_machine.forget("/var/lib", "/var/backups/gputui", "/srv", "/etc/gputui", "/run/gputui")
-    booted_machine.run("rm", "-f", f"/{UNITS}/gputui.socket", f"/{UNITS}/gputui.service.d/patience.conf")
+    booted_machine.run("rm", "-rf", f"/{UNITS}/gputui.socket", f"/{UNITS}/gputui.service.d")
 
 
 def backup(machine: Machine) -> None:
