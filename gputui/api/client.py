@@ -39,8 +39,6 @@ _WAITING = frozenset({429, 503})
 """Statuses that ask to come again later: too many requests, the owner begins or is busy."""
 _MOST_IDLE = 4
 """Connections kept for the next requests."""
-_KEPT_FOR = 1.0
-"""Seconds after which an idle connection is not used again: the server may be closing it."""
 
 
 class Reply(Struct, frozen=True):
@@ -107,7 +105,7 @@ class Patience:
         if elapsed >= self._limit:
             who, cure = self._name(self.server)
             what = f"{who} has not answered for {elapsed:.0f} s"
-            raise StoreBusyError(what, hint=f"{cure}; store.lock_timeout sets how long gputui waits")
+            raise StoreBusyError(what, hint=cure)
         if elapsed >= TELL_AFTER and not self._is_told:
             self._is_told = True
             self._tell(f"{self._name(self.server)[0]} has not answered for {elapsed:.0f} s")
@@ -121,8 +119,13 @@ class Patience:
 def plain_name(server: Server) -> tuple[str, str]:
     """Return the name of an owner of which nothing else is known, and what helps if it hangs."""
     pid = f" (pid {server.pid})" if server.pid > 1 else ""
-    cure = f"kill -CONT {server.pid} if it was stopped, else kill -9 {server.pid}" if server.pid > 1 else ""
-    return f"the owner of the queue{pid}", cure or "ask an operator to restart gputui.service"
+    return f"the owner of the queue{pid}", cure_of(server.pid)
+
+
+def cure_of(pid: int) -> str:
+    """Return what helps against an owner who hangs, by his pid; 0 or 1: it is not known."""
+    cure = f"kill -CONT {pid} if it was stopped, else kill -9 {pid}" if pid > 1 else ""
+    return f"{cure or 'ask an operator to restart gputui.service'}; store.lock_timeout sets how long gputui waits"
 
 
 class Exchange:
@@ -304,12 +307,15 @@ class ApiClient:
         headers: Mapping[str, str] | None = None,
         absence: float = 0.0,
         waited: float = 0.0,
+        keep: float = 1.0,
     ) -> None:
         """`tell` is called with a sentence while a request waits; `name` as for `Patience`; `headers` go with all.
 
         `absence` is for how many seconds a next owner is waited for, once one has answered. `waited` as for `Patience`.
+        `keep` is for how many seconds an idle connection serves the next request: later the server may be closing it.
         """
         self._dial = dial
+        self._keep = keep
         self._waited = waited
         self._limit = patience
         self._absence = absence
@@ -461,7 +467,7 @@ class ApiClient:
         with self._lock:
             while self._idle:
                 kept_at, wire = self._idle.pop()
-                if time.monotonic() - kept_at < _KEPT_FOR:
+                if time.monotonic() - kept_at < self._keep:
                     patience.server = wire.server
                     return wire
                 wire.close()

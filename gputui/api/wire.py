@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import select
 import socket
 import struct
 import subprocess
+import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -15,8 +19,14 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from gputui.domain.errors import GputuiError, NoOwnerError
+from gputui.domain.text import plain
 
 _PIECE = 256 * 1024
+_EXIT_WITHIN = 5.0
+"""Seconds from the end of a command's output to that of its process."""
+_MOST_LINES = 20
+"""Lines before the first answer of a command: a login shell may print some."""
+_ANSWER = re.compile(rb"^HTTP/1\.", re.MULTILINE)
 _ABSENT = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED, errno.EACCES, errno.EPERM, errno.ENOTSOCK, errno.ELOOP}
 )
@@ -148,12 +158,12 @@ def check_server(server: Server, trusted: Collection[int], path: Path) -> None:
     raise GputuiError(f"somebody else listens there: {who}", where=str(path), hint="remove that socket")
 
 
-def to_command(words: Sequence[str], told: Callable[[bytes], object], ended: Callable[[int], object]) -> Dial:
+def to_command(words: Sequence[str], explain: Callable[[int, Sequence[bytes]], str]) -> Dial:
     """Return what starts a command that serves on its standard input and output, such as `ssh gpu1 gputui api-stdio`.
 
-    `told` is called with each line that it writes on stderr, in a thread of its own, and `ended` with its exit code.
+    Of one that ends before it has answered, `explain` returns why, by its exit code and the last lines that it wrote on
+    stderr; that is raised as a GputuiError. Empty: its end is that of any connection.
     """
-    import threading
 
     def dial(seconds: float) -> Wire:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -170,24 +180,75 @@ def to_command(words: Sequence[str], told: Callable[[bytes], object], ended: Cal
             raise GputuiError(f"{error.filename}: {error.strerror}") from error
         finally:
             theirs.close()
-        threading.Thread(target=_tend, args=(process, told, ended), name="stderr", daemon=True).start()
         set_patience(ours, seconds)
-        return Wire(ours, Server(None, process.pid), lambda: _end(process))
+        return CommandWire(ours, process, explain)
 
     return dial
 
 
-def _tend(process: subprocess.Popen[bytes], told: Callable[[bytes], object], ended: Callable[[int], object]) -> None:
-    """Pass on what a command writes on stderr, and reap it."""
-    assert process.stderr is not None
-    with contextlib.suppress(OSError, ValueError), process.stderr:
-        while line := process.stderr.readline(4096):
-            if line.strip():
-                told(line.strip())
-    ended(process.wait())
+class CommandWire(Wire):
+    """A connection through a command. What a login shell prints before the first answer is skipped."""
 
+    def __init__(
+        self, link: socket.socket, process: subprocess.Popen[bytes], explain: Callable[[int, Sequence[bytes]], str]
+    ) -> None:
+        super().__init__(link, Server(None, process.pid), self._end)
+        self._process = process
+        self._explain = explain
+        self._skipped: bytes | None = b""
+        """What came before the first answer; None: that has come."""
+        self._errors: deque[bytes] = deque(maxlen=20)
+        self._has_ended = threading.Event()
+        threading.Thread(target=self._tend, name="command", daemon=True).start()
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a command to end; it has lost its standard input already."""
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
+    def receive(self) -> bytes:
+        """Return what has come as `Wire.receive` does; raises GputuiError if it is no answer, or none will come."""
+        while self._skipped is not None:
+            data = super().receive()
+            if not data:
+                self._has_ended.wait(_EXIT_WITHIN)
+                code = self._process.returncode
+                if code is not None and (why := self._explain(code, tuple(self._errors))):
+                    raise GputuiError(why)
+                return b""
+            skipped = self._skipped + data
+            if start := _ANSWER.search(skipped):
+                self._skipped = None
+                return skipped[start.start() :]
+            if skipped.count(b"\n") > _MOST_LINES or len(skipped) > _PIECE:
+                first = plain(skipped[:80].decode(errors="replace"), 60)
+                raise GputuiError(f"it sends lines that are not gputui's: {first!r}")
+            self._skipped = skipped
+        return super().receive()
+
+    def _tend(self) -> None:
+        """Keep the last lines of stderr until the command ends, and reap it: others may keep that stream open."""
+        process, poll = self._process, select.poll()
+        assert process.stderr is not None
+        pidfd, errors, rest = os.pidfd_open(process.pid), process.stderr.fileno(), b""
+        os.set_blocking(errors, False)
+        for descriptor in (pidfd, errors):
+            poll.register(descriptor, select.POLLIN)
+        try:
+            while True:
+                ready = dict(poll.poll())
+                with contextlib.suppress(BlockingIOError):
+                    data = os.read(errors, _PIECE)
+                    *lines, rest = (rest + data).split(b"\n")
+                    self._errors += [line.strip() for line in lines if line.strip()]
+                    rest = rest[-_PIECE:]
+                    if not data and errors in ready:
+                        poll.unregister(errors)
+                if pidfd in ready:
+                    break
+        finally:
+            os.close(pidfd)
+            process.stderr.close()
+            self._errors += [rest.strip()] if rest.strip() else []
+            process.wait()
+            self._has_ended.set()
+
+    def _end(self) -> None:
+        """Ask the command to end; it has lost its standard input already."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gputui import bootstrap
 from gputui.api.backend import ApiBackend
 from gputui.api.callers import SUDO_UID
-from gputui.api.client import TELL_AFTER, ApiClient, plain_name
+from gputui.api.client import TELL_AFTER, ApiClient, cure_of, plain_name
 from gputui.api.messages import AboutView
 from gputui.api.wire import Dial, Server, to_sockets
 from gputui.config.options import present_directory
@@ -133,8 +133,7 @@ def _name(options: Options, server: Server) -> tuple[str, str]:
     leader = current_leader(options.state) if options.sockets.in_process else None
     if leader is None or not leader.pid:
         return plain_name(server)
-    cure = f"kill -CONT {leader.pid} if it was stopped, else kill -9 {leader.pid}"
-    return f"{leader.kind} of {leader.user} (pid {leader.pid})", cure
+    return f"{leader.kind} of {leader.user} (pid {leader.pid})", cure_of(leader.pid)
 
 
 def pass_on_stdio(options: Options) -> None:

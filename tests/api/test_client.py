@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -223,18 +223,33 @@ def test_an_upgraded_connection_is_handed_out_with_what_came_early(tmp_path: Pat
     assert early == b"earlyABC"
 
 
-def test_a_command_may_be_the_way_to_an_owner(tmp_path: Path) -> None:
-    got: list[bytes] = []
-    ended = threading.Event()
-    told: list[bytes] = []
-    text = f"printf 'banner\\n' >&2; read line; printf '{OK.decode()}'".replace("\r\n", "\\r\\n")
-    dial = to_command(["sh", "-c", text], told.append, lambda code: ended.set())
-    client = ApiClient(dial)
+def words_of(code: int, lines: Sequence[bytes]) -> str:
+    return f"{code}: {b' '.join(lines).decode()}" if code else ""
+
+
+def test_a_command_may_be_the_way_to_an_owner() -> None:
+    text = f"echo Welcome; echo HTTP is spoken here; read line; printf '{OK.decode()}'".replace("\r\n", "\\r\\n")
+    client = ApiClient(to_command(["sh", "-c", text], words_of))
     assert client.ask("GET", "/v1/about") == {"ok": True}
     client.close()
-    assert ended.wait(10)
-    assert told == [b"banner"]
-    assert got == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("echo one >&2; echo two >&2; exit 7", "7: one two"),
+        ("exec <&- >&-; sleep 0.2; exit 7", "7: "),
+        ("printf 'no end' >&2; kill -9 $$", "-9: no end"),
+        ("sleep 600 2>&2 >/dev/null </dev/null & echo left >&2; exit 3", "3: left"),
+        ("while echo nonsense; do :; done", "it sends lines that are not gputui's: 'nonsense"),
+        ("exec /nonexistent", "127: "),
+    ],
+)
+def test_why_a_command_does_not_answer_is_told(text: str, words: str) -> None:
+    client = ApiClient(to_command(["sh", "-c", text], words_of))
+    with pytest.raises(GputuiError) as told:
+        client.ask("GET", "/v1/about")
+    assert str(told.value).startswith(words)
 
 
 def test_patience_tells_nothing_before_two_seconds() -> None:

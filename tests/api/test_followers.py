@@ -34,6 +34,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.feed import Feed
 from tests.factories import spec
+from tests.process_list import command_lines
 
 PATIENCE = 60.0
 
@@ -200,9 +201,8 @@ def test_a_console_acts_through_the_owner_until_it_schedules_itself(served: Serv
 
 
 def test_an_owner_is_asked_and_followed_through_a_command_as_over_ssh(served: Server, options: Options) -> None:
-    ended = threading.Event()
     words = [sys.executable, "-P", "-m", "gputui", *options.arguments(), "api-stdio"]
-    dial = to_command(words, lambda line: None, lambda code: ended.set())
+    dial = to_command(words, lambda code, lines: "")
     with closing(api_backend(options, dial)) as backend:
         assert backend.view().owner.pid == served.process.pid
         follower = backend.follow()
@@ -210,4 +210,7 @@ def test_an_owner_is_asked_and_followed_through_a_command_as_over_ssh(served: Se
         [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
         while follower.snapshot.job(job_id) is None:
             assert follower.wait(follower.number, PATIENCE)
-    assert ended.wait(PATIENCE)
+    deadline = time.monotonic() + PATIENCE
+    while [word.encode() for word in (*words, "")] in command_lines().values():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
