@@ -28,9 +28,7 @@ def uptime() -> float:
 def chained(site: Site, jobs: int) -> list[float]:
     """Return the milliseconds between the end of each job and the start of the next; each needs all GPUs."""
     scheduler = site.serve()
-    store = site.store()
-    submit_directly(store, [witness.spec(site.out, 8, 0.05) for _ in range(jobs)])
-    store.close()
+    submit_directly(site.state, [witness.spec(site.out, 8, 0.05) for _ in range(jobs)])
     site.until(lambda: len(site.runs()) == 2 * jobs, 60 + jobs)
     scheduler.terminate()
     scheduler.wait()

@@ -17,15 +17,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from gputui.bootstrap import ask_backend
+from gputui.config import resolve
+from gputui.domain.action import Action
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
-from gputui.domain.submit_action import SubmitJobs
-from gputui.engine.actions.actions import Actions
+from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.store import TinyJobStore
 from tests import leftovers
 from tests.e2e.commands import Commands
-from tests.factories import ACTOR
 from tests.gpus import standin
 from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
 
@@ -185,10 +186,19 @@ class Site:
             self.engine.docker("rm", "-f", *ids, check=False)
 
 
-def submit_directly(store: TinyJobStore, jobs: Iterable[JobSpec | Submission]) -> tuple[JobId, ...]:
-    """Submit as `gputui submit` does, without starting an interpreter for each; return an id for each element."""
+def act_directly(state: Path, action: Action) -> Done:
+    """Act as a command does, without starting an interpreter for it: the owner is asked, if there is one."""
+    backend = ask_backend(resolve(state=str(state), config="/dev/null"))
+    try:
+        return backend.act(action)
+    finally:
+        backend.close()
+
+
+def submit_directly(state: Path, jobs: Iterable[JobSpec | Submission]) -> tuple[JobId, ...]:
+    """Submit as `gputui submit` does; return an id for each element."""
     wished = [Submission(each) if isinstance(each, JobSpec) else each for each in jobs]
-    return Actions(store, RealClock(), ACTOR).act(SubmitJobs(tuple(wished))).ids
+    return act_directly(state, SubmitJobs(tuple(wished))).ids
 
 
 def all_over(jobs: Iterable[Job]) -> bool:

@@ -27,8 +27,8 @@ def test_no_gpu_is_given_away_by_both(site: Site, tmp_path: Path) -> None:
             each.serve()
         for each in sites:
             each.until(lambda each=each: each.run("gpus").stdout.count("FREE") == 8)  # type: ignore[misc]
-        for store in stores:
-            submit_directly(store, [spec] * JOBS)
+        for each in sites:
+            submit_directly(each.state, [spec] * JOBS)
         site.until(lambda: all(all_over(store.jobs().values()) for store in stores), 90)
         held = sorted(
             (uuid, attempt.started_at, attempt.ended_at)

@@ -17,9 +17,7 @@ from typing import Any
 
 from gputui.domain.action import Cancel
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobId, JobSpec, Submission
-from gputui.engine.actions.actions import Actions
-from tests.e2e.site import RealClock, Site, submit_directly
-from tests.factories import ACTOR
+from tests.e2e.site import Site, act_directly, submit_directly
 from tests.metrics.prometheus import Prometheus
 from tests.metrics.witness import Witness
 from tests.runtime.dockerd import IMAGE, NETWORK
@@ -100,7 +98,6 @@ class RealRun:
         self.lost: tuple[int, float, float] = (-1, 0.0, 0.0)
         """The lost GPU, and the begin and end of its loss."""
         self._events = events
-        self._actions = Actions(site.queue, RealClock(), ACTOR)
 
     def events(self) -> list[dict[str, Any]]:
         """Return the engine's events so far."""
@@ -136,7 +133,7 @@ class RealRun:
         return JobSpec(image=IMAGE, command=command, gpus=request, tenant=tenant, options=options, **wishes)
 
     def submit(self, *jobs: JobSpec | Submission) -> tuple[JobId, ...]:
-        return submit_directly(self.site.queue, jobs)
+        return submit_directly(self.site.state, jobs)
 
     def fill(self) -> float:
         """Let preemptible jobs hold all GPUs, others wait and others be held; return the time of a scrape then."""
@@ -175,8 +172,8 @@ class RealRun:
         lost_at = time.time()
         self.site.gpus.change(f"gpu {gpu} lost 1", f"gpu {CORRECTED} ecc_corrected 5")
         self.until(lambda: self._tried_again(unlucky))
-        self._actions.act(Cancel(tuple(doomed)))
-        self._actions.act(Cancel(tuple(job.id for job in self.site.queue.jobs().values() if job.held)))
+        act_directly(self.site.state, Cancel(tuple(doomed)))
+        act_directly(self.site.state, Cancel(tuple(job.id for job in self.site.queue.jobs().values() if job.held)))
         seen = self.scraped("sum(gputui_gpu_up) == 7 and on () sum(gputui_gpu_healthy) == 7")
         self.site.gpus.change(without=(f"gpu {gpu} lost",))
         self.lost = (gpu, lost_at, time.time())

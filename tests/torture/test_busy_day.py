@@ -17,16 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.audit import Actor
-from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
-from gputui.domain.submit_action import SubmitJobs
-from gputui.engine.actions.actions import Actions
 from gputui.engine.files.leadership import current_leader
 from gputui.store import TinyJobStore
 from tests import leftovers
-from tests.e2e.site import RealClock
+from tests.e2e.site import submit_directly
 from tests.e2e.terminal import Terminal
 from tests.tui.frames import Frame, Watch
 
@@ -51,7 +48,6 @@ class Day:
         self.command = [sys.executable, "-m", "gputui", *options]
         self.store = TinyJobStore(self.state, StoreSettings())
         self._me = pwd.getpwuid(os.getuid())
-        self._actions = Actions(self.store, RealClock(), Actor(uid=self._me.pw_uid, user=self._me.pw_name))
         self._looks: deque[dict[int, JobState]] = deque(maxlen=SURE)
         self._submitted = 0
 
@@ -72,7 +68,7 @@ class Day:
             script = f"echo start; sleep {5 + self._submitted * 7 % 16}; exit {3 * (self._submitted % 3 == 0)}"
             name, gpus = f"train-{self._submitted}", GpuRequest(1, 1)
             spec = JobSpec(command=("sh", "-c", script), name=name, tenant=self._me.pw_name, gpus=gpus)
-            assert self._actions.act(SubmitJobs((Submission(spec),))).ids == (self._submitted,)
+            assert submit_directly(self.state, [spec]) == (self._submitted,)
 
     def look(self) -> Counter[JobState]:
         """Note the state of each job; return how many are in each, without those that have ended."""

@@ -111,7 +111,8 @@ def test_forty_jobs_over_ssh_complete(serving: subprocess.Popen[bytes], sshd: Ss
     store = TinyJobStore(tmp_path / "state", StoreSettings())
     script = ("sh", "-c", "echo begun; sleep 2; echo done")
     ids = submit_directly(
-        store, [JobSpec(image=IMAGE, command=script, gpus=GpuRequest(number % 2, number % 2)) for number in range(JOBS)]
+        tmp_path / "state",
+        [JobSpec(image=IMAGE, command=script, gpus=GpuRequest(number % 2, number % 2)) for number in range(JOBS)],
     )
     watch, begun, is_cut = Watch(serving.pid), time.monotonic(), False
     while not all_over(jobs := [store.get(job_id) for job_id in ids]):

@@ -32,9 +32,7 @@ def load(site: Site, rng: random.Random, jobs: int, arrays: int = 0) -> dict[Job
     """Submit jobs, at least `arrays` of them arrays; return the expected number of attempts of each job, by id."""
     site.config.write_text("[scheduler]\nfast_failing_jobs = 0\n")  # they are meant to fail
     submissions = [submission(site, rng, is_array=n < arrays or rng.random() < 0.25) for n in range(jobs)]
-    store = site.store()
-    ids = submit_directly(store, submissions)
-    store.close()
+    ids = submit_directly(site.state, submissions)
     attempts = [each.spec.retries + 1 for each in submissions for _ in each.array or (0,)]
     return dict(zip(ids, attempts, strict=True))
 
