@@ -125,6 +125,7 @@ class Handlers:
 
     def about(self, call: Call) -> messages.AboutView:
         about, leader, caller = call.backend.about(), self._services.leader(), call.caller
+        access = self._services.settings.access
         return messages.AboutView(
             gputui=__version__,
             api=messages.API,
@@ -139,6 +140,7 @@ class Handlers:
             lacking={str(name): sentence for name, sentence in about.caps.lacking.items()},
             scheduler=about.scheduler,
             policy=about.policy,
+            agents=messages.AgentLimits(access.agent_priority, access.agent_gpus),
         )
 
     def _picture(self, call: Call) -> Snapshot:

@@ -44,6 +44,15 @@ class CallerView(Struct, frozen=True, omit_defaults=True):
     """Job in which the caller runs."""
 
 
+class AgentLimits(Struct, frozen=True):
+    """What programs may ask for that ask for a user by `gputui mcp`."""
+
+    priority: int = 50
+    """Highest priority."""
+    gpus: int | None = None
+    """Most GPUs that the jobs of one user may take at once which such programs submitted; None: no limit."""
+
+
 class AboutView(Struct, frozen=True, omit_defaults=True):
     """The queue, its owner, and who asks."""
 
@@ -60,6 +69,7 @@ class AboutView(Struct, frozen=True, omit_defaults=True):
     """Capabilities that the queue lacks, each with its sentence."""
     scheduler: SchedulerSettings = SchedulerSettings()
     policy: PolicySettings = PolicySettings()
+    agents: AgentLimits = AgentLimits()
 
 
 class StreamHello(Struct, frozen=True):

@@ -195,6 +195,8 @@ _MAY_BE_ZERO = frozenset(
         "patience",
         "forecast_jobs",
         "standing_priority",
+        "agent_priority",
+        "agent_gpus",
         "reservation_grace",
         "preemption_grace",
         "preemption_min_run",
@@ -226,6 +228,7 @@ _WORDS = {
     "webhook_events": (EVENTS, "an event"),
     "mail_events": (EVENTS, "an event"),
 }
+_PRIORITIES = frozenset({"standing_priority", "agent_priority"})
 LOOPBACK = "127.0.0.1"
 
 
@@ -241,7 +244,7 @@ def check_range(key: str, value: object, where: str) -> None:
             raise InputError("expected a duration above 0", where=where, hint='write "10s" or "1h30m"')
     elif isinstance(value, int) and not isinstance(value, bool):
         low = int(key not in _MAY_BE_ZERO)
-        high = 2**60 if key in SIZES else MAX_PRIORITY if key == "standing_priority" else MAX_COUNT
+        high = 2**60 if key in SIZES else MAX_PRIORITY if key in _PRIORITIES else MAX_COUNT
         if not low <= value <= high:
             raise InputError(f"expected {low} to {high}", where=where)
     elif isinstance(value, float):

@@ -18,6 +18,8 @@ from gputui.domain.settings import Settings
 
 EVERYBODY = "*"
 """Name in `access.users` that stands for every account of the machine."""
+AGENT = "mcp"
+"""Program that asks for agents, as `Caller.via` names it."""
 Resolve: TypeAlias = Callable[[str], tuple[int | None, bool]]
 """Returns the id of a name of the settings, `alice` or `@group`, and whether it is a group's; None: unknown."""
 HOW_TO_USE = "an operator lets you use the queue by the setting access.users"
@@ -56,6 +58,11 @@ class Caller(Struct, frozen=True):
         return Actor(self.uid, self.user, self.via)
 
     @property
+    def is_agent(self) -> bool:
+        """Return whether a program asks by `gputui mcp`, and says so: no user needs that, nor gains by it."""
+        return is_agents(self.via)
+
+    @property
     def operates(self) -> bool:
         return self.role is Role.OPERATOR
 
@@ -70,6 +77,11 @@ class Caller(Struct, frozen=True):
     def may_act_on(self, job: Job) -> bool:
         """Return whether the caller may change the job, and read what only its submitter may read."""
         return self.operates or (self.role >= Role.USER and self.owns(job))
+
+
+def is_agents(via: str) -> bool:
+    """Return whether the programs that asked for a user are one of agents."""
+    return AGENT in via.split()
 
 
 def role_of(uid: int, groups: Iterable[int], owner: int, settings: Settings, resolve: Resolve) -> Role:

@@ -193,6 +193,8 @@ class Job(Struct, frozen=True, weakref=True):
     """Uid of the submitting user, as the kernel told it to the owner of the queue; None: not recorded."""
     key: str = ""
     """Idempotency key of its submission, which its submitter chose: a repeated request with it is the same job."""
+    submitted_via: str = ""
+    """Program that submitted it for its user, such as `mcp`, or `sudo`; empty: a command or console."""
     released_at: datetime | None = None
     """Time of the latest release by a user; earlier failures no longer count against its image or tenant."""
     recurring: JobId | None = None

@@ -196,6 +196,10 @@ class AccessSettings(Struct, frozen=True):
     """True if all users may read the logs of all jobs."""
     socket: str | None = None
     """Unix socket of the service; None: `api.sock` in the state directory, and `/run/gputui/api.sock`."""
+    agent_priority: int = 50
+    """Highest priority that programs may give which ask for a user by `gputui mcp`."""
+    agent_gpus: int | None = None
+    """Most GPUs that the jobs of one user may take at once which such programs submitted; None: no limit."""
 
 
 class AdmissionSettings(Struct, frozen=True):

@@ -53,7 +53,7 @@ from tests.factories import NOW, FakeClock, gpu, job, recurring, running, spec, 
 from tests.memory_store import MemoryJobStore
 
 ROOT = Caller(0, 0, (), "root", Role.OPERATOR)
-BOB = Caller(61_001, 61_001, (61_500,), "bob", Role.USER, via="mcp", key="k.1")
+BOB = Caller(61_001, 61_001, (61_500,), "bob", Role.USER, via="notebook", key="k.1")
 ALICE = Caller(61_002, 61_002, (), "alice", Role.USER)
 VIEWER = Caller(61_003, 61_003, (), "eve", Role.VIEWER)
 ACCOUNTS = {"root": 0, "bob": BOB.uid, "alice": ALICE.uid, "eve": VIEWER.uid}
@@ -238,7 +238,7 @@ def test_the_audit_log_has_who_asked_through_what_and_with_which_key(tmp_path: P
     desk.of(BOB).act(Hold((new,)))
     desk.of(ROOT).act(Pause())
     told = [(each.verb, each.uid, each.user, each.via, each.key) for each in [*desk.store.audit_log()][-3:]]
-    expected = (BOB.uid, "bob", "mcp", "k.1")
+    expected = (BOB.uid, "bob", "notebook", "k.1")
     assert told == [("submit", *expected), ("hold", *expected), ("pause", 0, "root", "", "")]
 
 

@@ -22,6 +22,7 @@ from gputui.domain.spec_values import check_array, check_values
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
 from gputui.domain.units import plural
+from gputui.engine.actions.agents import check_new
 from gputui.engine.actions.context import ActionContext, PriorityCaps
 from gputui.engine.actions.permissions import within_time_limits
 
@@ -83,7 +84,7 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
         jobs = [job if (spec := proven[id(job.spec)]) is job.spec else job.evolve(spec=spec) for job in jobs]
     tenants = {job.spec.tenant for job in jobs}
     is_capped = any(tenant.pending is not None and tenant.name in tenants for tenant in context.policy.tenants)
-    is_free = context.caller is None or context.caller.operates
+    is_free = (context.caller is None or context.caller.operates) and context.agent_gpus is None
     if is_free and not is_capped and not store.caps_waiting():
         if recurring is None:
             _check_caps(context, jobs, Controls())
@@ -93,6 +94,7 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
             controls = transaction.controls()
             if recurring is None:
                 _check_caps(context, jobs, controls)
+                check_new(context, jobs, lambda: transaction.jobs().values())
             _check_waiting(transaction.waiting, jobs, effective_policy(context.policy, controls))
             ids = store.submit(jobs, actor=context.actor)
     every = (range(first, first + job.count) for first, job in zip(ids, jobs, strict=True))
@@ -104,6 +106,7 @@ def foreseen(context: ActionContext, submissions: Iterable[Submission]) -> Done:
     store, jobs = context.store, _new_jobs(context, submissions, None)
     controls, queued = store.controls(), store.jobs()
     _check_caps(context, jobs, controls)
+    check_new(context, jobs, queued.values)
 
     def waiting() -> Mapping[str, int]:
         return _counted(job for job in queued.values() if job.state is JobState.PENDING)
@@ -138,6 +141,7 @@ def _new_jobs(context: ActionContext, submissions: Iterable[Submission], recurri
             submitted_by=user,
             submitted_uid=uid,
             key=key,
+            submitted_via=context.actor.via,
             recurring=recurring,
         )
         jobs += new_entries(job, submission, place)

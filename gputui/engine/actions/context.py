@@ -18,7 +18,7 @@ from gputui.domain.errors import AccessError, GputuiError, InputError, NotFoundE
 from gputui.domain.gpu import Drain, Gpu
 from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobSpec
-from gputui.domain.settings import PolicySettings, SchedulerSettings
+from gputui.domain.settings import AccessSettings, PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls, effective_policy
 from gputui.engine.actions.permissions import UserPermissions, account_number
 from gputui.ports import Clock, JobStore, Transaction
@@ -62,6 +62,17 @@ class ActionContext(Struct, eq=False):
             return self.caller.operates
         return self.permissions is None or self.permissions.may_operate(self.actor.uid)
 
+    @property
+    def agent_limits(self) -> AccessSettings | None:
+        """Return the settings that bind who asks as an agent; None: it is none."""
+        is_agent = self.caller is not None and self.caller.is_agent
+        return self.permissions.settings.access if is_agent and self.permissions is not None else None
+
+    @property
+    def agent_gpus(self) -> int | None:
+        """Return how many GPUs an agent that asks may take at once; None: any number, or it is none."""
+        return self.agent_limits.agent_gpus if self.agent_limits is not None else None
+
     def refusal(self, what: str, rule: str, *, where: str, hint: str) -> GputuiError:
         """Return the error for what is too much for a user by that rule, or for anybody in a private queue."""
         if self.caller is not None and not self.caller.operates:
@@ -89,11 +100,14 @@ class PriorityCaps:
         self._usual = MAX_PRIORITY if is_free or not self._has_others else NORMAL_PRIORITY
         caps = {tenant.name: most for tenant in tenants if (most := tenant.max_priority) is not None}
         self._most = {} if is_free else caps
+        limits = context.agent_limits
+        self._agent = limits.agent_priority if limits is not None else MAX_PRIORITY
 
     def check_new(self, spec: JobSpec) -> None:
         """Raise GputuiError for a job of another user's tenant, or with a higher priority than allowed."""
         tenant = spec.tenant
         self._check_tenant(tenant)
+        self._check_agent(spec.priority)
         if spec.priority > (most := self._most.get(tenant, self._usual)):
             raise self._too_high(tenant, most, spec.priority, "--priority")
 
@@ -120,15 +134,29 @@ class PriorityCaps:
         """Raise GputuiError if a job is raised to more than allowed, or put before all others."""
         tenant, context = after.spec.tenant, self._context
         most = self._most.get(tenant, self._usual)
+        is_topped = after.topped_at is not None and after.topped_at != before.topped_at
+        is_placed = after.placed is not None and after.placed != before.placed
+        if is_topped or is_placed or after.priority > before.priority:
+            self._check_agent(MAX_PRIORITY if is_topped or is_placed else after.priority)
         if after.priority > before.priority and after.priority > most:
             raise self._too_high(tenant, most, after.priority, "priority")
-        if after.topped_at is not None and after.topped_at != before.topped_at and most < MAX_PRIORITY:
+        if is_topped and most < MAX_PRIORITY:
             text = f"the head of the queue is before priority 100, and tenant {tenant} may have {most}"
             raise context.refusal(text, "priority-ceiling", where="top", hint=self._hint(tenant, MAX_PRIORITY))
         is_placed = after.placed is not None and after.placed != before.placed
-        if is_placed and self._has_others and most < MAX_PRIORITY:  # passing others amounts to any priority
+        if (
+            is_placed and (self._has_others or self._agent < MAX_PRIORITY) and most < MAX_PRIORITY
+        ):  # passing others amounts to any priority
             text = f"only operators move jobs by hand in a shared queue; tenant {tenant} may have {most}"
             raise context.refusal(text, "operators-move", where="move", hint=self._hint(tenant, MAX_PRIORITY))
+
+    def _check_agent(self, priority: int) -> None:
+        """Raise AccessError for a priority that an agent may not give."""
+        if priority > self._agent:
+            what = f"an agent may give at most priority {self._agent}, and {priority} is more"
+            raise AccessError(
+                what, rule="agent-priority", where="priority", hint="an operator sets access.agent_priority"
+            )
 
     def _too_high(self, tenant: str, most: int, priority: int, where: str) -> GputuiError:
         text = f"tenant {tenant} may have at most priority {most}, and {priority} is more"

@@ -35,6 +35,7 @@ from gputui.domain.spec_values import check_values
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids
 from gputui.domain.units import format_duration
+from gputui.engine.actions import agents
 from gputui.engine.actions.admission import revouched, with_dependencies, within_limits
 from gputui.engine.actions.context import REPORT_EVERY, ActionContext, JobChange, PriorityCaps
 from gputui.engine.actions.permissions import check_warning
@@ -54,6 +55,7 @@ def change_jobs(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
     edit, total = action.edit if isinstance(action, EditJobs) else None, len(set(action.ids))
     named = _named_dependencies(context, edit) if edit is not None else {}
     with context.store.transaction() as transaction:
+        taken = agents.taken(context, lambda: transaction.jobs().values())
         for number, (before, after) in enumerate(_changed(context, transaction, transaction.chosen, action, named)):
             if context.on_progress is not None and number % REPORT_EVERY == 0:
                 context.on_progress(number, total)
@@ -73,6 +75,7 @@ def change_jobs(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
             if not action.is_final and (after.state is JobState.PENDING or isinstance(action, SetPriority)):
                 changes.append(JobChange(action.verb, before, after))
             done += before.ids
+        agents.check_taken(context, taken, lambda: transaction.jobs().values())
     return Done(tuple(done), tuple(changes))
 
 
@@ -121,6 +124,7 @@ def _changed(
                     ended_at = dependencies.ended_at(before, now)
                 after = keep_wait(before, after, ended_at, now)
                 caps.check(before, after)
+                agents.check_changed(context, before, after)
             yield before, after
 
 

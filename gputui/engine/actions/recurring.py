@@ -13,13 +13,14 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gputui.domain.action import AddRecurring, PauseRecurring, RemoveRecurring, ResumeRecurring
-from gputui.domain.errors import InputError, NotFoundError
+from gputui.domain.errors import AccessError, InputError, NotFoundError
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.spec_values import check_array
 from gputui.domain.submit_action import Done
 from gputui.domain.text import plain
 from gputui.domain.units import quoted
 from gputui.engine.actions.admission import checked_spec, with_tenant
+from gputui.engine.actions.agents import AGENT_GPUS
 from gputui.engine.actions.context import ActionContext, PriorityCaps
 from gputui.engine.actions.rights import check_own_recurring
 
@@ -117,6 +118,8 @@ def _add(context: ActionContext, action: AddRecurring) -> Done:
         hint = f"an expression of at most {MAX_TEXT} characters, and a name of one line"
         raise InputError("is too long, or has control characters", where="cron", hint=hint)
     PriorityCaps(context, context.store.controls()).check_new(submission.spec)
+    if context.agent_gpus is not None:  # the jobs of its runs could not be counted
+        raise AccessError("an agent adds no recurring jobs where access.agent_gpus is set", rule=AGENT_GPUS)
     if submission.spec.begin_at is not None:
         raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
     submission = replace(submission, spec=context.store.with_warrant(submission.spec, context.actor.uid))
