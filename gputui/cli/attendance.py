@@ -391,21 +391,18 @@ def waiting_words(snapshot: Snapshot, job: Job, start: datetime | None, now: dat
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
-_LOOK_EVERY = 1.0
-"""Seconds between two looks at a job that waits."""
 
 
 def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> int:
     """Show why the job waits, then its output; return its exit code. Ctrl-C cancels the job, a second one leaves."""
     status = Status(is_quiet=is_quiet)
     try:
-        job = backend.job(job_id)
-        while not was_started(job):
-            snapshot = backend.snapshots().read()
-            words = waiting_words(snapshot, job, snapshot.expected_starts.get(job_id), bootstrap.clock().now())
-            status.show(f"job {job.shown_id} {words}", is_passing=job.state is not JobState.PENDING)
-            time.sleep(_LOOK_EVERY)
-            job = backend.job(job_id)
+        with wait.changes_of(backend.queue) as changes:
+            while not was_started(job := backend.job(job_id)):
+                snapshot = backend.snapshots().read()
+                words = waiting_words(snapshot, job, snapshot.expected_starts.get(job_id), bootstrap.clock().now())
+                status.show(f"job {job.shown_id} {words}", is_passing=job.state is not JobState.PENDING)
+                changes.wait(time.monotonic() + _SHOWN_EVERY)
         status.clear()
         if job.attempt is not None:
             try:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 
 import click
 
 from gputui.cli import terminal
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.session import Session, pass_session
+from gputui.cli.wait import changes_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
@@ -18,8 +17,6 @@ from gputui.domain.text import fit, plain_bytes
 from gputui.ports import LiveLogStream, LogStream, Queue
 from gputui.request import job_values
 
-LOOK_EVERY = 0.2
-"""Seconds between two checks of whether a job has started."""
 RESET = "\x1b[0m"
 
 
@@ -59,14 +56,15 @@ def print_log(stream: LogStream) -> None:
         terminal.echo(f"gputui: {notice}", err=True)
 
 
-def wait_until_started(queue: Queue, job_id: JobId, pause: Callable[[float], None] = time.sleep) -> None:
+def wait_until_started(queue: Queue, job_id: JobId) -> None:
     """Return when the job has output to follow, or will never have any."""
-    said = False
-    while not was_started(queue.get(job_id)):
-        if not said and terminal.is_tty(terminal.ERR):
+    if was_started(queue.get(job_id)):
+        return
+    with changes_of(queue) as changes:
+        if terminal.is_tty(terminal.ERR):
             terminal.echo(f"job {queue.get(job_id).shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
-        said = True
-        pause(LOOK_EVERY)
+        while not was_started(queue.get(job_id)):
+            changes.wait()
 
 
 def was_started(job: Job) -> bool:

@@ -10,6 +10,7 @@ from gputui.bootstrap import backend
 from gputui.cli import logs
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault
+from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running
@@ -76,19 +77,27 @@ def test_bad_numbers_are_refused_by_name(run: Run, found: Logs, given: list[str]
     assert not found.asked
 
 
-def test_following_waits_for_the_start(store: KeptStore) -> None:
+class MovingStore(KeptStore):
+    """Store in which the job goes on each time somebody asks whether something has changed."""
+
+    states: tuple[Job, ...] = ()
+
+    def version(self) -> object:
+        if self.states:
+            with self.transaction() as transaction:
+                transaction.put(self.states[0])
+            self.states = self.states[1:]
+        return super().version()
+
+
+def test_following_waits_for_the_start() -> None:
+    """It is over once the container is there, and not before."""
+    store = MovingStore()
     put(store, job())
-    waited: list[float] = []
-
-    def pause(seconds: float) -> None:
-        """Start the job, then create its container, while the command waits."""
-        waited.append(seconds)
-        starting = running(1).with_attempt(container_id=None).evolve(state=JobState.CONFIGURING)
-        with store.transaction() as transaction:
-            transaction.put((job(1), starting, running(1).with_attempt(container_id="c1"))[len(waited) - 1])
-
-    logs.wait_until_started(store, 1, pause)
-    assert len(waited) == 3
+    starting = running(1).with_attempt(container_id=None).evolve(state=JobState.CONFIGURING)
+    store.states = (job(1), starting, running(1).with_attempt(container_id="c1"), job(1))
+    logs.wait_until_started(store, 1)
+    assert len(store.states) == 1
 
 
 def test_following_does_not_wait_for_what_only_others_are_told() -> None:
@@ -99,13 +108,10 @@ def test_following_does_not_wait_for_what_only_others_are_told() -> None:
 def test_following_does_not_wait_for_output_that_never_comes(store: KeptStore) -> None:
     put(store, job().evolve(state=JobState.CANCELLED, ended_at=NOW), running())
 
-    def never(seconds: float) -> None:
-        raise AssertionError("waited")
-
-    logs.wait_until_started(store, 1, never)
-    logs.wait_until_started(store, 2, never)
+    logs.wait_until_started(store, 1)
+    logs.wait_until_started(store, 2)
     with pytest.raises(NotFoundError):
-        logs.wait_until_started(store, 404, never)
+        logs.wait_until_started(store, 404)
 
 
 def test_ctrl_c_ends_logs_without_a_message(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
