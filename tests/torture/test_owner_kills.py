@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,14 +23,14 @@ from gputui.domain.errors import NoOwnerError
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore
+from tests.torture.faulty_owner import STAGES
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(3000)]
 
 KILLS = 10
 """Number of kills for each unit of `--torture`; `--torture 20` makes it 200."""
-KILLS_IN_CI = 3
-CLIENTS = 4
 PATIENCE = 60.0
+OPTIONS = ("--probe", "sim:1:A100", "--runtime", "process")
 
 
 class Owners:
@@ -36,39 +39,76 @@ class Owners:
     def __init__(self, state: Path) -> None:
         self.state = state
         self.socket = state / "api.sock"
+        self.environ = {**os.environ, "GPUTUI_STATE": str(state), "GPUTUI_CONFIG": "/dev/null"}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def begin(self) -> None:
-        words = ("--state", str(self.state), "--probe", "sim:1:A100", "--runtime", "process", "serve")
-        command = [sys.executable, "-P", "-m", "gputui", *words]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def begin(self, stage: str = "", count: int = 0) -> None:
+        """Begin one, which dies when it comes to the stage for the COUNT-th time."""
+        program = ["tests.torture.faulty_owner", stage, str(count)] if stage else ["gputui"]
+        command = [sys.executable, "-P", "-m", *program, *OPTIONS, "serve"]
+        environ = {**self.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        self._process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def until_dead(self) -> None:
+        assert self._process is not None
+        assert self._process.wait(2 * PATIENCE) < 0
 
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait()
+        self.until_dead()
 
 
 class Customer:
-    """A client that submits jobs, changes each, and asks again with the same key until it is answered."""
+    """A client that submits jobs, lowers the priority of each, and asks again with the same key until it is told."""
 
     def __init__(self, name: str, owners: Owners) -> None:
         self.name = name
+        self.owners = owners
         self.ids: dict[str, JobId] = {}
         self.longest = 0.0
-        self._client = ApiClient(to_sockets([owners.socket]), patience=PATIENCE)
+        self.unowned = 0
+        """How often nobody owned the queue when asked."""
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1)
+        self._work = self._thread.submit(self._run)
 
     def _run(self) -> None:
-        spec = JobSpec(image=None, command=("true",), name=self.name)
         while not self._is_over.is_set():
             key = f"{self.name}-{len(self.ids)}"
-            body = NewJobs((Submission(spec, held=True),))
-            [job_id] = self._ask("/v1/jobs", body, NewIds, key).ids
-            self._ask("/v1/actions", SetPriority((job_id,), -1, relative=True), Acted, f"{key}-less")
+            begun = time.monotonic()
+            job_id = self.submit(key)
+            self.longest = max(self.longest, time.monotonic() - begun)
+            self.lower(job_id, key)
             self.ids[key] = job_id
+
+    def submit(self, key: str) -> JobId:
+        raise NotImplementedError
+
+    def lower(self, job_id: JobId, key: str) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Let the present request be answered."""
+        self._is_over.set()
+        self._work.result(2 * PATIENCE)
+        self._thread.shutdown()
+
+
+class Asker(Customer):
+    """Client of the interface."""
+
+    def __init__(self, name: str, owners: Owners) -> None:
+        self._client = ApiClient(to_sockets([owners.socket]), patience=PATIENCE)
+        super().__init__(name, owners)
+
+    def submit(self, key: str) -> JobId:
+        spec = JobSpec(image=None, command=("true",), name=key)
+        [job_id] = self._ask("/v1/jobs", NewJobs((Submission(spec, held=True),)), NewIds, key).ids
+        return job_id
+
+    def lower(self, job_id: JobId, key: str) -> None:
+        self._ask("/v1/actions", SetPriority((job_id,), -1, relative=True), Acted, f"{key}-less")
 
     def _ask(self, path: str, body: object, result: type, key: str) -> NewIds | Acted:
         begun = time.monotonic()
@@ -76,44 +116,86 @@ class Customer:
             try:
                 told: NewIds | Acted = self._client.ask("POST", path, body, result=result, key=key)
             except NoOwnerError:
+                self.unowned += 1
                 assert time.monotonic() - begun < PATIENCE
                 time.sleep(0.02)
             else:
-                self.longest = max(self.longest, time.monotonic() - begun)
                 return told
 
     def end(self) -> None:
-        """Let the present request be answered."""
-        self._is_over.set()
-        self._thread.join(2 * PATIENCE)
-        assert not self._thread.is_alive()
+        super().end()
         self._client.close()
+
+
+class Typist(Customer):
+    """Person who types commands. One that nobody answers does it in its own process, with the key that was sent."""
+
+    def submit(self, key: str) -> JobId:
+        return int(self._run_command("submit", "--hold", "--host", "--name", key, "--", "true"))
+
+    def lower(self, job_id: JobId, key: str) -> None:
+        del key
+        self._run_command("priority", str(job_id), "-1")
+
+    def _run_command(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "gputui", *words],
+            env=self.owners.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=2 * PATIENCE,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
 
 def test_each_key_is_one_job_and_one_change(tmp_path: Path, torture: float) -> None:
     seed = random.randrange(10**6)
     rng = random.Random(seed)
-    kills = round(KILLS * torture) if torture > 1 else KILLS_IN_CI
+    kills = round(KILLS * torture)
     owners = Owners(tmp_path / "state")
     owners.begin()
-    customers = [Customer(f"client{number}", owners) for number in range(CLIENTS)]
-    for _ in range(kills):
-        count = sum(len(customer.ids) for customer in customers)
-        deadline = time.monotonic() + PATIENCE
-        while sum(len(customer.ids) for customer in customers) < count + CLIENTS and time.monotonic() < deadline:
-            time.sleep(0.01)
+    customers: list[Customer] = [Asker(f"client{number}", owners) for number in range(3)]
+    customers.append(Typist("client3", owners))
+    stages = itertools.cycle(("", *STAGES))
+    died: Counter[str] = Counter()
+    for stage in itertools.islice(stages, kills):
+        until_served(customers)
         time.sleep(rng.uniform(0, 0.4))
         owners.kill()
+        time.sleep(rng.choice((0, 0, 0.3)))  # commands open the queue meanwhile
+        if stage:
+            owners.begin(stage, rng.randint(1, 9))
+            owners.until_dead()
+            died[stage] += 1
         owners.begin()
     for customer in customers:
         customer.end()
     owners.kill()
-    store = TinyJobStore(owners.state, StoreSettings())
-    jobs = list(store.jobs().values())
-    wanted = {key: job_id for customer in customers for key, job_id in customer.ids.items()}
-    assert {job.key.partition(".")[0]: job.id for job in jobs} == wanted
-    assert max(Counter(job.key for job in jobs).values()) == 1
-    assert {job.priority for job in jobs} == {49}
-    store.close()
+    check(owners.state, customers)
     longest = max(customer.longest for customer in customers)
-    print(f"\n{kills} kills, {len(jobs)} keys, longest answer {longest:.2f} s, seed {seed}")
+    unowned = sum(customer.unowned for customer in customers)
+    total = sum(len(customer.ids) for customer in customers)
+    print(
+        f"\n{kills + died.total()} kills, at these stages: {dict(died)}; {total} keys; longest answer {longest:.2f} s; "
+    )
+    print(f"{unowned} times nobody owned; seed {seed}")
+
+
+def until_served(customers: list[Customer]) -> None:
+    """Wait until there are as many new jobs as customers."""
+    count = sum(len(customer.ids) for customer in customers)
+    deadline = time.monotonic() + PATIENCE
+    while sum(len(customer.ids) for customer in customers) < count + len(customers) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def check(state: Path, customers: list[Customer]) -> None:
+    store = TinyJobStore(state, StoreSettings())
+    jobs = list(store.jobs().values())
+    store.close()
+    wanted = {key: job_id for customer in customers for key, job_id in customer.ids.items()}
+    assert Counter(job.spec.name for job in jobs) == Counter(wanted.keys())
+    assert {job.spec.name: job.id for job in jobs} == wanted
+    assert {job.priority for job in jobs} == {49}
