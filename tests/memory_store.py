@@ -177,10 +177,21 @@ class MemoryJobStore:
             else:
                 outer.contents = inner.contents
 
+    def own(self) -> None:
+        """Do nothing: no other process writes here."""
+
+    def disown(self) -> None:
+        """Do nothing."""
+
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """Do nothing: no other process writes here."""
         del seconds
         return nullcontext()
+
+    def note(self, entry: AuditEntry) -> None:
+        """Add an entry to the audit log."""
+        with self.transaction() as transaction:
+            transaction.audit(entry)
 
     def time_writes(self, wrote: Callable[[float], object]) -> None:
         """Do nothing: nothing is written to a disk here."""

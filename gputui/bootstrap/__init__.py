@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gputui import __version__
 from gputui.config import Options
@@ -133,10 +133,21 @@ def open_store(options: Options, waiting: Callable[[str], None] | None = None) -
     """
     from gputui.store import TinyJobStore
 
-    migrating = partial(_ask_leader, options.state)
-    if waiting is None:
-        return TinyJobStore(options.state, options.settings.store, migrating=migrating)
-    return TinyJobStore(options.state, options.settings.store, waiting, migrating)
+    hooks: dict[str, Any] = {"waiting": waiting} if waiting is not None else {}
+    hooks |= {"migrating": partial(_ask_leader, options.state), "served": partial(_is_served, options)}
+    return TinyJobStore(options.state, options.settings.store, **hooks)
+
+
+def _is_served(options: Options) -> bool:
+    """Return whether a process that owns the queue listens."""
+    if options.in_cluster or not any(map(os.path.lexists, options.sockets.paths)):
+        return False
+    from gputui.bootstrap.owner import open_api
+
+    owner = open_api(options)
+    if owner is not None:
+        owner.close()
+    return owner is not None
 
 
 def _ask_leader(directory: Path, stored: int) -> None:

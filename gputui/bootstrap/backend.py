@@ -21,7 +21,14 @@ from gputui.config.options import present_directory
 from gputui.domain.access import HOW_TO_USE, Role
 from gputui.domain.audit import Actor
 from gputui.domain.cluster import Caps
-from gputui.domain.errors import AccessError, CapabilityError, GputuiError, NoOwnerError, StoreBusyError
+from gputui.domain.errors import (
+    AccessError,
+    CapabilityError,
+    GputuiError,
+    NoOwnerError,
+    StoreBusyError,
+    StoreOwnedError,
+)
 from gputui.ports.backend import About
 
 if TYPE_CHECKING:
@@ -46,7 +53,7 @@ if TYPE_CHECKING:
     from gputui.engine.job_exec import Entrance
     from gputui.ports import Channel, GpuProbe, JobStore, LogStream, Runtime
     from gputui.ports.actions import Performer
-    from gputui.ports.backend import AwaitedChannel, Entry
+    from gputui.ports.backend import AwaitedChannel, DirectBackend, Entry
     from gputui.ports.foreign import ForeignContainers, HostProcesses
     from gputui.ports.store import Queue
 
@@ -96,6 +103,7 @@ class LocalBackend:
         self._opening = threading.Lock()
         self._opened: JobStore | None = owned.store if owned is not None else None
         self._streams: WeakSet[LogStream] = WeakSet()
+        self._owner: DirectBackend | None = None
         self._acted = 0
         """Number of actions of a request with a key."""
 
@@ -178,6 +186,18 @@ class LocalBackend:
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
     ) -> Done:
+        try:
+            return self._act(action, server, on_progress)
+        except StoreOwnedError:  # a process began to own the queue after this one had looked
+            if self._owned is None and self._owner is None:
+                from gputui.bootstrap.owner import open_api
+
+                self._owner = open_api(self._options, self._waiting)
+            if self._owner is None:
+                raise
+            return self._owner.act(action, server=server, on_progress=on_progress)
+
+    def _act(self, action: Action, server: str, on_progress: Callable[[int, int], None] | None) -> Done:
         asks = self._caller
         if asks is None or not asks.key:
             return self._actions.act(action, server=server, on_progress=on_progress)
@@ -276,6 +296,8 @@ class LocalBackend:
             stream.close()
         if (entrance := self.__dict__.pop("_entrance", None)) is not None:
             entrance.close()
+        if self._owner is not None:
+            self._owner.close()
         if self._opened is not None and self._owned is None:  # a thread that is opening it is not waited for
             self._opened.close()
 
@@ -315,7 +337,7 @@ def serve_console(options: Options) -> None:
     """Serve a console on stdin and stdout until stdin ends."""
     from gputui.servers.service import Service
 
-    with closing(bootstrap.open_backend(options)) as backend:
+    with closing(bootstrap.ask_backend(options)) as backend:
         Service(backend, sys.stdin.buffer, sys.stdout.buffer, give_up=lambda: os._exit(1)).run()
 
 
@@ -393,8 +415,7 @@ def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> 
 
         who = bootstrap.actor() if uid is None else Actor(uid=uid, user=bootstrap.user_name(uid))
         words = shlex.join(request.command)[:1000] if request else ""
-        with store.transaction() as transaction:
-            transaction.audit(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, job.target, "", words))
+        store.note(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, job.target, "", words))
 
     def by_owner(job: Job, request: Entry) -> Channel | None:
         try:

@@ -323,9 +323,9 @@ class Refusals:
             return
         now = bootstrap.clock().now()
         try:
-            with self._store.transaction() as transaction:
-                entry = AuditEntry(now, caller.uid, caller.user, "refused", rule, "", asked[:1000], via=caller.via)
-                transaction.audit(entry)
+            self._store.note(
+                AuditEntry(now, caller.uid, caller.user, "refused", rule, "", asked[:1000], via=caller.via)
+            )
         except (OSError, StoreError) as error:
             log.warning("a refusal is not in the audit log: %s", error)
 

@@ -244,8 +244,7 @@ def open_streams(options: Options, store: JobStore) -> Streams:
     def record(caller: Caller, job: Job, verb: str, request: ExecRequest | None) -> None:
         words = shlex.join(request.command)[:1000] if request else ""
         now = bootstrap.clock().now()
-        with store.transaction() as transaction:
-            transaction.audit(AuditEntry(now, caller.uid, caller.user, verb, job.target, "", words, caller.via))
+        store.note(AuditEntry(now, caller.uid, caller.user, verb, job.target, "", words, caller.via))
 
     command = [sys.executable, "-P", "-m", "gputui.bootstrap.stream", *options.arguments()]
     return Streams(command, lambda: store.store_id, store.get, record)

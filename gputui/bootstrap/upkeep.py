@@ -158,8 +158,7 @@ def back_up(options: Options, target: Path, now: datetime, *, with_logs: bool) -
     from gputui.store.backup import write_backup
 
     _check_exists(options.state)
-    store = options.settings.store
-    files = write_backup(options.state, store, target, now, __version__, with_logs=with_logs).files
+    files = write_backup(options.state, target, now, __version__, with_logs=with_logs).files
     return len(files), sum(file.size for file in files.values())
 
 
@@ -218,7 +217,7 @@ def export(options: Options, now: datetime) -> Iterator[bytes]:
     from gputui.store.transfer import export_lines
 
     _check_exists(options.state)
-    return export_lines(options.state, options.settings.store, now, __version__)
+    return export_lines(options.state, now, __version__)
 
 
 def export_to(options: Options, target: Path, now: datetime) -> None:

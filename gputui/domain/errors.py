@@ -12,6 +12,7 @@ GputuiError
 │   │   └── StoreNewerError   written by a newer gputui
 │   ├── StoreDamagedError     acknowledged changes are missing: nothing is written until a repair
 │   └── StoreBusyError        another process kept the lock for too long
+│       └── StoreOwnedError   it owns the queue, and answers requests
 ├── WarrantError              nothing proves who wants the job run       exit code 1
 ├── AccessError               a rule forbids it to this user             exit code 1
 ├── ParseLocallyError         the caller must read his words himself     exit code 1
@@ -101,6 +102,10 @@ class StoreDamagedError(StoreError):
 
 class StoreBusyError(StoreError):
     """Another process kept the lock for longer than this one was willing to wait."""
+
+
+class StoreOwnedError(StoreBusyError):
+    """The process that keeps the lock answers requests, so nobody else writes."""
 
 
 class WarrantError(GputuiError):

@@ -186,8 +186,23 @@ class JobStore(Queue, Protocol):
         """
         ...
 
+    def own(self) -> None:
+        """Keep other processes from writing until `disown`; raises StoreBusyError if one writes for too long.
+
+        While acknowledged changes are missing others may write all the same, to repair the queue.
+        """
+        ...
+
+    def disown(self) -> None:
+        """Let other processes write between the transactions of this one."""
+        ...
+
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """Within the block, raise StoreBusyError when this thread waits that long (seconds) for other writers."""
+        ...
+
+    def note(self, entry: AuditEntry) -> None:
+        """Add an entry to the audit log, durably, also beside another process that owns the queue."""
         ...
 
     def time_writes(self, wrote: Callable[[float], object]) -> None:

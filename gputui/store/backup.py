@@ -3,9 +3,9 @@
 Any tar reads it. The last member, `MANIFEST.json`, has the checksums. Behind the compressed data stands an empty gzip
 member whose comment is the checksum of all bytes before it, so that no flipped bit goes unnoticed.
 
-The files are those of one moment, while others go on writing. Under the writers' lock they are only opened and
-measured, which takes microseconds. What was there stays readable: `queue.json` and files that are shortened are
-replaced by others, and journals, history and audit log only grow. The record of the last write is read at once.
+The files are those of one moment, while others go on writing. They are opened and measured at once: `queue.json` and
+files that are shortened are replaced by others, and journals, history and audit log only grow. The queue is opened
+first, since a job that leaves it is in history by then; a job in both counts as one of the queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tarfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, Any, cast
@@ -32,13 +32,13 @@ from msgspec import Struct, field
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreError, StoreFormatError
 from gputui.domain.kept_data import Finding
-from gputui.domain.settings import StoreSettings
-from gputui.store.files import MARKER, QUEUE, StoreLock, open_directory, open_file, os_errors, sync_directory
+from gputui.store.files import MARKER, QUEUE, is_same_file, open_file, os_errors, sync_directory
 from gputui.store.history import line_paths
 from gputui.store.queue_files import lock_path, read_meta
 from gputui.store.replica import LoadedQueue, Replica
 
 _PIECE = 1 << 20
+_TRIES = 1000
 
 
 class CapturedFile(Struct):
@@ -72,34 +72,51 @@ class CapturedFile(Struct):
 
 
 @contextmanager
-def captured(directory: Path, lock: StoreLock) -> Iterator[list[CapturedFile]]:
+def captured(directory: Path) -> Iterator[list[CapturedFile]]:
     """Yield queue, journal, history and audit log as of this moment, the queue first."""
     with ExitStack() as files:
-        with lock.held():
-            _check_queue(directory)
-            queue = [path for path in sorted(directory.glob(f"{QUEUE}*")) if path.suffix != ".tmp"]
-            found = [opened(path, files) for path in (*queue, *_records(directory))]
-            for file in found:
-                if file.name == lock_path(directory / QUEUE).name:
-                    file.content = os.pread(file.fd, file.status.st_size, 0)
+        yield [*_queue(directory, files), *(opened(path, files) for path in _records(directory))]
+
+
+def _queue(directory: Path, files: ExitStack) -> list[CapturedFile]:
+    """Open a queue with its journals, which fit together; the record of the last write is read before them."""
+    snapshot = directory / QUEUE
+    for _ in range(_TRIES):
+        with ExitStack() as attempt:
+            try:
+                found = [opened(snapshot, attempt), *_record(lock_path(snapshot), attempt)]
+                found += [opened(path, attempt) for path in sorted(directory.glob(f"{QUEUE}.*")) if _is_kept(path)]
+            except StoreError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                _check_queue(directory)
+                continue
+            if is_same_file(snapshot, found[0].fd):
+                files.push(attempt.pop_all())
+                return found
+    raise StoreError("it is replaced faster than it can be read", where=str(snapshot))
+
+
+def _record(path: Path, files: ExitStack) -> Iterator[CapturedFile]:
+    if path.exists():
+        found = opened(path, files)
+        found.content = os.pread(found.fd, found.status.st_size, 0)
         yield found
 
 
+def _is_kept(path: Path) -> bool:
+    return path.suffix not in {".tmp", lock_path(Path(QUEUE)).suffix}
+
+
 @contextmanager
-def captured_queue(directory: Path, lock: StoreLock) -> Iterator[tuple[LoadedQueue, list[CapturedFile]]]:
+def captured_queue(directory: Path) -> Iterator[tuple[LoadedQueue, list[CapturedFile]]]:
     """Yield the queue, read, and history and audit log, as of this moment; raises StoreDamagedError for a loss."""
-    replica = Replica(directory / QUEUE)
-    try:
-        with ExitStack() as files:
-            with lock.held():
-                _check_queue(directory)
-                state = replica.refresh()
-                if replica.loss is not None:
-                    raise replica.loss.error
-                found = [opened(path, files) for path in _records(directory)]
-            yield state, found
-    finally:
-        replica.close()
+    _check_queue(directory)
+    with closing(Replica(directory / QUEUE)) as replica, ExitStack() as files:
+        state = replica.refresh()
+        if replica.loss is not None:
+            raise replica.loss.error
+        yield state, [opened(path, files) for path in _records(directory)]
 
 
 def _check_queue(directory: Path) -> None:
@@ -180,23 +197,17 @@ class BackupManifest(Struct):
 # writing
 
 
-def write_backup(
-    directory: Path, settings: StoreSettings, target: Path, now: datetime, version: str, *, with_logs: bool
-) -> BackupManifest:
+def write_backup(directory: Path, target: Path, now: datetime, version: str, *, with_logs: bool) -> BackupManifest:
     """Write a backup of the state directory, as of one moment, while others use it; return what is in it.
 
     Raises StoreAccessError where the target exists or is in the state directory.
     """
     if target.resolve().is_relative_to(directory.resolve()):
         raise StoreAccessError("it is in the state directory", where=str(target), hint="name a file elsewhere")
-    lock = StoreLock(lock_path(directory / QUEUE), open_directory(directory, settings.group))
-    try:
-        with captured(directory, lock) as files, new_private_file(target) as file:
-            meta = read_meta(directory / QUEUE)
-            manifest = BackupManifest(version, meta[0].store_id if meta else "", now)
-            _write(file, directory, files, manifest, with_logs=with_logs)
-    finally:
-        lock.close()
+    with captured(directory) as files, new_private_file(target) as file:
+        meta = read_meta(directory / QUEUE)
+        manifest = BackupManifest(version, meta[0].store_id if meta else "", now)
+        _write(file, directory, files, manifest, with_logs=with_logs)
     return manifest
 
 

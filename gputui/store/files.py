@@ -20,7 +20,14 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
-from gputui.domain.errors import StoreAccessError, StoreBusyError, StoreError, StoreFormatError, StoreFullError
+from gputui.domain.errors import (
+    StoreAccessError,
+    StoreBusyError,
+    StoreError,
+    StoreFormatError,
+    StoreFullError,
+    StoreOwnedError,
+)
 
 SHARED = 0o2770
 _SHARED_FILE = 0o660
@@ -451,6 +458,8 @@ TELL_AFTER = 2.0
 """Seconds of waiting after which a message is shown."""
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.02
+_ASK_EVERY = 0.2
+"""Seconds between two looks whether who holds the lock answers requests."""
 PROC = Path("/proc")
 _LONGEST = 60
 """Characters of a command in messages."""
@@ -517,6 +526,10 @@ def log_waiting(sentence: str) -> None:
     logging.getLogger(__name__).warning("%s", sentence)
 
 
+def _by_nobody() -> bool:
+    return False
+
+
 class StoreLock(Struct, eq=False):
     """Re-entrant flock on a side file, not on the data, whose inode changes with every rename.
 
@@ -536,6 +549,11 @@ class StoreLock(Struct, eq=False):
     _owner: int | None = None
     """Identifier of the thread that holds the lock."""
     _fd: int | None = None
+    keeps: bool = False
+    """True if the file stays locked after a block: this process owns the queue."""
+    _is_locked: bool = False
+    served: Callable[[], bool] = _by_nobody
+    """Returns whether a process that owns the queue answers requests; asked while this one waits for the lock."""
 
     @property
     def fd(self) -> int:
@@ -578,10 +596,21 @@ class StoreLock(Struct, eq=False):
                 self._depth -= 1
                 if self._depth == 0:
                     self._owner = None
-                    if self._fd is not None:
-                        fcntl.flock(self._fd, fcntl.LOCK_UN)
+                    self._let_go()
         finally:
             self._threads.release()
+
+    def release(self) -> None:
+        """Keep the file locked no longer."""
+        with self._threads:
+            self.keeps = False
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Unlock the file unless it is to be kept, or a block of this thread needs it."""
+        if self._fd is not None and self._is_locked and not self.keeps and self._depth == 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self._is_locked = False
 
     def watch(self) -> ChangeWatch:
         """Return a watch for writes to the side file, which every writer writes last; raises OSError."""
@@ -592,11 +621,14 @@ class StoreLock(Struct, eq=False):
         with self._threads:
             if self._fd is not None:
                 os.close(self._fd)
-                self._fd = None
+                self._fd, self._is_locked = None, False
 
     def _acquire_file(self, deadline: float, patience: float) -> None:
         """Lock the file that currently has the name: a removed file would keep no one out."""
-        tell_at, pause = time.monotonic() + TELL_AFTER, _FIRST_PAUSE
+        if self._is_locked and self._fd is not None and is_same_file(self._path, self._fd):
+            return
+        begun, pause = time.monotonic(), _FIRST_PAUSE
+        tell_at, ask_at = begun + TELL_AFTER, begun + _ASK_EVERY
         while True:
             fd = self.fd
             with os_errors(self._path):
@@ -608,8 +640,13 @@ class StoreLock(Struct, eq=False):
                 if not is_same_file(self._path, fd):
                     self.close()
                 elif is_locked:
+                    self._is_locked = True
                     return
             now = time.monotonic()
+            if now >= ask_at:
+                if self.served():
+                    raise StoreOwnedError(f"{holder_of(self.fd)} owns it; nothing was stored", where=str(self._path))
+                ask_at = now + _ASK_EVERY
             if now >= deadline:
                 raise self._busy(holder_of(self.fd), patience)
             if now >= tell_at:

@@ -393,7 +393,7 @@ class AuditFiles(Struct):
                         key, document = entry_of(line)
                     except (ValueError, KeyError):
                         continue  # torn by a crash, or damaged: the others still count
-                    if key[0] != generation:  # there are duplicates only within one
+                    if key[0] not in {0, generation}:  # there are duplicates only within one
                         generation, seen = key[0], set()
                     if key not in seen:
                         seen.add(key)

@@ -398,7 +398,7 @@ def loss_of(
 
 
 AuditKey = tuple[int, int, int]
-"""Unique key of an audit entry: generation, offset of its journal line, index in the line."""
+"""Unique key of an audit entry: generation, offset of its journal line, index in the line; else 0, time and pid."""
 
 
 class QueueFiles(Struct):

@@ -121,6 +121,8 @@ class JournalStorage(Storage):
         """Called with the seconds that each line took until it was on disk."""
         self.migrating: Callable[[int], object] = lambda _: None
         """Called with the schema of the files before they are converted; may refuse by a StoreError."""
+        self.is_owned = False
+        """True if this process alone may write, unless the queue has to be repaired."""
         self._pending: JournalEntry | None = None
         """Changes of the transaction under way, which is of the thread that holds the lock."""
         self._writer: tuple[int, int] | None = None
@@ -218,6 +220,7 @@ class JournalStorage(Storage):
                         pending.stage(name, table)
                     pending.audit += entry.audit
                 return
+            self.lock.keeps = self.is_owned
             entry = make(record.next_id)
             line = encode_line(entry)
             status = self._append(record.generation, line, record.length)
@@ -238,6 +241,11 @@ class JournalStorage(Storage):
             if self._pending is not None:
                 return  # the current transaction is not in any file yet: the next fold includes it
             self._checkpoint(self._catch_up())
+
+    def check_whole(self) -> None:
+        """Raise StoreDamagedError if changes are missing; then others may lock the queue, to repair it."""
+        with self.lock.held():
+            self._catch_up()
 
     @property
     def journal_length(self) -> int:
@@ -295,6 +303,7 @@ class JournalStorage(Storage):
         with self.memory:
             record = read_record(self.lock.fd)
             state = self.replica.refresh(record)
+            self.lock.keeps = self.is_owned and self.replica.loss is None
             if self.replica.loss is not None:
                 raise self.replica.loss.error
             # the line with the last ids may be damaged while the record still has them

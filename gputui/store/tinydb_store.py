@@ -22,7 +22,14 @@ from gputui.domain.arrays import ArrayPlaces, Entries, changes_of, chosen, numbe
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import RunAs
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import InputError, NotFoundError, StoreAccessError, StoreError, WarrantError
+from gputui.domain.errors import (
+    InputError,
+    NotFoundError,
+    StoreAccessError,
+    StoreBusyError,
+    StoreError,
+    WarrantError,
+)
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.keys import requests_of
@@ -224,6 +231,8 @@ FOLD_WHEN_IDLE_AT = 64 * 1024
 """Journal size in bytes from which maintenance folds it."""
 SWEEP_EVERY = 3600.0
 """Seconds between removals of unused warrants."""
+NOTE_WITHIN = 1.0
+"""Seconds after which an entry of the audit log does not wait for other writers."""
 DEFAULTS = StoreSettings()
 
 
@@ -353,16 +362,18 @@ class TinyJobStore:
         settings: StoreSettings = DEFAULTS,
         waiting: Callable[[str], None] = log_waiting,
         migrating: Callable[[int], object] = lambda _: None,
+        served: Callable[[], bool] = lambda: False,
     ) -> None:
         """`waiting` is called with a sentence when another process holds the lock for long.
 
         `migrating` is called with the schema of files that are about to be converted; it may raise StoreError.
+        `served` returns whether an owner of the queue answers; a transaction then raises StoreOwnedError soon.
         """
         self._settings = settings
         access = open_directory(directory, settings.group)
         self._path = directory / QUEUE
         patience = settings.lock_timeout.total_seconds()
-        lock = StoreLock(lock_path(self._path), access, patience, waiting)
+        lock = StoreLock(lock_path(self._path), access, patience, waiting, served=served)
         self._database = JournalDB(self._path, access, lock)
         storage = self._database.storage
         assert isinstance(storage, JournalStorage)
@@ -413,8 +424,23 @@ class TinyJobStore:
             finally:
                 transaction.is_over = True
 
+    def own(self) -> None:
+        with self.storage.lock.held():
+            self.storage.is_owned = self.storage.lock.keeps = True
+
+    def disown(self) -> None:
+        self.storage.is_owned = False
+        self.storage.lock.release()
+
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
         return self.storage.lock.lock_timeout(seconds)
+
+    def note(self, entry: AuditEntry) -> None:
+        try:
+            with self.lock_timeout(NOTE_WITHIN), self.transaction() as transaction:
+                transaction.audit(entry)
+        except StoreBusyError:
+            self.storage.audit.append([((0, time.time_ns(), os.getpid()), encode(entry))])
 
     def time_writes(self, wrote: Callable[[float], object]) -> None:
         self.storage.wrote = wrote
@@ -573,6 +599,7 @@ class TinyJobStore:
 
         Unused warrants are removed once an hour, unless part of the queue, which may name any, is unreadable.
         """
+        self.storage.check_whole()
         self._move(jobs_to_archive(self.jobs().values(), self._settings, now))
         if self.storage.journal_length >= FOLD_WHEN_IDLE_AT:
             self.storage.checkpoint()

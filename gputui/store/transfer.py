@@ -154,20 +154,16 @@ class _End(Struct):
 # export
 
 
-def export_lines(directory: Path, settings: StoreSettings, now: datetime, version: str) -> Iterator[bytes]:
+def export_lines(directory: Path, now: datetime, version: str) -> Iterator[bytes]:
     """Yield the lines of an export of the state at one moment, while others use the directory."""
-    lock = StoreLock(lock_path(directory / QUEUE), open_directory(directory, settings.group))
     total, count = hashlib.sha256(), 0
-    try:
-        with captured_queue(directory, lock) as (state, files):
-            meta = state.meta
-            header = ExportHeader(version, meta.store_id, now, meta.generation, state.next_id)
-            for value in chain((header,), _of_queue(state), _of_files(files, state)):
-                yield (line := _encoded(value))
-                total.update(line)
-                count += 1
-    finally:
-        lock.close()
+    with captured_queue(directory) as (state, files):
+        meta = state.meta
+        header = ExportHeader(version, meta.store_id, now, meta.generation, state.next_id)
+        for value in chain((header,), _of_queue(state), _of_files(files, state)):
+            yield (line := _encoded(value))
+            total.update(line)
+            count += 1
     yield _encoded(_End(count, total.hexdigest()))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
-import signal
-import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.api.backend import ApiBackend
-from gputui.bootstrap import clusters
-from gputui.bootstrap.backend import LocalBackend
+from gputui.api.visibility import Visibility
+from gputui.bootstrap import clusters, hosting
+from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.bootstrap.owner import open_api
 from gputui.bootstrap.servers import open_servers
 from gputui.config import Options
@@ -29,9 +30,9 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, ServerSettings, Settings
 from gputui.domain.state import JobState
+from gputui.engine.feed import Feed
 from gputui.ports import Cluster
 from gputui.ports.backend import DirectBackend
-from gputui.store import TinyJobStore
 from tests.backend.contract import LINES
 from tests.cluster.fake import FakeCluster
 from tests.factories import ACTOR, FakeClock
@@ -45,7 +46,7 @@ _WRITE = "; ".join(f"echo {line.decode()}" for line in LINES)
 
 
 class LocalHarness:
-    """Queue of a state directory whose scheduler runs host jobs on simulated GPUs."""
+    """Queue of a state directory whose scheduler, in this process, runs host jobs on simulated GPUs."""
 
     missing = 10**6
     has_processes = True
@@ -54,18 +55,19 @@ class LocalHarness:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.options = Options(directory / "state", probe=parse_probe("sim:2:A100"), runtime="process")
-        words = [sys.executable, "-P", "-m", "gputui", *self.options.arguments(), "serve"]
-        with (directory / "serve").open("wb") as errors:
-            self._scheduler = subprocess.Popen(words, stdout=errors, stderr=errors, start_new_session=True)
-        deadline = time.monotonic() + PATIENCE
+        self._store, feed, has_gpus = bootstrap.open_store(self.options), Feed(), threading.Event()
+        feed.subscribe(lambda snapshot: has_gpus.set() if snapshot.gpus else None)
+        visibility = Visibility(self.options.settings.access)
+        self._owned = Owned(self._store, lambda: feed.latest, visibility)
+        self._host = hosting.make_host(self.options, self._store, feed, "serve")
+        self._scheduler = threading.Thread(target=lambda: asyncio.run(self._host.lead(PATIENCE)))
+        self._scheduler.start()
+        assert has_gpus.wait(PATIENCE)
         self.backend = self.open()
-        while not self.backend.is_scheduled() or not self.backend.known_gpus():
-            assert time.monotonic() < deadline, (directory / "serve").read_text()
-            time.sleep(0.02)
         self.drainable = tuple(gpu.uuid for gpu in self.backend.known_gpus())
 
     def open(self) -> DirectBackend:
-        return LocalBackend(self.options)
+        return LocalBackend(self.options, owned=self._owned)
 
     def spec(self) -> JobSpec:
         gate = self._directory / secrets.token_hex(8)
@@ -82,14 +84,13 @@ class LocalHarness:
         return datetime.now(UTC)
 
     def past(self, *ended_at: datetime) -> tuple[JobId, ...]:
-        store = TinyJobStore(self.options.state, self.options.settings.store)
+        store = self._store
         made = store.submit([Job(0, self.spec(), at, held=True) for at in ended_at], actor=ACTOR)
         with store.transaction() as transaction:
             for job_id, at in zip(made, ended_at, strict=True):
                 job = transaction.get(job_id)
                 transaction.put(job.evolve(state=JobState.COMPLETED, held=False, exit_code=0, ended_at=at))
         store.maintain(self.now())
-        store.close()
         return made
 
     def close(self) -> None:
@@ -100,8 +101,9 @@ class LocalHarness:
         while any(job.state.is_active for job in backend.snapshots().read().jobs) and time.monotonic() < deadline:
             time.sleep(0.05)
         backend.close()
-        self._scheduler.send_signal(signal.SIGTERM)
-        self._scheduler.wait(PATIENCE)
+        self._host.stop()
+        self._scheduler.join(PATIENCE)
+        self._store.close()
 
 
 class OwnerHarness(LocalHarness):

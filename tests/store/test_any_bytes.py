@@ -104,7 +104,7 @@ def repaired(directory: Path) -> None:
 def survives(directory: Path) -> None:
     list(verify_directory(directory))
     told(lambda: read_and_write(directory))
-    told(lambda: import_lines(directory / "copy", SETTINGS, list(export_lines(directory, SETTINGS, NOW, "1")), "x"))
+    told(lambda: import_lines(directory / "copy", SETTINGS, list(export_lines(directory, NOW, "1")), "x"))
     told(lambda: repaired(directory))
     list(verify_directory(directory))
 

@@ -125,9 +125,8 @@ class ForeignUse:
     def _note(self, verb: str, about: str, before: str, after: str) -> None:
         """Write an entry of the audit log."""
         now, actor = self._clock.now(), self._actor
-        entry = AuditEntry(now, actor.uid, actor.user, verb, plain(about, 100), plain(before, 600), plain(after, 400))
-        with self._store().transaction() as transaction:
-            transaction.audit(entry)
+        words = plain(about, 100), plain(before, 600), plain(after, 400)
+        self._store().note(AuditEntry(now, actor.uid, actor.user, verb, *words))
 
     def _words(self, target: ProcessTarget) -> str:
         """Return the target with its start time, for the audit."""

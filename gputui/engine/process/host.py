@@ -63,6 +63,8 @@ IDLE_FOR = 60.0
 """Seconds without anything to do after which a stand-in ends."""
 LOOK_EVERY = 0.5
 """Seconds between two looks of a stand-in whether it has to go on."""
+OWN_WITHIN = 5.0
+"""Seconds to wait for a command that writes into the queue just now."""
 LEAVE_WITHIN = 8.0
 """Seconds that current starts may take before the process leaves them to the next scheduler."""
 
@@ -308,7 +310,10 @@ class Host:
             if door is not None:
                 await self._in_thread(door.close)
         finally:
-            self._leadership.release()
+            try:
+                await self._in_thread(self._store.disown)
+            finally:
+                self._leadership.release()
         if door is not None:
             await self._in_thread(partial(door.leave, is_awaited=is_awaited))
 
@@ -348,11 +353,22 @@ class Host:
         try:
             self._store.jobs()  # a replaced queue is left to another process
             acquired = self._leadership.acquire(self._me)
+            if acquired:
+                self._own()
         except (OSError, StoreError) as error:
             self._abstention.refusal = error
             return False
         self._abstention.refusal = None
         return acquired
+
+    def _own(self) -> None:
+        """Take the queue, or leave it to others; raises StoreError."""
+        try:
+            with self._store.lock_timeout(OWN_WITHIN):
+                self._store.own()
+        except BaseException:
+            self._leadership.release()
+            raise
 
     async def lead(self, wait: float) -> bool:
         """Schedule until stopped, once the leadership is free; False if it was not within `wait` seconds.
