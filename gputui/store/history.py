@@ -356,6 +356,8 @@ def latest(jobs: Iterable[AnyJob], gone: Spans) -> Iterator[AnyJob]:
 _ESCAPED = re.compile(r"[^ !#-\[\]-~]|/")
 """Characters that JSON may write in more than one way."""
 _UNKNOWN_MONTH = "1970-01"
+_LATEST = 1 << 20
+"""Bytes at the end of an audit file in which requests are looked for that may come again."""
 KeyedEntry = tuple[AuditKey, Document]
 
 
@@ -398,6 +400,16 @@ class AuditFiles(Struct):
                     if key not in seen:
                         seen.add(key)
                         yield key, document
+
+    def latest_with_keys(self) -> Iterator[KeyedEntry]:
+        """Yield those of the latest entries, but for submissions, that have the key of a request; some maybe twice."""
+        for path in sorted(self.directory.glob("audit-????-??.jsonl"))[-2:]:
+            with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LATEST))
+                for line in file:
+                    with suppress(ValueError, KeyError):  # cut off, or damaged
+                        if b'"key":' in line and (entry := entry_of(line))[1].get("verb") != "submit":
+                            yield entry
 
 
 def entry_of(line: bytes) -> KeyedEntry:

@@ -591,7 +591,8 @@ class TinyJobStore:
     def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
         with self.storage.memory:
             unfolded = list(self.storage.replica.refresh().audit)
-        entries = (decode_audit(document) for _, document in unfolded if document.get("key"))
+            latest = dict([*self.storage.audit.latest_with_keys(), *unfolded])  # a fold moves them
+        entries = (decode_audit(document) for document in latest.values() if document.get("key"))
         return requests_of(uid, self.jobs().values(), entries)
 
     def maintain(self, now: datetime) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from gputui.domain.audit import AuditEntry
 from gputui.domain.job import Job
 from gputui.domain.job_record import record_of
 from gputui.domain.state import JobState
@@ -187,3 +189,15 @@ def test_part_size_damage_and_old_versions_do_not_change_past_jobs(
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:10], damage, *lines[10:], b'{"id":14,"schema":3,"jo']))
     assert past(tiny) == {n: f"again{n}" if n < 8 else f"first{n}" for n in range(1, 14)}
+
+
+def test_the_keys_of_actions_are_known_when_the_journal_was_folded(tiny: TinyJobStore, directory: Path) -> None:
+    """An owner that begins folds it, maybe before those come again whom the one before left without an answer."""
+    tiny.submit([job(submitted_uid=1001, key="k.1")], actor=ACTOR)
+    for number in range(2):
+        with tiny.transaction() as transaction:
+            transaction.audit(AuditEntry(NOW, 1001, "alice", "hold", "job 1", "", "", key=f"k{number}.1"))
+        tiny.storage.checkpoint()
+    tiny.close()
+    with closing(TinyJobStore(directory)) as following:
+        assert dict(following.requests(1001)) == {"k.1": (1,), "k0.1": (1,), "k1.1": (1,)}
