@@ -35,6 +35,10 @@ ROOT_STATE = "/var/lib/gputui"
 SERVICE_SOCKET = "/run/gputui/api.sock"
 
 
+_asked_at: list[float] = []
+"""When an owner was asked who did not answer, by the monotonic clock."""
+
+
 class Unanswered:
     """A request that was sent, and may have been carried out: the owner was killed, hangs, or has much to do."""
 
@@ -68,9 +72,15 @@ def run(argv: list[str], version: str) -> int | Unanswered | None:
             if found and found[0] == 200:
                 return printed(found[1])
             if not key or (found and found[0] not in (429, 500, 503)):
+                _asked_at[:] = [] if found else [at]
                 return None
             return Unanswered(path, body, key, state, at)
     return None
+
+
+def waited() -> float:
+    """Return for how many seconds this process has waited already for the answer of an owner."""
+    return time.monotonic() - _asked_at[0] if _asked_at else 0.0
 
 
 def command_in(argv: list[str] | tuple[str, ...]) -> int | None:

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from msgspec import Struct
 
 from gputui.api.answers import own_json
-from gputui.api.client import ApiClient, new_key
+from gputui.api.client import ApiClient, Reply, new_key
 from gputui.api.follower import EventWatch, Follower
 from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewJobs, Undone, UndoRequest
 from gputui.domain.action import Action
@@ -267,14 +267,19 @@ class ApiBackend:
         return self.read_by(asked, lambda local: local.job(job_id))
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
-        cursor: str | None = None
-        while True:
-            reply = self._client.request(
-                "GET", "/v1/history", query={"since": _moment(since), "cursor": cursor, "limit": PAGE}, headers=_OWN
-            )
+        def asked(client: ApiClient) -> Iterator[Job]:
+            query: dict[str, object] = {"since": _moment(since), "limit": PAGE}
+            reply = client.request("GET", "/v1/history", query=query, headers=_OWN)
+            return self._pages(reply, query)
+
+        return self.read_by(asked, lambda local: iter(local.history(since)))
+
+    def _pages(self, reply: Reply, query: dict[str, object]) -> Iterator[Job]:
+        """Yield the jobs of a page, and of those that follow."""
+        yield from decode_json(reply.body, tuple[Job, ...])
+        while (cursor := reply.headers.get("next")) is not None:
+            reply = self._client.request("GET", "/v1/history", query={**query, "cursor": cursor}, headers=_OWN)
             yield from decode_json(reply.body, tuple[Job, ...])
-            if (cursor := reply.headers.get("next")) is None:
-                return
 
     def log(
         self,
@@ -286,11 +291,16 @@ class ApiBackend:
         stamped: bool = False,
     ) -> LogStream:
         wanted = FollowLog(attempt, tail, stamped, follow, in_frames=True)
-        try:
-            stream: LogStream = self._job_streams.log(job_id, wanted)
-        except NoOwnerError as error:
-            local = self._backend_instead(error)
-            stream = local.log(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
+
+        def asked(client: ApiClient) -> LogStream:
+            from gputui.api.job_streams import StreamClient
+
+            return StreamClient(client).log(job_id, wanted)
+
+        def read(local: DirectBackend) -> LogStream:
+            return local.log(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
+
+        stream = self.read_by(asked, read)
         self._streams.add(stream)
         return stream
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputui import bootstrap
+from gputui import bootstrap, thin
 from gputui.api.backend import ApiBackend
 from gputui.api.callers import SUDO_UID
 from gputui.api.client import TELL_AFTER, ApiClient, cure_of, plain_name
@@ -88,7 +88,7 @@ def api_backend(options: Options, dial: Dial, waiting: Callable[[str], None] | N
     """Return the queue of the owner at the other end of these connections."""
     may_read = options.sockets.in_process and os.access(options.state, os.R_OK | os.X_OK)
     client = client_of(options, dial, waiting, absence=0.0 if may_read else NEXT_WITHIN)
-    reader = client_of(options, dial, waiting, patience=TELL_AFTER) if may_read else None
+    reader = client_of(options, dial, waiting, patience=TELL_AFTER, waited=thin.waited()) if may_read else None
     return ApiBackend(
         client,
         reader=reader,
