@@ -174,10 +174,12 @@ class EventHub:
                 self._numbers += 1
                 name = f"{self._first_term}-{self._numbers}"
                 mine = _Subscriber(name, caller, outbox, wanted)
-                mine.send(frame("hello", json(StreamHello(name, about))))
-                self._begin(mine, last_id)
-                self._subscribers[name] = mine
                 self._run_thread()
+                has_place = self._place(mine, last_id)
+                mine.send(frame("hello", json(StreamHello(name, about))))  # what happens from now on is told
+                if not has_place:
+                    self._begin_anew(mine)
+                self._subscribers[name] = mine
             self._wake.set()
             return lambda: self._leave(name)
 
@@ -205,15 +207,12 @@ class EventHub:
 
     # subscribers
 
-    def _begin(self, mine: _Subscriber, last_id: str) -> None:
-        """Let a subscriber go on where he was, if that is known still."""
+    def _place(self, mine: _Subscriber, last_id: str) -> bool:
+        """Let a subscriber go on where he was; return False if that is not known any more."""
         term, _, number = last_id.rpartition("-")
-        if term == self._term and number.isdigit() and self._tracker.knows(int(number)):
-            mine.sent = int(number)
-        elif last_id:
-            self._begin_anew(mine)
-        else:
-            mine.sent = self._tracker.number if mine.kinds else -1
+        is_known = term == self._term and number.isdigit() and self._tracker.knows(int(number))
+        mine.sent = int(number) if is_known else self._tracker.number if mine.kinds else -1
+        return is_known or not last_id
 
     def _begin_anew(self, mine: _Subscriber) -> None:
         """Tell a subscriber that what he has counts no longer: the whole follows, or what comes from now on."""
@@ -233,6 +232,8 @@ class EventHub:
 
     def _run_thread(self) -> None:
         if self._thread is None and not self._is_closed:
+            self._news = self._latest()
+            self._look()
             self._thread = threading.Thread(target=self._run, name="events", daemon=True)
             self._thread.start()
 

@@ -45,7 +45,7 @@ _DRAIN = 1.0
 """Seconds to wait for the last output after the end of the command."""
 
 
-class Client:
+class TerminalClient:
     """Connection of an attached client."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -90,7 +90,7 @@ class Terminal:
         self._pending = bytearray()
         """Input that the command has not accepted yet."""
         self._unseen = bytearray()
-        self._clients: list[Client] = []
+        self._clients: list[TerminalClient] = []
         self._marks = -1
         self._theirs = self._open_tty() if is_tty else self._open_pipes(place, has_input=has_input)
         self._listener = _listen(place, owner)
@@ -178,7 +178,7 @@ class Terminal:
     def _is_held_up(self) -> bool:
         return not self._is_draining and any(map(self._holds_up, self._clients))
 
-    def _holds_up(self, client: Client) -> bool:
+    def _holds_up(self, client: TerminalClient) -> bool:
         """Return whether the command waits for this client; cut off, a client that sends input would lose some."""
         sends = client.has_written and self._input is not None and not self._is_input_over
         return len(client.waiting) > _BACKLOG and (self._is_tty or sends)
@@ -194,7 +194,7 @@ class Terminal:
             if client in self._clients and (is_late or is_behind):
                 self._drop(client)
 
-    def _guarded(self, client: Client, work: Callable[[Client, int], None], mask: int) -> None:
+    def _guarded(self, client: TerminalClient, work: Callable[[TerminalClient, int], None], mask: int) -> None:
         try:
             work(client, mask)
         except (OSError, frames.MalformedFrameError):
@@ -210,7 +210,7 @@ class Terminal:
             time.sleep(_RETRY)  # without free descriptors the connection stays ready: avoid a busy loop
             return False
         uid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-        client = Client(connection)
+        client = TerminalClient(connection)
         if refusal := self._refusal(uid):
             with connection, suppress(OSError):
                 client.send(frames.frame(frames.REFUSED, refusal))
@@ -226,20 +226,20 @@ class Terminal:
         full = len(self._clients) >= _MOST_CLIENTS
         return b"%d terminals are attached to this job, the most: leave one" % _MOST_CLIENTS if full else b""
 
-    def _greet(self, client: Client, _mask: int) -> None:
+    def _greet(self, client: TerminalClient, _mask: int) -> None:
         """Send a new client the size of the log and the output that no client has seen yet."""
         client.send(frames.frame(frames.READY, b"%d" % os.fstat(self._log).st_size))
         if self._unseen:
             client.send(frames.frame(frames.OUTPUT, bytes(self._unseen)))
             self._unseen.clear()
 
-    def _drop(self, client: Client) -> None:
+    def _drop(self, client: TerminalClient) -> None:
         self._clients.remove(client)
         client.connection.close()
         if client.has_written and not self._is_tty:  # as docker run -i: the input ends with its client
             self._end_input()
 
-    def _hear(self, client: Client, mask: int) -> None:
+    def _hear(self, client: TerminalClient, mask: int) -> None:
         if mask & select.POLLOUT:
             client.flush()
         if not mask & ~select.POLLOUT:
@@ -251,7 +251,7 @@ class Terminal:
         for kind, content in client.frames.feed(piece):
             self._obey(client, kind, content)
 
-    def _obey(self, client: Client, kind: bytes, content: bytes) -> None:
+    def _obey(self, client: TerminalClient, kind: bytes, content: bytes) -> None:
         if kind == frames.SIZE and self._is_tty and self._input is not None:
             rows, columns = frames.size_of(content)
             fcntl.ioctl(self._input, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

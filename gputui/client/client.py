@@ -1,0 +1,371 @@
+"""The client whose calls block."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+import msgspec
+from msgspec import Struct
+
+from gputui.api.client import ApiClient, Reply, new_key
+from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
+from gputui.api.wire import Dial, Wire, to_sockets
+from gputui.client.answers import EVENTS, Beginning, Event, GpuInfo, JobEvent, JobInfo, WaitInfo
+from gputui.client.requests import Command, JobOptions, submission
+from gputui.config import Options, resolve
+from gputui.config.options import Sockets
+from gputui.domain import action as actions
+from gputui.domain.action import Action
+from gputui.domain.decoding import decode_json
+from gputui.domain.errors import GputuiError, NoOwnerError
+from gputui.domain.job_spec import Submission
+from gputui.domain.runs import Run
+from gputui.domain.state import TERMINAL, JobState
+from gputui.domain.units import plural
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+T = TypeVar("T")
+
+TIMEOUT = 60.0
+SILENT_AFTER = 15.0
+"""Seconds without a byte after which events are asked for again: the owner sends a comment every five."""
+_SINGLY = 20
+"""Number of jobs that are looked at one by one."""
+_RUNS = frozenset({JobState.RUNNING, JobState.COMPLETING})
+
+
+class _StoredEntry(Struct, frozen=True):
+    """What counts of a job for who waits for it, as it is stored."""
+
+    id: int
+    state: str
+    requeue_requested: bool = False
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def live(self) -> Iterable[int]:
+        """Numbers of the jobs that it stands for, if they have not ended."""
+        if self.state in TERMINAL and not self.requeue_requested:
+            return ()
+        return (each for run in self.runs for each in run.ids) if self.runs else (self.id,)
+
+
+class Client:
+    """Asks the owner of a queue. Methods may be called from any thread."""
+
+    def __init__(
+        self, where: str | None = None, *, timeout: float = TIMEOUT, tell: Callable[[str], None] | None = None
+    ) -> None:
+        """`where` is a socket or `ssh://[user@]host[:port]`; None: what commands of this user ask.
+
+        An answer may take `timeout` seconds, also that of a new owner in place of one that has ended. `tell` gets a
+        sentence about an owner who is slow; by default it is logged.
+        """
+        self._api, self._is_here = _opened(where, timeout, tell or logging.getLogger(__name__).warning)
+        self._streams: set[Any] = set()
+        self._is_closed = False
+        self._is_branch = False
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what goes on: iterations end, a call that waits raises GputuiError or ends with its answer."""
+        self._is_closed = True
+        for stream in tuple(self._streams):
+            stream.close()
+        if not self._is_branch:
+            self._api.close()
+
+    def branch(self) -> Client:
+        """Return a client of the same connections; closed, it ends only what itself has begun."""
+        made = object.__new__(type(self))
+        made._api, made._is_here = self._api, self._is_here
+        made._streams, made._is_closed, made._is_branch = set(), self._is_closed, True
+        return made
+
+    def ask(
+        self, method: str, path: str, body: Any = None, /, *, key: str = "", result: Any = Any, **query: object
+    ) -> Any:
+        """Return the answer of any route of docs/api.md, decoded as `result`."""
+        return self._api.ask(method, path, body, result=result, query=query, key=key)
+
+    def about(self) -> AboutView:
+        """Return what the owner tells of the queue, of itself, and of who asks."""
+        found: AboutView = self.ask("GET", "/v1/about", result=AboutView)
+        return found
+
+    # submitting
+
+    def submit(self, command: Command, **options: Unpack[JobOptions]) -> int:
+        """Put a job into the queue, and return its number."""
+        return self._submitted(command, options, {})[0]
+
+    def sweep(
+        self,
+        command: Command,
+        values: Mapping[str, Iterable[object]],
+        *,
+        at_most: int | None = None,
+        **options: Unpack[JobOptions],
+    ) -> list[int]:
+        """Submit a job for each combination of values, at most so many at a time; return their numbers in order.
+
+        In command, name and environment `{lr}` stands for the value of `lr`; the last name varies fastest.
+        """
+        from gputui.domain import sweep
+
+        pairs = [(name, sweep.quoted_list(map(str, each))) for name, each in values.items()]
+        request = {"array": range(sweep.size(tuple(pairs))), "array_limit": at_most}
+        return self._submitted(command, options, request, sweep=pairs)
+
+    def _submitted(self, command: Command, options: JobOptions, request: dict[str, Any], **spec: object) -> list[int]:
+        key, anyway = options.pop("key", ""), options.pop("anyway", False)
+        made = submission(command, dict(options), self._is_here)
+        made["spec"] |= spec
+        return self.submit_all([{**made, **request}], key=key, anyway=anyway)
+
+    def submit_all(
+        self, jobs: Iterable[Submission | Mapping[str, Any]], *, key: str = "", anyway: bool = False
+    ) -> list[int]:
+        """Put jobs into the queue, all or none, each as `Submission` of openapi.json has it; return their numbers."""
+        body, key = {"jobs": tuple(jobs)}, key or new_key()
+        found: NewIds = self.ask("POST", "/v1/jobs", body, key=key, result=NewIds, anyway=anyway)
+        return list(found.ids)
+
+    def expected_start(self, command: Command, **options: Unpack[JobOptions]) -> datetime | None:
+        """Return when a job would start that is not submitted; None: nobody can tell, or never."""
+        given = {name: value for name, value in options.items() if name not in {"key", "anyway"}}
+        jobs = {"jobs": [submission(command, given, self._is_here)]}
+        found: NewIds = self.ask("POST", "/v1/jobs", jobs, key=new_key(), result=NewIds, dry_run=True)
+        return found.expected[0]
+
+    # looking
+
+    def jobs(
+        self, *states: str, tenant: str | None = None, matching: str | None = None, ended: bool = False
+    ) -> list[JobInfo]:
+        """Return the jobs in the order of the queue: those in these states, of a tenant, that match a filter.
+
+        The filter is that of `gputui queue --filter`. With `ended`, those that have ended lately come behind.
+        """
+        query = {"state": ",".join(states) or None, "tenant": tenant, "filter": matching, "all": ended}
+        return list(self._pages("/v1/jobs", "after", query))
+
+    def history(self, since: datetime | None = None) -> Iterator[JobInfo]:
+        """Yield jobs that have ended and are no longer in the queue, the latest month first."""
+        return self._pages("/v1/history", "cursor", {"since": since.isoformat() if since else None})
+
+    def _pages(self, path: str, place: str, query: Mapping[str, object]) -> Iterator[JobInfo]:
+        at: str | None = None
+        while True:
+            reply: Reply = self._api.request("GET", path, query={**query, place: at})
+            yield from _read(reply.body, tuple[JobInfo, ...])
+            if (at := reply.headers.get("next")) is None:
+                return
+
+    def job(self, job: int) -> JobInfo:
+        """Return a job, waiting, running or ended, with its specification."""
+        found: JobInfo = self.ask("GET", f"/v1/jobs/{job:d}", result=JobInfo)
+        return found
+
+    def explain(self, job: int) -> WaitInfo:
+        """Return why a job waits, and when it starts."""
+        found: WaitInfo = self.ask("GET", f"/v1/jobs/{job:d}/explain", result=WaitInfo)
+        return found
+
+    def gpus(self) -> list[GpuInfo]:
+        """Return the GPUs and the jobs on them."""
+        found: list[GpuInfo] = self.ask("GET", "/v1/gpus", result=list[GpuInfo])
+        return found
+
+    # acting
+
+    def act(self, action: Action) -> Acted:
+        """Carry out an action of `gputui.domain.action`, for all of its jobs or none."""
+        acted: Acted = self.ask("POST", "/v1/actions", action, key=new_key(), result=Acted)
+        return acted
+
+    def cancel(self, *jobs: int) -> Acted:
+        """End jobs, or take them out of the queue."""
+        return self.act(actions.Cancel(jobs))
+
+    def hold(self, *jobs: int) -> Acted:
+        """Keep waiting jobs from starting."""
+        return self.act(actions.Hold(jobs))
+
+    def release(self, *jobs: int) -> Acted:
+        return self.act(actions.Release(jobs))
+
+    def requeue(self, *jobs: int) -> Acted:
+        """Run jobs again; running ones are stopped first."""
+        return self.act(actions.Requeue(jobs))
+
+    def set_priority(self, value: int, *jobs: int) -> Acted:
+        return self.act(actions.SetPriority(jobs, value))
+
+    def undo(self, changes: Iterable[ChangeNumber]) -> list[str]:
+        """Undo changes of an `Acted`, as long as the same owner lives; return why one was not, empty if it was."""
+        body = UndoRequest(tuple(each.number for each in changes))
+        undone: Undone = self.ask("POST", "/v1/undo", body, key=new_key(), result=Undone)
+        return list(undone.why)
+
+    # waiting
+
+    def wait(self, job: int, *, timeout: float | None = None) -> JobInfo:
+        """Return a job once it has ended, and will not run again. Raises TimeoutError after so many seconds."""
+        return next(self.as_ended([job], timeout=timeout))
+
+    def wait_all(self, jobs: Iterable[int], *, timeout: float | None = None) -> list[JobInfo]:
+        """Return these jobs, in this order, once all have ended. Raises TimeoutError."""
+        wanted = tuple(jobs)
+        found = {job.id: job for job in self.as_ended(wanted, timeout=timeout)}
+        return [found[each] for each in wanted]
+
+    def as_ended(self, jobs: Iterable[int], *, timeout: float | None = None) -> Iterator[JobInfo]:
+        """Yield these jobs as they end. Raises TimeoutError if one has not after so many seconds."""
+        return self._when(set(jobs), lambda job: job.has_ended, timeout)
+
+    def _when(self, waiting: set[int], is_there: Callable[[JobInfo], bool], timeout: float | None) -> Iterator[JobInfo]:
+        """Yield the jobs of these numbers once each is there; those that have ended are."""
+        mine, is_late = self.branch(), threading.Event()
+
+        def give_up() -> None:
+            is_late.set()
+            mine.close()
+
+        timer = threading.Timer(timeout or 0.0, give_up)
+        timer.daemon = True
+        self._streams.add(mine)
+        try:
+            if timeout is not None:
+                timer.start()
+            for event in mine.events("job") if waiting else ():
+                if isinstance(event, JobEvent) and not (event.job.array and event.job.array.count > 1):
+                    found: Iterable[JobInfo] = (event.job,) if event.id in waiting else ()
+                else:  # the beginning, or many at once
+                    found = mine._looked_at(waiting)
+                for job in found:
+                    if job.has_ended or is_there(job):
+                        waiting.discard(job.id)
+                        yield job
+                if not waiting:
+                    return
+            if is_late.is_set():
+                raise TimeoutError(f"{plural(len(waiting), 'job')} not there within {timeout} s")
+            if waiting:
+                raise GputuiError("the client was closed")
+        finally:
+            timer.cancel()
+            self._streams.discard(mine)
+            mine.close()
+
+    def _looked_at(self, wanted: Collection[int]) -> Iterator[JobInfo]:
+        """Yield jobs as they are now; of many, only those that have ended or are not in the queue."""
+        left = set(wanted)
+        if len(left) > _SINGLY:
+            query = {"all": True, "limit": 100_000}
+            kind, headers = tuple[_StoredEntry, ...], {"Accept": OWN}
+            entries: tuple[_StoredEntry, ...] = self._api.ask(
+                "GET", "/v1/jobs", result=kind, query=query, headers=headers
+            )
+            left.difference_update(each for entry in entries for each in entry.live)
+        return map(self.job, sorted(left))
+
+    def events(self, *kinds: str) -> Iterator[Event]:
+        """Yield what happens from now on: `job`, `gpu` and `notice`, or some of them. Close the client to end it."""
+        from gputui.api.follower import events_of
+
+        query, last = {"kinds": ",".join(kinds or EVENTS)}, ""
+        while not self._is_closed:
+            headers = {"Last-Event-ID": last} if last else {}
+            stream = self._api.stream("/v1/events", query=query, headers=headers, silence=SILENT_AFTER)
+            self._streams.add(stream)
+            try:
+                for name, number, data in events_of(stream):
+                    last = "" if name == "reset" else number or last
+                    if (kind := EVENTS.get(name)) is not None:
+                        yield _read(data, kind)
+                    elif not last:  # the first message, or some were missed
+                        yield Beginning()
+            finally:
+                self._streams.discard(stream)
+                stream.close()
+
+    def logs(
+        self,
+        job: int,
+        *,
+        attempt: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+        stamped: bool = False,
+    ) -> Iterator[str]:
+        """Yield the lines of an attempt's output, the latest by default, without their ends.
+
+        With `follow`, wait for its start, and go on to its end. `stamped` lines begin with their times, if known.
+        Raises GputuiError if the output is not complete.
+        """
+        from gputui.api.job_streams import StreamClient
+        from gputui.ports.backend import FollowLog
+
+        if follow and attempt is None:
+            for _ in self._when({job}, lambda found: found.state in _RUNS, None):
+                pass
+        stream = StreamClient(self._api).log(job, FollowLog(attempt, tail, stamped, follow, in_frames=True))
+        self._streams.add(stream)
+        try:
+            for line in stream:
+                yield line.decode(errors="replace")
+        finally:
+            self._streams.discard(stream)
+            stream.close()
+
+
+def _opened(where: str | None, timeout: float, tell: Callable[[str], None]) -> tuple[ApiClient, bool]:
+    """Return who asks the owner, and whether his jobs see the files of this machine."""
+    from gputui.bootstrap.owner import client_of
+
+    if where is None:
+        options = resolve()
+        if options.in_cluster:
+            hint = "use its own commands, or gputui's: gputui submit, gputui queue --json"
+            raise GputuiError("the queue of a cluster has no owner who could be asked", hint=hint)
+    else:
+        path = Path(where).expanduser().absolute()
+        options = Options(path.parent, asked=Sockets((str(path),), in_process=False))
+    dial = _explained(to_sockets(map(Path, options.sockets.paths)), options, is_usual=where is None)
+    return client_of(options, dial, tell, patience=timeout, absence=timeout), True
+
+
+def _explained(dial: Dial, options: Options, *, is_usual: bool) -> Dial:
+    """Return what connects, with a sentence of what helps if nobody listens."""
+
+    def explained(seconds: float) -> Wire:
+        try:
+            return dial(seconds)
+        except NoOwnerError as error:
+            if is_usual and not options.sockets.in_process:
+                from gputui.bootstrap.owner import unanswered
+
+                raise unanswered(options.sockets.paths[0]) from None
+            raise NoOwnerError(error.what, hint="start `gputui` or `gputui serve`") from None
+
+    return explained
+
+
+def _read(data: bytes, kind: type[T]) -> T:
+    try:
+        return decode_json(data, kind)
+    except msgspec.MsgspecError as error:
+        raise GputuiError(f"an answer of the owner cannot be read: {error}") from error
