@@ -153,6 +153,7 @@ class MemoryJobStore:
         self._lock = threading.RLock()
         self._kept = _Contents()
         self._version = 0
+        self._changed: Callable[[], object] = tuple
         self._under_way: _MemoryTransaction | None = None
 
     @property
@@ -173,7 +174,10 @@ class MemoryJobStore:
                 inner.is_over = True
                 self._under_way = outer
             if outer is None:
+                is_changed = inner.contents is not self._contents
                 self._contents = inner.contents
+                if is_changed:
+                    self._changed()
             else:
                 outer.contents = inner.contents
 
@@ -182,6 +186,10 @@ class MemoryJobStore:
 
     def disown(self) -> None:
         """Do nothing."""
+
+    def on_change(self, changed: Callable[[], object]) -> None:
+        """Call it after each write."""
+        self._changed = changed
 
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """Do nothing: no other process writes here."""

@@ -282,14 +282,11 @@ def owners_snapshot(options: Options, store: JobStore, latest: Snapshot) -> Snap
 
 
 def current_snapshot(options: Options, store: JobStore, *, planned: bool = True) -> Snapshot:
-    """Return a snapshot from the store and the leader's last published readings; starts nothing.
-
-    Unless `planned`, one without GPUs has no plan.
-    """
+    """Return what the files of the queue tell, without GPUs; starts nothing. Unless `planned`, it has no plan."""
     from gputui.engine.tick import snapshot_builder
 
     now = clock().now()
-    return snapshot_builder.follower_snapshot(store, options.state, options.settings, now, planned=planned)
+    return snapshot_builder.files_snapshot(store, options.state, options.settings, now, planned=planned)
 
 
 def is_scheduled(options: Options) -> bool:

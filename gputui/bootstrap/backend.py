@@ -166,13 +166,7 @@ class LocalBackend:
         return self
 
     def version(self) -> object:
-        """Return a token that differs after each write to the store, and after each reading of its leader."""
-        from gputui.engine.files.live_file import LIVE_FILE
-
-        with suppress(OSError):
-            status = (self._options.state / LIVE_FILE).stat()
-            return self.store.version(), status.st_ino, status.st_mtime_ns
-        return self.store.version(), 0, 0
+        return self.store.version()
 
     def read(self) -> Snapshot:
         if self._owned is None:
@@ -307,18 +301,12 @@ class LocalBackend:
     def known_gpus(self) -> tuple[Gpu, ...]:
         if self._owned is not None:
             return tuple(view.gpu for view in self._owned.latest().gpus)
-        from gputui.engine.files import live_file
-        from gputui.engine.files.leadership import current_leader
-
-        # without a scheduler none: no GPU is read for this
-        if current_leader(self._options.state) is None or (live := live_file.read(self._options.state)) is None:
-            return ()
-        return tuple(view.gpu for node in live.nodes for view in node.gpus)
+        return ()  # no GPU is read for this
 
     def gpus(self, tell: Callable[[str], object]) -> Snapshot:
         if self._owned is not None:
             return self.read()
-        # without GPUs this process's reading takes its place, and a plan would be made for nothing
+        # this process's reading takes its place, and a plan would be made for nothing
         return self.with_gpus(bootstrap.current_snapshot(self._options, self.store, planned=False), tell)
 
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:

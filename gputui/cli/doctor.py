@@ -228,7 +228,8 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     if found := state.of_backup(upkeep.last_backup(options), bootstrap.clock().now(), daily_since):
         yield found
     yield state.of_clock(bootstrap.clock().now(), latest)
-    snapshot = bootstrap.current_snapshot(options, store)
+    with closing(bootstrap.ask_backend(options)) as backend:
+        snapshot = backend.snapshots().read()
     yield state.of_leader(snapshot.leader)
     try:
         bootstrap.check_leader(options)

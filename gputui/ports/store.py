@@ -209,6 +209,10 @@ class JobStore(Queue, Protocol):
         """Call `wrote` with the seconds of each write of this process from now on, in the thread that writes."""
         ...
 
+    def on_change(self, changed: Callable[[], object]) -> None:
+        """Call `changed` after each write of this process from now on, in the thread that writes, once it is read."""
+        ...
+
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
         """Append new jobs with their audit entries, all or none, ignoring their ids; return the new ids in order.
 

@@ -383,6 +383,7 @@ class TinyJobStore:
         self._trimmer = Trimmer(directory, settings, access)
         self._warrants = Warrants(directory)
         self._swept_at = time.monotonic()
+        self._changed: Callable[[], object] = tuple
         self._cache = JobCache()
         self._controls: tuple[Document, Controls] = ({}, Controls())
         self._recurring: KnownRecurring = {}
@@ -423,6 +424,11 @@ class TinyJobStore:
                 yield transaction
             finally:
                 transaction.is_over = True
+        if entry.changes or entry.audit:
+            self._changed()
+
+    def on_change(self, changed: Callable[[], object]) -> None:
+        self._changed = changed
 
     def own(self) -> None:
         with self.storage.lock.held():
@@ -457,6 +463,7 @@ class TinyJobStore:
 
         if batch:
             self.storage.add_unread(entry)
+            self._changed()
         return tuple(job.id for job in added)
 
     def with_warrant(self, spec: JobSpec, uid: int) -> JobSpec:

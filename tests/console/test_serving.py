@@ -16,8 +16,7 @@ import pytest
 
 from gputui.config import Options
 from gputui.console import own_log, serving
-from gputui.domain.snapshot import Leader, Notice
-from gputui.engine.files import live_file
+from gputui.domain.snapshot import Leader
 from gputui.engine.files.leadership import Leadership, current_leader
 from tests.cli.conftest import Run
 from tests.factories import NOW
@@ -74,25 +73,6 @@ def test_every_command_reports_a_scheduler_that_does_not_respond(
     assert f"{silent}, has not responded for" in doctor.out
     assert doctor.code == 1
     assert ", and holds the lock in " in run(*words, "serve").err
-    leadership.release()
-
-
-def test_a_scheduler_whose_store_refuses_is_told_by_doctor_and_explain(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    state = tmp_path / "state"
-    words = ("--state", str(state), "--probe", "sim:2", "--runtime", "process")
-    assert run(*words, "submit", "--host", "--", "true").code == 0
-    leadership, leader = Leadership(state), Leader(4711, "here", "root", "serve", NOW)
-    assert leadership.acquire(leader)
-    why = "queue.json: it has schema 9, and this gputui knows those up to 3"
-    live_file.write(state, live_file.Published(NOW, leader, notices=(Notice("error", why, halts=True),)))
-    assert f"the scheduler starts nothing: {why}" in run(*words, "explain", "1").out
-    doctor = run(*words, "doctor")
-    assert f"fail  scheduler   {why}" in doctor.out
-    assert doctor.code == 1
     leadership.release()
 
 

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.files import live_file
 from gputui.engine.files.file_modes import folder_in, open_file
 from gputui.engine.files.leadership import LOCK_FILE, Leadership
-from gputui.engine.files.live_file import LIVE_FILE, Published
 from tests.engine.test_leadership import ME
 from tests.engine.world import World
-from tests.factories import NOW
 
 needs_root = pytest.mark.needs("root")
 
@@ -54,12 +51,11 @@ def test_saved_logs_have_the_access_rights_of_the_state_directory(state: Path) -
 
 
 @pytest.mark.parametrize("wanted", [0o600, 0o660])
-def test_lock_and_live_file_have_the_mode_of_the_directory(tmp_path: Path, wanted: int) -> None:
+def test_the_lock_has_the_mode_of_the_directory(tmp_path: Path, wanted: int) -> None:
     leadership = Leadership(tmp_path, wanted)
     leadership.acquire(ME)
     leadership.release()
-    live_file.write(tmp_path, Published(NOW, ME), wanted)
-    assert (mode(tmp_path / LOCK_FILE), mode(tmp_path / LIVE_FILE)) == (wanted, wanted)
+    assert mode(tmp_path / LOCK_FILE) == wanted
 
 
 def test_existing_directories_keep_their_mode(state: Path) -> None:
@@ -100,13 +96,12 @@ def test_planted_files_are_neither_written_nor_opened_to_the_group(state: Path) 
     victim.write_text("secret")
     victim.chmod(0o600)
     for plant in ("symlink_to", "hardlink_to"):
-        for name in ("gpus.jsonl", LOCK_FILE, f".{LIVE_FILE}.{os.getpid()}", "gputui.log"):
+        for name in ("gpus.jsonl", LOCK_FILE, "gputui.log"):
             getattr(state / name, plant)(victim)
         with pytest.raises(OSError, match="link"):
             open_file(state / "gputui.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o660)
         with pytest.raises(OSError, match="link"):
             Leadership(state, 0o660).acquire(ME)
-        live_file.write(state, Published(NOW, ME), 0o660)
         assert (victim.read_text(), mode(victim)) == ("secret", 0o600)
         for name in ("gpus.jsonl", LOCK_FILE, "gputui.log"):
             (state / name).unlink()

@@ -21,7 +21,6 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
-from gputui.engine.files import live_file
 from gputui.engine.files.leadership import LOCK_FILE, Leadership
 from gputui.engine.process import host, loop
 from gputui.engine.process.host import Adapters, Extras, Host
@@ -91,7 +90,7 @@ def real(world: World) -> World:
     return world
 
 
-async def test_an_action_written_by_another_process_wakes_dispatch_at_once(world: World) -> None:
+async def test_a_written_action_wakes_dispatch_at_once(world: World) -> None:
     seat = Seat(real(world), RealClock(), "serve")
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: seat.feed.latest.leads_here and all(r.up for r in seat.feed.latest.nodes[0].runtimes))
@@ -112,7 +111,7 @@ async def test_a_second_host_waits_and_takes_over_when_the_first_ends(world: Wor
     looking = asyncio.create_task(second.host.run())
     await second.until(lambda: second.feed.latest.leader is not None)
     assert not second.feed.latest.leads_here
-    assert second.feed.latest.nodes[0].name == "here"
+    assert second.feed.latest.gpus == ()
     first.host.stop()
     await asyncio.wait_for(leading, 60)
     await second.until(lambda: second.feed.latest.leads_here)
@@ -153,7 +152,7 @@ async def test_serve_gives_up_when_the_leadership_is_not_free_in_time(world: Wor
 
 def test_without_a_scheduler_the_snapshot_says_so(world: World) -> None:
     job_id = world.submit(1)
-    snapshot = snapshot_builder.follower_snapshot(world.store, world.directory, world.settings, world.clock.now())
+    snapshot = snapshot_builder.files_snapshot(world.store, world.directory, world.settings, world.clock.now())
     assert snapshot.leader is None
     assert "no scheduler is running" in snapshot.nodes[0].probe.text
     assert snapshot.reasons[job_id].text == "no scheduler is running: start `gputui` or `gputui serve`"
@@ -223,63 +222,60 @@ def test_a_scheduler_that_does_not_respond_is_reported_whatever_the_clock_says(
     leadership = Leadership(world.directory)
     me = Leader(4711, "here", "root", "serve", world.clock.now())
     leadership.acquire(me)
-    live_file.write(world.directory, live_file.Published(world.clock.now(), me))
     job_id = world.submit()
     monotonic = time.monotonic
 
     def seen(seconds: int, clock_set_by: timedelta = timedelta()) -> Snapshot:
         monkeypatch.setattr(time, "monotonic", lambda: monotonic() + seconds)
         now = world.clock.now() + clock_set_by
-        return snapshot_builder.follower_snapshot(world.store, world.directory, world.settings, now)
+        return snapshot_builder.files_snapshot(world.store, world.directory, world.settings, now)
 
-    assert seen(9).notices == seen(0, timedelta(days=1)).notices == ()
+    unheard = "the scheduler (serve of root, pid 4711) does not answer, so no GPU is shown"
+    for early in (seen(9), seen(0, timedelta(days=1))):
+        assert [notice.text for notice in early.notices] == [unheard]
+        assert early.reasons[job_id].text == "the scheduler does not answer"
     for shown in (seen(40), seen(40, timedelta(days=-1))):
         [notice] = shown.notices
         assert notice.severity == "error"
         assert "the scheduler (serve of root, pid 4711) has not responded for 40s, so no job starts" in notice.text
         assert shown.reasons[job_id].text == "the scheduler has not responded for 40s"
     leadership.beat()
-    assert seen(41).notices == ()
+    assert [notice.text for notice in seen(41).notices] == [unheard]
     leadership.release()
     assert seen(100).notices == ()
 
 
-def test_readings_age_with_the_file_they_were_published_in(world: World) -> None:
-    leadership = Leadership(world.directory)
+def test_readings_age_while_the_scheduler_does_not_respond(world: World) -> None:
     now = world.clock.now()
-    me = Leader(4711, "here", "root", "serve", now)
-    leadership.acquire(me)
-    unread = view(1, GpuState.UNKNOWN, age=None)
-    live_file.write(world.directory, live_file.Published(now, me, (Node("here", (view(0), unread)),)))
+    gpus = (view(0, age=timedelta(seconds=1)), view(1, GpuState.UNKNOWN, age=None))
+    told = Snapshot(taken_at=now, nodes=(Node("here", gpus),), leader=Leader(4711, "here", "root", "serve", now))
 
-    def seen(later: timedelta) -> list[tuple[GpuState, timedelta | None]]:
-        shown = snapshot_builder.follower_snapshot(world.store, world.directory, world.settings, now + later)
+    def seen(silence: float) -> list[tuple[GpuState, timedelta | None]]:
+        shown = snapshot_builder.as_told(told, silence, world.settings, now)
         return [(each.state, each.age) for each in shown.nodes[0].gpus]
 
-    stale = world.settings.scheduler.stale_after + timedelta(seconds=1)
-    assert seen(timedelta(seconds=2)) == [(GpuState.FREE, timedelta(seconds=2)), (GpuState.UNKNOWN, None)]
-    assert seen(stale) == [(GpuState.UNKNOWN, stale), (GpuState.UNKNOWN, None)]
-    leadership.release()
+    stale = world.settings.scheduler.stale_after
+    assert seen(2) == [(GpuState.FREE, timedelta(seconds=3)), (GpuState.UNKNOWN, None)]
+    assert seen(stale.total_seconds()) == [
+        (GpuState.UNKNOWN, stale + timedelta(seconds=1)),
+        (GpuState.UNKNOWN, None),
+    ]
 
 
-def test_a_drain_is_shown_before_the_next_publication(world: World) -> None:
-    leadership = Leadership(world.directory)
+def test_a_drain_is_shown_before_the_next_tick(world: World) -> None:
     now = world.clock.now()
-    me = Leader(4711, "here", "root", "serve", now)
-    leadership.acquire(me)
     gpus = tuple(view(n, state) for n, state in enumerate((GpuState.FREE, GpuState.FOREIGN, GpuState.FREE)))
-    live_file.write(world.directory, live_file.Published(now, me, (Node("here", gpus),)))
     drain = Drain("fan broken", "alice", now)
     with world.store.transaction() as transaction:
         controls = replace(transaction.controls(), drains={uuid(n): drain for n in range(2)})
         transaction.set_controls(controls)
-    shown = snapshot_builder.follower_snapshot(world.store, world.directory, world.settings, now)
+    ticked = Snapshot(taken_at=now, nodes=(Node("here", gpus),))
+    shown = snapshot_builder.renewed(ticked, world.store, world.settings, now)
     assert [(each.state, each.drain) for each in shown.gpus] == [
         (GpuState.DRAINED, drain),
         (GpuState.FOREIGN, drain),
         (GpuState.FREE, None),
     ]
-    leadership.release()
 
 
 async def test_an_inaccessible_lock_is_reported_in_the_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

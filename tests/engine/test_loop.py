@@ -1,4 +1,4 @@
-"""The loop ticks at once after a write of another process, and polls if there is no watch."""
+"""The loop ticks at once after a write, and goes on after a fault."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from threading import Event
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.settings import SchedulerSettings
 from gputui.engine.process import loop
@@ -18,8 +19,6 @@ from gputui.engine.process.loop import Faults, SchedulingFailedError, Waker
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, FakeClock, job
-
-NEVER = 3600.0
 
 
 class Ticks:
@@ -42,44 +41,24 @@ class Ticks:
         self._ticked.clear()
 
 
-async def ticks_after_a_write(directory: Path) -> None:
-    """Return when a write of another store was followed by a tick."""
-    ours, other, ticks, stop = TinyJobStore(directory), TinyJobStore(directory), Ticks(), asyncio.Event()
+async def test_a_write_wakes_the_loop(tmp_path: Path) -> None:
+    store, ticks, stop = TinyJobStore(tmp_path / "state"), Ticks(), asyncio.Event()
     settings = SchedulerSettings(tick_interval=timedelta(hours=1), reconcile_interval=timedelta(hours=1))
-    looped = loop.Loop(cast("Scheduler", ticks), ours, settings, FakeClock(), Waker())
+    looped = loop.Loop(cast("Scheduler", ticks), store, settings, FakeClock(), Waker())
     running = asyncio.create_task(looped.run(stop))
     await ticks.next()
     with pytest.raises(TimeoutError):
         await ticks.next(0.1)
-    other.submit([job()], actor=ACTOR)
+    await asyncio.to_thread(store.submit, [job()], actor=ACTOR)
+    await ticks.next()
+    with pytest.raises(TimeoutError):
+        await ticks.next(0.1)
+    with store.transaction() as transaction:
+        transaction.put(replace(store.jobs()[1], held=True))
     await ticks.next()
     stop.set()
     await running
-    ours.close()
-    other.close()
-
-
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch off ticks by the interval and by the loop's own checks."""
-    monkeypatch.setattr(loop, "STORE_CHECK", NEVER)
-    monkeypatch.setattr(loop, "STORE_POLL", NEVER)
-
-
-async def test_a_write_wakes_the_loop(tmp_path: Path) -> None:
-    await ticks_after_a_write(tmp_path / "state")
-
-
-async def test_without_notifications_the_loop_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "STORE_POLL", 0.01)
-    monkeypatch.setattr(TinyJobStore, "watch", lambda self: None)
-    await ticks_after_a_write(tmp_path / "state")
-
-
-async def test_a_write_by_a_killed_process_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "STORE_CHECK", 0.01)
-    monkeypatch.setattr(loop.Loop, "_hear", lambda self, watch: watch.clear())
-    await ticks_after_a_write(tmp_path / "state")
+    store.close()
 
 
 class Slow(TinyJobStore):
@@ -95,7 +74,7 @@ class Slow(TinyJobStore):
         self.kept += 1
 
 
-PARTS = {"_dispatch": "a tick", "_watch_store": "the store watch", "_keep_time": "the timer", "tick": "a tick"}
+PARTS = {"_dispatch": "a tick", "_keep_time": "the timer", "tick": "a tick"}
 
 
 @pytest.fixture
@@ -125,9 +104,7 @@ class Supervised:
             told=self.tell,
         )
         whole = getattr(self.loop, part)
-        monkeypatch.setattr(
-            self.loop, part, self.broken if part in ("tick", "_tick_due", "_hear") else self.broken_part
-        )
+        monkeypatch.setattr(self.loop, part, self.broken if part in ("tick", "_tick_due") else self.broken_part)
         self.whole = whole
 
     def tell(self) -> None:
@@ -148,13 +125,11 @@ class Supervised:
         return self.whole(*words)
 
     async def goes_on(self) -> None:
-        """Check that a write of another process causes a tick, and so does the interval."""
-        other = TinyJobStore(self.directory)
+        """Check that a write causes a tick, and so does the interval."""
         for _ in range(3):
             await self.ticks.next()
-        other.submit([job()], actor=ACTOR)
+        self.store.submit([job()], actor=ACTOR)
         await self.ticks.next()
-        other.close()
 
     def close(self) -> None:
         self.store.close()
@@ -194,22 +169,6 @@ async def test_a_task_that_always_fails_ends_scheduling_in_this_process(
 async def test_a_failed_timer_job_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = Supervised(tmp_path / "state", monkeypatch, "_tick_due", times=1)
     running = asyncio.create_task(there.loop.run(there.stop))
-    await there.goes_on()
-    there.stop.set()
-    await asyncio.wait_for(running, 60)
-    assert len(there.told) == 1
-    there.close()
-
-
-@pytest.mark.usefixtures("at_once")
-async def test_a_failing_watch_of_writes_causes_no_endless_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = Supervised(tmp_path / "state", monkeypatch, "_hear", times=1)
-    running = asyncio.create_task(there.loop.run(there.stop))
-    await there.ticks.next()
-    there.store.submit([job()], actor=ACTOR)
-    await asyncio.wait_for(there.is_told.wait(), 60)
     await there.goes_on()
     there.stop.set()
     await asyncio.wait_for(running, 60)

@@ -389,8 +389,8 @@ def test_a_host_at_utc_needs_no_time_zone(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_snapshot_of_a_follower_has_recurring_jobs(world: World) -> None:
-    from gputui.engine.tick.snapshot_builder import follower_snapshot
+    from gputui.engine.tick.snapshot_builder import files_snapshot
 
     add(world)
-    snapshot: Snapshot = follower_snapshot(world.store, world.directory, world.settings, NOW)
+    snapshot: Snapshot = files_snapshot(world.store, world.directory, world.settings, NOW)
     assert snapshot.recurring == tuple(world.store.recurring().values())

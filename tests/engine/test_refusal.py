@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader
-from gputui.engine.tick.snapshot_builder import follower_snapshot
+from gputui.engine.tick.snapshot_builder import files_snapshot
 from gputui.store import TinyJobStore
 from gputui.tui.present.status import scheduler_words
 from tests.engine.world import World
@@ -39,6 +39,6 @@ def test_a_second_console_reports_it_without_a_scheduler(tmp_path: Path) -> None
     store = TinyJobStore(tmp_path / "state")
     [journal] = (tmp_path / "state").glob("queue.json.wal.*")
     journal.unlink()
-    seen = follower_snapshot(store, tmp_path / "state", Settings(), NOW)
+    seen = files_snapshot(store, tmp_path / "state", Settings(), NOW)
     assert [notice.text.startswith(TOLD) for notice in seen.notices if notice.halts] == [True]
     store.close()

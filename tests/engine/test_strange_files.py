@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.files import backup_file, gpu_log, live_file, telemetry_files
+from gputui.engine.files import backup_file, gpu_log, telemetry_files
 from gputui.engine.files.leadership import LOCK_FILE, Leadership, current_leader
 from tests.engine.test_leadership import ME
 
@@ -22,9 +22,8 @@ PLANTED: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
 def test_other_kinds_of_files_count_as_missing(tmp_path: Path, planted: Callable[[Path], None]) -> None:
-    for name in (live_file.LIVE_FILE, gpu_log.FILE, LOCK_FILE):
+    for name in (gpu_log.FILE, LOCK_FILE):
         planted(tmp_path / name)
-    assert live_file.read(tmp_path) is None
     assert gpu_log.read(tmp_path) == []
     assert current_leader(tmp_path) is None
     with pytest.raises(OSError, match=LOCK_FILE):
@@ -46,10 +45,9 @@ def test_any_bytes_count_as_missing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / telemetry_files.telemetry_path(1, 1)).parent.mkdir(parents=True)
     leadership = Leadership(tmp_path)
     assert leadership.acquire(ME)
-    names = (live_file.LIVE_FILE, gpu_log.FILE, LOCK_FILE, backup_file.FILE)
+    names = (gpu_log.FILE, LOCK_FILE, backup_file.FILE)
     for name in (*names, telemetry_files.telemetry_path(1, 1)):
         (tmp_path / name).write_bytes(content)
-    assert live_file.read(tmp_path) is None
     assert gpu_log.read(tmp_path) == []
     assert backup_file.read_backup_record(tmp_path) is None
     assert telemetry_files.read(tmp_path, 1, 1, "c") is None

@@ -433,7 +433,7 @@ class Machine:
             stderr=subprocess.DEVNULL,
         )
         try:
-            until(lambda: (self.state / "live.json").exists())  # or the console would schedule, and ask before it ends
+            until(lambda: (self.state / "api.sock").exists())  # or the console would schedule, and ask before it ends
             if self.loads:
                 self.check_jobs()
             self.check_console()

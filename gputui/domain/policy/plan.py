@@ -192,6 +192,8 @@ def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
     halted = next((notice for notice in situation.snapshot.notices if notice.halts), None)
     if halted is not None and not situation.snapshot.leads_here:
         return Reason(PendingReason.NODE_UNKNOWN, f"the scheduler starts nothing: {halted.text}")
+    if not situation.runtimes:
+        return Reason(PendingReason.NODE_UNKNOWN, "the scheduler does not answer")
     if status is None:
         what = "host jobs are switched off" if is_host else "this scheduler runs no containers"
         return Reason(PendingReason.NODE_UNKNOWN, what)

@@ -21,7 +21,6 @@ from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
 from gputui.engine.feed import Feed
 from gputui.engine.files.gpu_log import GpuLog
 from gputui.engine.files.leadership import SILENT_AFTER, Leadership
-from gputui.engine.files.live_file import LiveFile
 from gputui.engine.files.log_retention import LogSweeper
 from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.engine.hooks.delivery import sinks
@@ -51,8 +50,6 @@ DELIVERY_WORKERS = 4
 """Deliveries to one hook at a time."""
 FOLLOW_INTERVAL = 1.0
 """Seconds between two snapshots of a process that does not schedule, and between two attempts to lead."""
-STORE_POLL = 0.2
-"""Seconds between two checks of the store's version."""
 ROOM_FOR = 5.0
 """Seconds that a console which made room for a service leaves it to take over."""
 BARRED_FOR = 60.0
@@ -220,7 +217,6 @@ class Host:
         silence = max(SILENT_AFTER, 3 * settings.scheduler.tick_interval.total_seconds())
         self._leadership = Leadership(directory, mode, silence)
         self._gpu_log = GpuLog(directory, mode)
-        self._live_file = LiveFile(directory, me, mode, FOLLOW_INTERVAL)
         self._gpu_focus = GpuFocus()
         self._stop = _StopSignal()
         self._threads = DaemonExecutor(4, "host")
@@ -323,7 +319,7 @@ class Host:
         if given_up is None:
             words = f"scheduling failed here and will be tried again: {describe_fault(fault)}"
             self._abstention.outcome = Notice("error", words)
-            await self._in_thread(self._publish_followed)
+            await self._in_thread(self._publish_files)
             await asyncio.sleep(AGAIN_AFTER)
             return
         self._abstention.until = time.monotonic() + BARRED_FOR
@@ -528,7 +524,7 @@ class Host:
         log.info("no longer scheduling")
 
     def _publish(self, snapshot: Snapshot) -> None:
-        """Publish the snapshot here and to other processes."""
+        """Publish the snapshot here, and record what others need of it."""
         door = self._extras.door
         own = (*self._faults.notices, *self._monitor.notices(), *(door.notices() if door is not None else ()))
         snapshot = replace(snapshot, notices=(*own, *snapshot.notices))
@@ -536,7 +532,6 @@ class Host:
         self._monitor.published(snapshot)
         self._leadership.beat()
         self._gpu_log.add(snapshot)
-        self._live_file.update(snapshot)
         if self._extras.streams is not None:
             self._extras.streams.look()
 
@@ -547,15 +542,12 @@ class Host:
         self._feed.publish(replace(latest, notices=(*self._faults.notices, *shown)))
 
     async def _follow(self) -> None:
-        """Publish what the scheduler's process tells, else what the files have; then wait for a change or a second."""
+        """Publish what the scheduler's process tells, else what the files have; then wait a second."""
         if self._extras.follow is not None and await self._in_thread(self._publish_told):
             return
-        seen = self._version()
-        await self._in_thread(self._publish_followed)
-        for _ in range(round(FOLLOW_INTERVAL / STORE_POLL)):
-            await asyncio.sleep(STORE_POLL)
-            if self._stop.event.is_set() or self._version() != seen:
-                return
+        await self._in_thread(self._publish_files)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.event.wait(), FOLLOW_INTERVAL)
 
     def _publish_told(self) -> bool:
         """Publish the next snapshot of the process that schedules; return False if nobody serves any."""
@@ -575,18 +567,11 @@ class Host:
             memory_tuning.configure_gc()
         memory_tuning.SWEEPER.tend(time.monotonic())
 
-    def _version(self) -> object:
-        """Return the store's version; None while it cannot be read, which the snapshot reports."""
-        try:
-            return self._store.version()
-        except StoreError:
-            return None
-
-    def _publish_followed(self) -> None:
+    def _publish_files(self) -> None:
         now = self._clock.now()
         try:
-            beside = snapshot_builder.follower_snapshot(self._store, self._directory, self._settings, now)
-            self._feed.publish(replace(beside, notices=(*self._abstention.notices, *beside.notices)))
+            found = snapshot_builder.files_snapshot(self._store, self._directory, self._settings, now)
+            self._feed.publish(replace(found, notices=(*self._abstention.notices, *found.notices)))
         except StoreError as error:
             latest = self._feed.latest
             told = self._abstention.notices

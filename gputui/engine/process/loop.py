@@ -16,7 +16,7 @@ from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Notice
 from gputui.engine.process import memory_tuning
 from gputui.engine.tick.worker_pools import DaemonExecutor
-from gputui.ports import NO_MONITOR, Clock, JobStore, Monitor, StoreWatch
+from gputui.ports import NO_MONITOR, Clock, JobStore, Monitor
 
 if TYPE_CHECKING:
     from apscheduler.events import JobExecutionEvent
@@ -87,10 +87,6 @@ def describe_fault(fault: BaseException) -> str:
 
 log = logging.getLogger(__name__)
 
-STORE_POLL = 0.1
-"""Seconds between two checks of the store's version if no watch reports writes."""
-STORE_CHECK = 1.0
-"""Seconds between two checks if a watch does: a writer may have been killed before it reported."""
 MAINTENANCE_INTERVAL = 10.0
 AGAIN_AFTER = 1.0
 """Seconds after which a failed part is restarted."""
@@ -103,7 +99,7 @@ MIN_PAUSE = 0.01
 
 
 class Loop:
-    """Runs ticks one at a time until stopped: at an interval, and immediately after an event."""
+    """Runs ticks one at a time until stopped: at an interval, and immediately after an event or a write."""
 
     def __init__(
         self,
@@ -138,7 +134,6 @@ class Loop:
         self._maintenance_thread = DaemonExecutor(1, "maintenance")
         self._maintenance: Future[None] = Future()
         self._maintenance.set_result(None)
-        self._seen: object = None
         self._ticked_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._is_tuned = False
@@ -150,7 +145,8 @@ class Loop:
         """
         self._waker.bind()
         self._scheduler.start()
-        parts = {"a tick": self._dispatch, "the store watch": self._watch_store, "the timer": self._keep_time}
+        self._store.on_change(self._waker.wake)
+        parts = {"a tick": self._dispatch, "the timer": self._keep_time}
         tasks = [asyncio.create_task(self._supervise(name, part)) for name, part in parts.items()]
         ends = [asyncio.create_task(each.wait()) for each in (stop, self._lost)]
         try:
@@ -258,46 +254,6 @@ class Loop:
         except Exception:  # a border: no caller reads the result of this thread
             log.exception("maintenance failed")
 
-    async def _watch_store(self) -> None:
-        """Wake the loop when another process wrote to the store."""
-        loop, watch = asyncio.get_running_loop(), self._store.watch()
-        failed: asyncio.Future[None] = loop.create_future()
-
-        def hear(watch: StoreWatch) -> None:
-            try:
-                self._hear(watch)
-            except Exception as error:  # noqa: BLE001 - the loop would call it again at once, for ever
-                loop.remove_reader(watch.fileno())
-                failed.set_exception(error)
-
-        if watch is not None:
-            loop.add_reader(watch.fileno(), hear, watch)
-        try:
-            while not failed.done():
-                await asyncio.wait({failed}, timeout=STORE_POLL if watch is None else STORE_CHECK)
-                self._check_store()
-            failed.result()
-        finally:
-            failed.cancel()
-            if watch is not None:
-                loop.remove_reader(watch.fileno())
-                watch.close()
-
-    def _hear(self, watch: StoreWatch) -> None:
-        watch.clear()
-        self._check_store()
-
-    def _check_store(self) -> None:
-        if self._has_ticked.is_set() and self._version() != self._seen:
-            self._waker.wake()
-
-    def _version(self) -> object:
-        """Return the store's version; None if it cannot be read, which the next tick reports."""
-        try:
-            return self._store.version()
-        except GputuiError:
-            return None
-
     async def _dispatch(self) -> None:
         loop = asyncio.get_running_loop()
         self._waker.wake()
@@ -324,14 +280,11 @@ class Loop:
         """Run a tick; return False, without a tick, if another process may be scheduling."""
         if not self._holds():
             return False
-        before = self._version()
         self._ticked_at = time.monotonic()
         self._scheduler.tick(self._clock.now())
         if not self._is_tuned:  # from now on the queue is in memory
             self._is_tuned = True
             memory_tuning.configure_gc()
-        # Our own writes cause one more tick; so do another process's between `before` and reading the store.
-        self._seen = before
         return True
 
 

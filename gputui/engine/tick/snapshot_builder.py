@@ -1,4 +1,4 @@
-"""Reads the queue for a tick, and builds the snapshots of processes that only show the scheduler's view."""
+"""Reads the queue for a tick, and builds the snapshots of processes that do not schedule."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot, Unreadable, Usage
+from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot, Unreadable
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
-from gputui.engine.files import live_file
 from gputui.engine.files.leadership import current_leader
 from gputui.ports import JobStore
 
@@ -92,36 +91,30 @@ def dependencies(store: JobStore, jobs: Mapping[JobId, Job]) -> Iterable[Job]:
             continue
 
 
-def follower_snapshot(
+def files_snapshot(
     store: JobStore, directory: Path, settings: Settings, now: datetime, *, planned: bool = True
 ) -> Snapshot:
-    """Return the snapshot of a process that does not schedule: the store, and the live view of the leader.
+    """Return what the files tell a process that does not schedule, and gets no answer from one that does.
 
-    Unless `planned`, one without GPUs has no plan.
+    It has no GPUs. Unless `planned`, it has no plan.
     """
-    leader = current_leader(directory)
-    live = live_file.read(directory) if leader else None
-    age = max(now - live.taken_at, leader.silent_for) if live and leader else timedelta()
-    jobs, controls = store.jobs(), store.controls()
-    recurring = tuple(store.recurring().values())
-    unreadable, told = store.unreadable(), live.notices if live else ()
-    known = {notice.text for notice in told}
-    left_out = (Notice("warning", entry.sentence) for entry in unreadable if entry.sentence not in known)
+    leader, jobs = current_leader(directory), store.jobs()
+    unreadable = store.unreadable()
     snapshot = Snapshot(
         taken_at=now,
         unreadable=unreadable,
-        nodes=tuple(_drained(_aged(node, age, settings), controls) for node in live.nodes) if live else (),
+        nodes=(Node("", probe=NOBODY),) if leader is None else (),
         jobs=(*jobs.values(), *dependencies(store, jobs)),
-        controls=controls,
-        recurring=recurring,
+        controls=store.controls(),
+        recurring=tuple(store.recurring().values()),
         leader=leader,
-        progress=live.progress if live else {},
-        usage=live.usage if live else Usage(),
-        notices=(*told, *(_silence(leader) if leader else ()), *_lost(store, told), *left_out),
+        notices=(
+            *(_unheard(leader) if leader else ()),
+            *_lost(store),
+            *(Notice("warning", entry.sentence) for entry in unreadable),
+        ),
     )
-    if leader is None:
-        snapshot = replace(snapshot, nodes=(Node(name="", probe=NOBODY),))
-    return with_plan(snapshot, plan(snapshot, settings, now)) if planned or snapshot.gpus else snapshot
+    return with_plan(snapshot, plan(snapshot, settings, now)) if planned else snapshot
 
 
 def as_told(snapshot: Snapshot, silence: float, settings: Settings, now: datetime) -> Snapshot:
@@ -163,33 +156,39 @@ def refusal_notice(error: StoreError) -> Notice:
     return Notice("error", f"{error}; no job starts until this is repaired", True, short)
 
 
-def _lost(store: JobStore, told: Iterable[Notice]) -> Iterable[Notice]:
-    """Yield a notice of lost changes in the store, unless the scheduler has reported why it starts no jobs."""
+def _lost(store: JobStore) -> Iterable[Notice]:
+    """Yield a notice of lost changes in the store."""
     try:
         store.check()
     except StoreDamagedError as error:
-        if not any(notice.halts for notice in told):
-            yield refusal_notice(error)
+        yield refusal_notice(error)
 
 
-def _silence(leader: Leader) -> Iterable[Notice]:
-    """Yield a notice of a scheduler that holds its lock and does not respond."""
+def _unheard(leader: Leader) -> Iterable[Notice]:
+    """Yield a notice of a scheduler that holds its lock, and whose answers this process does not get."""
+    who = f"{leader.kind} of {leader.user}, pid {leader.pid}"
+    yield from _silence(leader) or [Notice("warning", f"the scheduler ({who}) does not answer, so no GPU is shown")]
+
+
+def _silence(leader: Leader) -> tuple[Notice, ...]:
+    """Return a notice of a scheduler that holds its lock and does not respond."""
     if leader.silent_for:
         who = f"{leader.kind} of {leader.user}, pid {leader.pid}"
         since = f"has not responded for {format_duration(leader.silent_for)}"
         todo = f"`kill -CONT {leader.pid}` continues a stopped one, `kill -9 {leader.pid}` lets another take over"
-        yield Notice("error", f"the scheduler ({who}) {since}, so no job starts: {todo}")
+        return (Notice("error", f"the scheduler ({who}) {since}, so no job starts: {todo}"),)
+    return ()
 
 
 def _aged(node: Node, by: timedelta, settings: Settings) -> Node:
-    """Return the node with its readings aged by the time since it was published; they may be stale now."""
+    """Return the node with its readings aged by the time since they were told; they may be stale now."""
     if by < timedelta(seconds=1):
         return node
     return replace(node, gpus=tuple(_aged_view(view, by, settings.scheduler.stale_after) for view in node.gpus))
 
 
 def _drained(node: Node, controls: Controls) -> Node:
-    """Return the node with the drains made since it was published."""
+    """Return the node with the drains made since the last tick."""
     return replace(node, gpus=tuple(_drained_view(view, controls.drains.get(view.gpu.uuid)) for view in node.gpus))
 
 
