@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import msgspec
 import pytest
 
 from gputui import AsyncClient, Client, GputuiError
-from gputui.client import Beginning, JobEvent, JobInfo
+from gputui.client import Beginning, JobEvent, JobInfo, JobOptions
 from gputui.config import options
 from gputui.domain.action import Pause
 from gputui.domain.errors import InputError, NoOwnerError, NotFoundError
@@ -361,3 +362,14 @@ def test_programs_load_what_they_use() -> None:
     bare, loaded = (set(line.split()) for line in done.stdout.splitlines())
     assert not {"msgspec", "typing", "gputui.client"} & bare
     assert not {"asyncio", "click", "docker", "h11", "http.client", "textual", "tinydb", "apscheduler"} & loaded
+
+
+def test_the_document_names_calls_and_options_that_exist() -> None:
+    text = (EXAMPLES.parent / "docs" / "python.md").read_text()
+    table = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    calls = {name for row in table for name in re.findall(r"`(\w+)[(`]", row)}
+    assert len(calls) > 15
+    assert calls <= set(dir(Client))
+    assert calls <= set(dir(AsyncClient))
+    [options] = re.findall(r"^Options of jobs: (.*?), and `options`", text, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", options)) | {"options"} == set(JobOptions.__annotations__)
