@@ -1,7 +1,7 @@
 """Owner of a queue that dies or hangs at a stage: `python -m tests.torture.faulty_owner STAGE COUNT OPTIONS serve`.
 
 At the COUNT-th time that it comes to the stage it dies, as by SIGKILL. STAGE may also be `sync` or `gil`: the COUNT is
-then the seconds for which each sync of the journal takes, as on a disk that hangs, or for which the first request
+then the seconds for which each sync of the journal takes, as on a disk that hangs, or for which the first change
 keeps the interpreter, as a faulty C library does.
 """
 
@@ -15,11 +15,11 @@ import socket
 import sys
 import time
 from asyncio import selector_events
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from gputui.__main__ import main
+from gputui.api.http import Answer, Request
+from gputui.api.router import Router
 
 STAGES = ("before the line", "half the line", "not synced", "durable", "not answered", "half", "answered")
 
@@ -98,18 +98,17 @@ def hang_disk(seconds: float) -> None:
 
 
 def hang_interpreter(seconds: float) -> None:
-    """Sleep within the first request without letting another thread run, the one that serves included."""
-    from gputui.api.router import Router
-
-    answer: Callable[..., Any] = Router.__call__
+    """Sleep within the first change without letting another thread run, the one that serves included."""
+    answer = Router.__call__
     keeping = ctypes.PyDLL(None).usleep
 
-    def answered(*given: Any) -> Any:
-        Router.__call__ = answer  # type: ignore[method-assign]
-        keeping(int(seconds * 1e6))
-        return answer(*given)
+    def answered(self: Router, request: Request) -> Answer:
+        if request.method == "POST":
+            Router.__call__ = answer  # type: ignore[method-assign]
+            keeping(int(seconds * 1e6))
+        return answer(self, request)
 
-    Router.__call__ = answered  # type: ignore[method-assign, assignment]
+    Router.__call__ = answered  # type: ignore[method-assign]
 
 
 def start(name: str, count: str) -> None:

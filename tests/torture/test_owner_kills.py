@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -15,48 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from gputui.api.client import ApiClient
 from gputui.api.messages import Acted, NewIds, NewJobs
-from gputui.api.wire import to_sockets
 from gputui.domain.action import SetPriority
 from gputui.domain.errors import NoOwnerError
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore
 from tests.torture.faulty_owner import STAGES
+from tests.torture.owners import PATIENCE, Owners
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(3000)]
 
 KILLS = 10
 """Number of kills for each unit of `--torture`; `--torture 20` makes it 200."""
-PATIENCE = 60.0
-OPTIONS = ("--probe", "sim:1:A100", "--runtime", "process")
-
-
-class Owners:
-    """Owners of one state directory, one after another."""
-
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        self.socket = state / "api.sock"
-        self.environ = {**os.environ, "GPUTUI_STATE": str(state), "GPUTUI_CONFIG": "/dev/null"}
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def begin(self, stage: str = "", count: int = 0) -> None:
-        """Begin one, which dies when it comes to the stage for the COUNT-th time."""
-        program = ["tests.torture.faulty_owner", stage, str(count)] if stage else ["gputui"]
-        command = [sys.executable, "-P", "-m", *program, *OPTIONS, "serve"]
-        environ = {**self.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        self._process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def until_dead(self) -> None:
-        assert self._process is not None
-        assert self._process.wait(2 * PATIENCE) < 0
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self.until_dead()
 
 
 class Customer:
@@ -99,7 +67,7 @@ class Asker(Customer):
     """Client of the interface."""
 
     def __init__(self, name: str, owners: Owners) -> None:
-        self._client = ApiClient(to_sockets([owners.socket]), patience=PATIENCE)
+        self._client = owners.client()
         super().__init__(name, owners)
 
     def submit(self, key: str) -> JobId:
@@ -131,23 +99,11 @@ class Typist(Customer):
     """Person who types commands. One that nobody answers does it in its own process, with the key that was sent."""
 
     def submit(self, key: str) -> JobId:
-        return int(self._run_command("submit", "--hold", "--host", "--name", key, "--", "true"))
+        return int(self.owners.told("submit", "--hold", "--host", "--name", key, "--", "true"))
 
     def lower(self, job_id: JobId, key: str) -> None:
         del key
-        self._run_command("priority", str(job_id), "-1")
-
-    def _run_command(self, *words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "gputui", *words],
-            env=self.owners.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=2 * PATIENCE,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        self.owners.told("priority", str(job_id), "-1")
 
 
 def test_each_key_is_one_job_and_one_change(tmp_path: Path, torture: float) -> None:
