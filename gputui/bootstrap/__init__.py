@@ -227,16 +227,21 @@ def _with_key(options: Options, key: str) -> Caller | None:
 
 
 def ask_backend(options: Options, waiting: Callable[[str], None] | None = None) -> DirectBackend:
-    """Return the queue as its owner serves it, if there is one, else as `open_backend` does.
+    """Return the queue as its owner serves it while there is one, else as `open_backend` does.
 
     Raises NoOwnerError if this user may ask an owner alone, and there is none.
     """
-    if not options.in_cluster and (options.asked is not None or any(map(os.path.lexists, options.sockets.paths))):
-        from gputui.bootstrap.owner import open_api
+    if options.in_cluster:
+        return open_backend(options, waiting)
+    if options.sockets.in_process:
+        from typing import cast
 
-        if (backend := open_api(options, waiting)) is not None:
-            return backend
-    return open_backend(options, waiting)
+        from gputui.bootstrap.moving_backend import MovingBackend
+
+        return cast("DirectBackend", MovingBackend(options, waiting))
+    from gputui.bootstrap.owner import open_api
+
+    return open_api(options, waiting) or open_backend(options, waiting)
 
 
 def may_open(options: Options) -> bool:

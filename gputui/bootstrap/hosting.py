@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gputui import __version__, bootstrap
 from gputui.bootstrap import adapters
 from gputui.bootstrap.backend import open_foreign_use
-from gputui.bootstrap.console_backend import ConsoleBackend
+from gputui.bootstrap.moving_backend import ConsoleBackend
 from gputui.config import Options
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader

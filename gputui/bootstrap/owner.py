@@ -24,6 +24,7 @@ from gputui.domain.state import JobState
 if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.job import Job
+    from gputui.ports.backend import DirectBackend
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +34,14 @@ NEXT_WITHIN = 10.0
 """Seconds for which a user who cannot read the files waits for the next owner."""
 
 
-def open_api(options: Options, waiting: Callable[[str], None] | None = None) -> ApiBackend | None:
+def open_api(
+    options: Options,
+    waiting: Callable[[str], None] | None = None,
+    instead: Callable[[str], DirectBackend] | None = None,
+) -> ApiBackend | None:
     """Return the queue of the owner, if somebody listens; None if this process may open the files itself.
+
+    `instead` is for `ApiBackend`, by default `bootstrap.open_backend`.
 
     Raises NoOwnerError if nobody listens where the service alone has the queue.
     """
@@ -50,7 +57,7 @@ def open_api(options: Options, waiting: Callable[[str], None] | None = None) -> 
         raise unanswered(sockets.paths[0]) from None
     except TimeoutError:  # its backlog is full: requests wait, and tell so
         pass
-    return api_backend(options, dial, waiting)
+    return api_backend(options, dial, waiting, instead)
 
 
 def about(options: Options) -> AboutView:
@@ -84,7 +91,12 @@ def is_asked(options: Options) -> bool:
         return True
 
 
-def api_backend(options: Options, dial: Dial, waiting: Callable[[str], None] | None = None) -> ApiBackend:
+def api_backend(
+    options: Options,
+    dial: Dial,
+    waiting: Callable[[str], None] | None = None,
+    instead: Callable[[str], DirectBackend] | None = None,
+) -> ApiBackend:
     """Return the queue of the owner at the other end of these connections."""
     may_read = options.sockets.in_process and os.access(options.state, os.R_OK | os.X_OK)
     client = client_of(options, dial, waiting, absence=0.0 if may_read else NEXT_WITHIN)
@@ -92,7 +104,7 @@ def api_backend(options: Options, dial: Dial, waiting: Callable[[str], None] | N
     return ApiBackend(
         client,
         reader=reader,
-        instead=partial(bootstrap.open_backend, options, waiting) if may_read else None,
+        instead=(instead or partial(bootstrap.open_backend, options, waiting)) if may_read else None,
         home=str(present_directory() or ""),
         shell=partial(_shell, options),
     )

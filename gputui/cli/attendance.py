@@ -122,7 +122,7 @@ class Attendance:
 
     def run(self) -> int:
         """Wait, attach and wait again until the job has ended; return its exit code."""
-        with self._cleared(), Signals(SIGNALS) as signals, wait.changes_of(self._backend.queue) as changes:
+        with self._cleared(), Signals(SIGNALS) as signals, wait.changes_of(self._backend) as changes:
             try:
                 while True:
                     job = self._wait_for_start(signals, changes)
@@ -397,7 +397,7 @@ def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> i
     """Show why the job waits, then its output; return its exit code. Ctrl-C cancels the job, a second one leaves."""
     status = Status(is_quiet=is_quiet)
     try:
-        with wait.changes_of(backend.queue) as changes:
+        with wait.changes_of(backend) as changes:
             while not was_started(job := backend.job(job_id)):
                 snapshot = backend.snapshots().read()
                 words = waiting_words(snapshot, job, snapshot.expected_starts.get(job_id), bootstrap.clock().now())
@@ -408,7 +408,7 @@ def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> i
             try:
                 stream = backend.log(job_id, follow=True)
             except CapabilityError:  # the output is there at the end
-                [_] = wait.wait_for(backend.queue, (job_id,))
+                [_] = wait.wait_for(backend, (job_id,))
                 stream = backend.log(job_id)
             print_log(stream)
         return _end(backend, job_id, status, is_quiet=is_quiet)
@@ -425,7 +425,7 @@ def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> i
 
 def _end(backend: DirectBackend, job_id: JobId, status: Status, *, is_quiet: bool) -> int:
     """Wait for the end of the job, and say how it ended unless it completed; return its exit code."""
-    [job] = wait.wait_for(backend.queue, (job_id,))
+    [job] = wait.wait_for(backend, (job_id,))
     if job.state is not JobState.COMPLETED and not is_quiet:
         status.say(wait.sentence(job))
     return wait.exit_code(job)
@@ -448,11 +448,11 @@ def attach(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
         job = backend.job(resolve_one(backend.queue, ids[0]))
         interactive = job.spec.interactive
         if interactive is None:
-            wait_until_started(backend.queue, job.id)
+            wait_until_started(backend, job.id)
             try:
                 if backend.job(job.id).attempts:
                     print_log(backend.log(job.id, follow=True))
-                return max(map(wait.exit_code, wait.wait_for(backend.queue, (job.id,))))
+                return max(map(wait.exit_code, wait.wait_for(backend, (job.id,))))
             except KeyboardInterrupt:
                 terminal.echo(f"gputui: job {job.id} keeps running", err=True)
                 return 128 + signal.SIGINT

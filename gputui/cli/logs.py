@@ -14,7 +14,8 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain_bytes
-from gputui.ports import LiveLogStream, LogStream, Queue
+from gputui.ports import LiveLogStream, LogStream
+from gputui.ports.backend import DirectBackend
 from gputui.request import job_values
 
 RESET = "\x1b[0m"
@@ -38,7 +39,7 @@ def command(session: Session, follow: bool, tail: str | None, attempt: str | Non
     with session.backend() as backend:
         job_id = resolve_one(backend.queue, ids[0])
         if follow and number is None:
-            wait_until_started(backend.queue, job_id)
+            wait_until_started(backend, job_id)
         print_log(backend.log(job_id, number, tail=lines, follow=follow))
 
 
@@ -56,14 +57,14 @@ def print_log(stream: LogStream) -> None:
         terminal.echo(f"gputui: {notice}", err=True)
 
 
-def wait_until_started(queue: Queue, job_id: JobId) -> None:
+def wait_until_started(backend: DirectBackend, job_id: JobId) -> None:
     """Return when the job has output to follow, or will never have any."""
-    if was_started(queue.get(job_id)):
+    if was_started(job := backend.job(job_id)):
         return
-    with changes_of(queue) as changes:
+    with changes_of(backend) as changes:
         if terminal.is_tty(terminal.ERR):
-            terminal.echo(f"job {queue.get(job_id).shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
-        while not was_started(queue.get(job_id)):
+            terminal.echo(f"job {job.shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
+        while not was_started(backend.job(job_id)):
             changes.wait()
 
 

@@ -19,6 +19,7 @@ from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.ports import Queue, StoreWatch
+from gputui.ports.backend import DirectBackend
 from gputui.request import job_values
 
 TIMED_OUT = 124
@@ -30,12 +31,18 @@ _TOGETHER = 0.05
 
 
 class Changes:
-    """Waits for changes of the queue: on a watch where the system allows one, else by its version."""
+    """Waits for changes of the queue: on a watch where there is one, else by its version."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._watch: StoreWatch | None = queue.watch()
+    def __init__(self, backend: DirectBackend) -> None:
+        self._backend = backend
         self._poll = select.poll()
+        self._watch: StoreWatch | None = None
+        self._use(backend.queue)
+
+    def _use(self, queue: Queue) -> None:
+        """Watch this queue: another one once an owner has appeared, or ended."""
+        self.close()
+        self._queue, self._watch = queue, queue.watch()
         if self._watch is not None:
             self._poll.register(self._watch.fileno(), select.POLLIN)
         self._seen = queue.version()
@@ -45,7 +52,7 @@ class Changes:
         for other in others:
             self._poll.register(other, select.POLLIN)
         try:
-            while (version := self._queue.version()) == self._seen:
+            while (queue := self._backend.queue) is self._queue and (version := queue.version()) == self._seen:
                 left = float("inf") if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     return False
@@ -55,7 +62,10 @@ class Changes:
                 if ready and self._watch is not None:
                     self._watch.clear()
                     time.sleep(_TOGETHER)
-            self._seen = version
+            if queue is self._queue:
+                self._seen = version
+            else:
+                self._use(queue)
             return True
         finally:
             for other in others:
@@ -63,13 +73,15 @@ class Changes:
 
     def close(self) -> None:
         if self._watch is not None:
+            self._poll.unregister(self._watch.fileno())
             self._watch.close()
+            self._watch = None
 
 
 @contextmanager
-def changes_of(queue: Queue) -> Iterator[Changes]:
+def changes_of(backend: DirectBackend) -> Iterator[Changes]:
     """Yield a wait for changes of the queue, closed at the end."""
-    with closing(Changes(queue)) as changes:
+    with closing(Changes(backend)) as changes:
         yield changes
 
 
@@ -111,13 +123,13 @@ def ended_among(queue: Queue, waiting: set[JobId]) -> Iterator[Job]:
 
 
 def wait_for(
-    queue: Queue, ids: Iterable[JobId], deadline: float | None = None, *, is_one_enough: bool = False
+    backend: DirectBackend, ids: Iterable[JobId], deadline: float | None = None, *, is_one_enough: bool = False
 ) -> Iterator[Job]:
     """Yield jobs as they end, until all have, or the first if one is enough. Raises TimeoutError at the deadline."""
     waiting = set(ids)
-    with changes_of(queue) as changes:
+    with changes_of(backend) as changes:
         while True:
-            found = list(ended_among(queue, waiting))
+            found = list(ended_among(backend.queue, waiting))
             yield from found
             if not waiting or (found and is_one_enough):
                 return
@@ -148,7 +160,7 @@ def command(
             terminal.echo("gputui: no scheduler is running: start `gputui` or `gputui serve`", err=True)
         codes, left = [0], set(wanted)
         try:
-            for job in wait_for(backend.queue, wanted, deadline, is_one_enough=is_one_enough):
+            for job in wait_for(backend, wanted, deadline, is_one_enough=is_one_enough):
                 left.difference_update(job.ids)
                 codes.append(exit_code(job))
                 if not quiet:

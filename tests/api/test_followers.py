@@ -20,10 +20,12 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.api.backend import NumberedChange
 from gputui.api.wire import to_command
+from gputui.bootstrap import moving_backend
 from gputui.bootstrap.backend import LocalBackend
-from gputui.bootstrap.console_backend import open_console_backend
 from gputui.bootstrap.hosting import make_behind, make_host
+from gputui.bootstrap.moving_backend import open_console_backend
 from gputui.bootstrap.owner import api_backend, open_api
+from gputui.cli import wait
 from gputui.config import Options
 from gputui.config.options import parse_probe
 from gputui.domain.action import Hold, SetPriority
@@ -214,3 +216,20 @@ def test_an_owner_is_asked_and_followed_through_a_command_as_over_ssh(served: Se
     while [word.encode() for word in (*words, "")] in command_lines().values():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_command_moves_to_an_owner_that_appears_and_goes_on_when_he_ends(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving_backend, "ASK_AGAIN", 0.0)
+    with closing(bootstrap.ask_backend(options)) as backend:
+        [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
+        assert not backend.is_scheduled()
+        with wait.changes_of(backend) as changes:
+            server = Server(options)
+            assert changes.wait(time.monotonic() + PATIENCE)
+        [change] = backend.act(SetPriority((job_id,), 40)).changes
+        assert isinstance(change, NumberedChange)
+        server.end(signal.SIGKILL)
+        assert backend.job(job_id).priority == 40
+        assert not isinstance(backend.act(SetPriority((job_id,), 30)).changes[0], NumberedChange)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
 from gputui import __version__, bootstrap, thin
+from gputui.api.visibility import Visibility
+from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.cli.main import owned_commands
 from gputui.cli.main import run as run_command
 from gputui.config import Options, options, resolve
@@ -17,8 +20,10 @@ from gputui.domain.access import Caller, Role
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import InputError, ParseLocallyError
 from gputui.domain.job import Job
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.settings import AccessSettings
+from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.ports import JobStore
+from gputui.ports.backend import DirectBackend
 from gputui.ports.commands import CommandLine
 from tests.factories import ACTOR, NOW, FakeClock
 from tests.memory_store import MemoryJobStore
@@ -75,6 +80,12 @@ def picture(base: Snapshot = _NOTHING_KNOWN) -> Callable[[Options, JobStore], Sn
         return replace(base, jobs=jobs, controls=store.controls(), order=order)
 
     return current_snapshot
+
+
+def local(store: KeptStore) -> DirectBackend:
+    """Return a backend that reads this store."""
+    owned = Owned(store, lambda: EMPTY, Visibility(AccessSettings()))
+    return cast("DirectBackend", LocalBackend(Options(Path("/nonexistent")), owned=owned))
 
 
 BY_OWNER = "by the owner"

@@ -12,7 +12,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from tests.cli.conftest import KeptStore, Run, put
+from tests.cli.conftest import KeptStore, Run, local, put
 from tests.factories import NOW, job, running
 
 LINES = (b"\x1b[32mgreen\x1b[0m", b"10%\r99%", b"\x1b[2J\x1b]0;owned\x07clear", b"\xff\x00 raw", "训练".encode())
@@ -96,7 +96,7 @@ def test_following_waits_for_the_start() -> None:
     put(store, job())
     starting = running(1).with_attempt(container_id=None).evolve(state=JobState.CONFIGURING)
     store.states = (job(1), starting, running(1).with_attempt(container_id="c1"), job(1))
-    logs.wait_until_started(store, 1)
+    logs.wait_until_started(local(store), 1)
     assert len(store.states) == 1
 
 
@@ -108,10 +108,10 @@ def test_following_does_not_wait_for_what_only_others_are_told() -> None:
 def test_following_does_not_wait_for_output_that_never_comes(store: KeptStore) -> None:
     put(store, job().evolve(state=JobState.CANCELLED, ended_at=NOW), running())
 
-    logs.wait_until_started(store, 1)
-    logs.wait_until_started(store, 2)
+    logs.wait_until_started(local(store), 1)
+    logs.wait_until_started(local(store), 2)
     with pytest.raises(NotFoundError):
-        logs.wait_until_started(store, 404)
+        logs.wait_until_started(local(store), 404)
 
 
 def test_ctrl_c_ends_logs_without_a_message(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -13,7 +15,8 @@ from gputui.domain.cause import cause_of_exit
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
-from tests.cli.conftest import KeptStore, Run, put
+from gputui.ports.backend import DirectBackend
+from tests.cli.conftest import KeptStore, Run, local, put
 from tests.factories import NOW, job, running
 
 
@@ -110,7 +113,7 @@ def test_a_timeout_ends_the_wait(run: Run, store: KeptStore) -> None:
 
 def test_a_write_ends_the_wait_at_once(store: KeptStore) -> None:
     put(store, running(1))
-    with wait.changes_of(store) as changes:
+    with wait.changes_of(local(store)) as changes:
         threading.Timer(0.05, end, (store, 1, 0)).start()
         assert changes.wait()
 
@@ -123,3 +126,32 @@ def test_unknown_jobs_and_a_missing_scheduler_are_reported(
     put(store, running(1))
     result = run("wait", "1", "--timeout", "0.01s")
     assert (result.code, "no scheduler is running" in result.err) == (124, True)
+
+
+def test_a_wait_moves_to_an_owner_that_appears_and_back(store: KeptStore) -> None:
+    put(store, running(1), running(2))
+    of_owner = KeptStore()
+    put(of_owner, running(1), ended(2, 3))
+    moving = Moving(store, of_owner)
+    with wait.changes_of(cast("DirectBackend", moving)) as changes:
+        assert not changes.wait(time.monotonic())
+        moving.is_owned = True
+        assert changes.wait(time.monotonic())
+        assert not changes.wait(time.monotonic())
+    [job_2] = wait.wait_for(cast("DirectBackend", moving), (2,))
+    assert job_2.exit_code == 3
+    moving.is_owned = False
+    end(store, 1, 0)
+    assert [job_1.id for job_1 in wait.wait_for(cast("DirectBackend", moving), (1,))] == [1]
+
+
+class Moving:
+    """Backend whose queue is the owner's while there is one."""
+
+    def __init__(self, local: KeptStore, of_owner: KeptStore) -> None:
+        self.stores = (local, of_owner)
+        self.is_owned = False
+
+    @property
+    def queue(self) -> KeptStore:
+        return self.stores[self.is_owned]
