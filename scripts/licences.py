@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a file
 
 from scripts._generated import settle
 
-EXTRAS = ("", "report", "metrics", "otel", "web", "kubernetes")
+EXTRAS = ("", "report", "metrics", "otel", "web", "mcp", "kubernetes")
 """Those for users, the always installed ones first."""
 _HEAD = """# Licences
 

@@ -152,8 +152,9 @@ class Exchange:
     def _more(self) -> bool:
         """Read what comes next; return False at the end of the connection."""
         while True:
-            self._wire.wait_for(self._patience.step())
+            step = self._patience.step()
             try:
+                self._wire.wait_for(step)
                 data = self._wire.receive()
             except SilenceError:
                 self._patience.passed()

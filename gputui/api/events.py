@@ -176,7 +176,8 @@ class EventHub:
                 mine = _Subscriber(name, caller, outbox, wanted)
                 self._run_thread()
                 has_place = self._place(mine, last_id)
-                mine.send(frame("hello", json(StreamHello(name, about))))  # what happens from now on is told
+                number = f"{self._term}-{mine.sent}" if wanted else ""
+                mine.send(frame("hello", json(StreamHello(name, about)), number))  # what happens from now on is told
                 if not has_place:
                     self._begin_anew(mine)
                 self._subscribers[name] = mine

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from gputui import bootstrap, thin
 from gputui.api.backend import ApiBackend
-from gputui.api.callers import SUDO_UID
+from gputui.api.callers import SUDO_UID, VIA
 from gputui.api.client import TELL_AFTER, ApiClient, cure_of, plain_name
 from gputui.api.messages import AboutView
-from gputui.api.wire import Dial, Server, to_sockets
+from gputui.api.wire import Dial, Server, Wire, to_sockets
 from gputui.config.options import present_directory
+from gputui.domain.access import AGENT
 from gputui.domain.container import Shell
 from gputui.domain.errors import NoOwnerError, StoreBusyError
 from gputui.domain.state import JobState
@@ -32,6 +33,8 @@ LOOK_WITHIN = 5.0
 """Seconds to wait for the answer to `about`."""
 NEXT_WITHIN = 10.0
 """Seconds for which a user who cannot read the files waits for the next owner."""
+AGENTS_PATIENCE = 25.0
+"""Seconds for which the owner may let an agent wait for an answer."""
 
 
 def open_api(
@@ -110,6 +113,22 @@ def api_backend(
     )
 
 
+def agents_client(options: Options) -> ApiClient:
+    """Return a client for an agent, which has less patience than a command: its own client gives it up sooner."""
+    sockets = options.sockets
+    to_any = to_sockets(map(Path, sockets.paths))
+
+    def dial(seconds: float) -> Wire:
+        try:
+            return to_any(seconds)
+        except NoOwnerError:
+            if sockets.in_process:
+                raise
+            raise unanswered(sockets.paths[0]) from None
+
+    return client_of(options, dial, patience=AGENTS_PATIENCE, absence=NEXT_WITHIN, via=AGENT)
+
+
 def client_of(
     options: Options,
     dial: Dial,
@@ -118,8 +137,12 @@ def client_of(
     patience: float | None = None,
     absence: float = 0.0,
     waited: float = 0.0,
+    via: str = "",
 ) -> ApiClient:
-    """Return a client of the owner; times in seconds as for `ApiClient`, `patience` by default `store.lock_timeout`."""
+    """Return a client of the owner; times in seconds as for `ApiClient`, `patience` by default `store.lock_timeout`.
+
+    `via` is the program that asks for this process's user.
+    """
     limit = options.settings.store.lock_timeout.total_seconds() if patience is None else patience
     tell = waiting or log.warning
     return ApiClient(
@@ -127,7 +150,7 @@ def client_of(
         patience=limit,
         tell=tell,
         name=partial(_name, options),
-        headers=_headers(),
+        headers=_headers() | ({VIA: via} if via else {}),
         absence=absence,
         waited=waited,
     )

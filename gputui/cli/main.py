@@ -85,6 +85,7 @@ GROUPS = {
     "Tools": {
         "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
         "replay": "compare schedulers on a trace of jobs",
+        "mcp": "tools for coding agents, by the Model Context Protocol",
         "completions": "print the completion script of a shell",
         "schema": "JSON schemas of settings and job files",
     },
@@ -102,6 +103,7 @@ _HOMES = {
     "completions": "completing.completions",
     "exec": "conversation.execute",
     "export": "migrate.export",
+    "mcp": "serve.mcp",
     "metrics": "offered_files.metrics",
     "probe": "serve.probe",
     "remote": "serve.remote",

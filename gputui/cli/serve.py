@@ -1,4 +1,4 @@
-"""Commands that serve others: `serve` schedules; `web`, `remote`, `api-stdio` and `probe` answer consoles."""
+"""Commands that serve others: `serve` schedules; `web`, `remote`, `api-stdio`, `mcp` and `probe` answer others."""
 
 from __future__ import annotations
 
@@ -104,14 +104,7 @@ def web(session: Session, port: int, host: str, read_only: bool) -> int:
 
     Needs the extra `web`. Each tab is a console of its own, and ends with its tab.
     """
-    if not all(find_spec(name) for name in ("aiohttp", "textual_serve")):
-        from importlib.metadata import requires
-
-        # the requirements of the extra `web`: gputui itself may come from anywhere
-        named = (requirement.partition(";") for requirement in requires("gputui") or ())
-        wanted = [what.strip() for what, _, extra in named if "'web'" in extra.replace('"', "'")]
-        hint = install_line(wanted, sys.prefix, has_pip=find_spec("pip") is not None)
-        raise GputuiError("textual-serve is not installed", hint=hint)
+    _need_extra("web", "textual-serve", "aiohttp", "textual_serve")
     import asyncio
 
     from gputui.web.server import ConsoleServer, is_loopback
@@ -123,6 +116,39 @@ def web(session: Session, port: int, host: str, read_only: bool) -> int:
     )
     asyncio.run(server.run(_tell))
     return 0
+
+
+def _need_extra(extra: str, what: str, *modules: str) -> None:
+    """Raise GputuiError if one of the modules of an extra is missing; `what` is the package that is then named."""
+    if all(find_spec(name) for name in modules):
+        return
+    from importlib.metadata import requires
+
+    # the requirements of the extra: gputui itself may come from anywhere
+    named = (requirement.partition(";") for requirement in requires("gputui") or ())
+    wanted = [package.strip() for package, _, marker in named if f"'{extra}'" in marker.replace('"', "'")]
+    hint = install_line(wanted, sys.prefix, has_pip=find_spec("pip") is not None)
+    raise GputuiError(f"{what} is not installed", hint=hint)
+
+
+@click.command("mcp")
+@pass_session
+def mcp(session: Session) -> None:
+    """Serve tools for a coding agent on stdin and stdout, by the Model Context Protocol; agents start it themselves.
+
+    They list, explain, submit, cancel, hold and release jobs, and read logs, GPUs and events, with your rights. Needs
+    the extra `mcp`. See docs/agents.md.
+    """
+    options = session.options
+    if options.in_cluster:
+        hint = "let the agent use the commands: gputui submit, queue, show, logs"
+        raise CapabilityError("an engine has this queue, and agents have no tools for that", hint=hint)
+    _need_extra("mcp", "mcp", "mcp")
+    from gputui.bootstrap.owner import agents_client
+    from gputui.mcp.server import serve
+    from gputui.mcp.tools import Tools
+
+    serve(Tools(agents_client(options), session.user))
 
 
 def viewer_command(options: Options, *, read_only: bool) -> list[str]:

@@ -105,7 +105,7 @@ _BESIDES = ("image", "host", "command")
 
 def read_jobs(path: str, submitter: Submitter) -> tuple[Submission, ...]:
     """Return the submissions of a file; raises InputError that names file, job and key."""
-    return tuple(_job(table, place, submitter) for table, place in tables(path))
+    return tuple(job_of(table, place, submitter) for table, place in tables(path))
 
 
 def tables(path: str) -> list[tuple[dict[str, Any], str]]:
@@ -127,7 +127,9 @@ def tables(path: str) -> list[tuple[dict[str, Any], str]]:
     return list(zip(jobs, places, strict=True))
 
 
-def _job(table: dict[str, Any], place: str, submitter: Submitter) -> Submission:
+def job_of(table: dict[str, Any], place: str, submitter: Submitter) -> Submission:
+    """Return the submission of one table; `place` is its name for errors."""
+
     def where(key: str) -> str:
         return f"{place}.{_shown(key)}"
 

@@ -197,6 +197,18 @@ def test_a_stream_is_read_part_by_part_and_closed_from_another_thread(tmp_path: 
         assert not stream.is_whole
 
 
+def test_a_stream_that_was_closed_already_just_ends(tmp_path: Path) -> None:
+    def play(link: socket.socket) -> None:
+        whole_request(link)
+        link.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        link.recv(1)
+
+    with scripted(tmp_path / "s", play):
+        stream = client_of(tmp_path / "s").stream("/v1/events", silence=10)
+        stream.close()
+        assert list(stream) == []
+
+
 def test_a_silent_stream_ends(tmp_path: Path) -> None:
     def play(link: socket.socket) -> None:
         whole_request(link)

@@ -283,6 +283,9 @@ def test_scripts_get_events_of_the_kinds_that_they_want(owner: Owner) -> None:
     again = owner.connect(ALICE, "job", last_id=jobs.ids[-2])
     again.until(lambda: len(again.events) == 2)
     assert again.events[1][1]["id"] == 2
+    before = owner.connect(ALICE, "job", last_id=jobs.ids[0])  # that of the greeting: from where it began
+    before.until(lambda: len(before.events) == 3)
+    assert [data["id"] for _, data in before.events[1:]] == [1, 2]
 
 
 def test_an_unknown_kind_is_refused(owner: Owner) -> None:

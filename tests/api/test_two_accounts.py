@@ -30,10 +30,11 @@ class Door:
 
     __test__ = False
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, access: str = "") -> None:
+        """`access` are further lines of the settings [access]."""
         self.directory = directory
         config = directory / "config.toml"
-        config.write_text('[access]\nusers = ["*"]\n')
+        config.write_text(f'[access]\nusers = ["*"]\n{access}')
         state = directory / "state"
         words = ("--state", state, "--config", config, "--probe", "sim:1:A100", "--runtime", "process", "serve")
         command = [sys.executable, "-P", "-m", "gputui", *map(str, words)]
