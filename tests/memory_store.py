@@ -231,11 +231,6 @@ class MemoryJobStore:
         """Return this process's user."""
         return RunAs(os.geteuid())
 
-    def caps_waiting(self) -> bool:
-        """Return whether any tenant has a limit on its users, its waiting jobs or their priority."""
-        rows = self._contents.controls.tenants
-        return any(row.pending is not None or row.max_priority is not None or row.users for row in rows)
-
     def jobs(self) -> Entries:
         """Return all jobs of the queue, in the order of their ids."""
         return self._contents.entries

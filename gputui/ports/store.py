@@ -219,7 +219,7 @@ class JobStore(Queue, Protocol):
         An entry takes one id per element and is returned as the id of its first element. A negative `array` id is
         replaced by the id of the element at that position.
 
-        Does not load the queue. The jobs are durable when it returns: they survive kill -9 and power loss. Inside a
+        The jobs are durable when it returns: they survive kill -9 and power loss. Inside a
         transaction they become durable with it.
         """
         ...
@@ -237,10 +237,6 @@ class JobStore(Queue, Protocol):
         `submitted_uid` is who submitted it, as the kernel told. It is believed where only one account writes the queue.
         A job of root runs as that account, as does one of an unknown submitter.
         """
-        ...
-
-    def caps_waiting(self) -> bool:
-        """Return whether submissions of any tenant are limited. Does not load the queue."""
         ...
 
     def maintain(self, now: datetime) -> None:

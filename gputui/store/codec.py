@@ -113,12 +113,6 @@ def resolve_overlaps(table: Mapping[str, Document], apart: Spans) -> dict[str, D
     return jobs
 
 
-def caps_waiting(controls: Rows) -> bool:
-    """Return whether any tenant has limits on users, waiting jobs or priority; submit must then load the queue."""
-    rows = controls.get("1", {}).get("tenants", ())
-    return any(name in tenant for tenant in rows for name in ("pending", "max_priority", "users"))
-
-
 def count_waiting(jobs: Rows) -> Mapping[str, int]:
     """Return the number of waiting jobs per tenant, without decoding jobs."""
     waiting = str(JobState.PENDING)

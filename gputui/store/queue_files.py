@@ -261,6 +261,8 @@ _SIZE = 256
 _NO_CHECKSUM = -1
 _ID_LENGTH = 12
 _ID_BASE = 36
+_UNKNOWN = (0, 0, 0)
+"""Where older versions keep the stamps of snapshot and journal, which let them append without reading the queue."""
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -272,13 +274,9 @@ class WriteRecord(Struct, frozen=True):
     length: int
     """Length of the journal in bytes."""
     next_id: int
-    snapshot: FileStamp
-    caps_waiting: bool
-    """True if any tenant's submissions may have limits; assumed for records of older versions."""
     checksum: int | None = None
     """CRC-32 of the journal up to `length`; None in records of version 0.1."""
     store_id: str | None = None
-    journal: FileStamp | None = None
 
     def write(self, fd: int, *, durably: bool = False) -> None:
         """Write the record to the lock file. Only the first one of a journal is synced, before its first line.
@@ -286,11 +284,11 @@ class WriteRecord(Struct, frozen=True):
         It is written after its journal line was synced. So after a crash it may be old, but never ahead of the journal:
         a journal shorter than its record has lost acknowledged lines.
         """
-        numbers = (self.schema, self.generation, self.length, self.next_id, *self.snapshot, int(self.caps_waiting))
         checksum = _NO_CHECKSUM if self.checksum is None else self.checksum
         # one of another length was written by hand, and would come back with zeros before it
         store = int(self.store_id, _ID_BASE) if self.store_id and len(self.store_id) == _ID_LENGTH else 0
-        body = " ".join(map(str, (*numbers, checksum, store, *(self.journal or (0, 0, 0))))).encode()
+        numbers = (self.schema, self.generation, self.length, self.next_id, *_UNKNOWN, 1, checksum, store, *_UNKNOWN)
+        body = " ".join(map(str, numbers)).encode()
         with suppress(OSError):  # the journal line is already safe
             os.pwrite(fd, b"%08x %s" % (zlib.crc32(body), body.ljust(_SIZE - 10)) + b"\n", 0)
             if durably:
@@ -312,13 +310,12 @@ def read_record(lock: int | Path) -> WriteRecord | None:
         if int(crc, 16) != zlib.crc32(body):
             return None
         schema, generation, length, next_id, *rest = map(int, body.split())
-        inode, changed, size, *later = rest
     except ValueError:
         return None
-    record = WriteRecord(schema, generation, length, next_id, (inode, changed, size), later[:1] != [0])
-    if len(later) < 6:  # of version 0.1
+    record = WriteRecord(schema, generation, length, next_id)
+    if len(rest) < 9:  # of version 0.1
         return record
-    _, checksum, store, *journal = later[:6]
+    checksum, store = rest[4:6]
     digits = ""
     while store:
         store, digit = divmod(store, _ID_BASE)
@@ -327,7 +324,6 @@ def read_record(lock: int | Path) -> WriteRecord | None:
         record,
         checksum=None if checksum == _NO_CHECKSUM else checksum,
         store_id=digits.rjust(_ID_LENGTH, "0") if digits else None,
-        journal=(journal[0], journal[1], journal[2]),
     )
 
 
@@ -405,7 +401,7 @@ class QueueFiles(Struct):
     """Snapshot and journal, read together, with their loss if any."""
 
     snapshot: SnapshotFile
-    journal: int | None
+    journal: FileStamp | None
     data: bytes
     lines: list[JournalLine]
     loss: Loss | None

@@ -398,7 +398,7 @@ class Repair:
             pause = {"paused": True, "pause_reason": reason, "paused_by": "gputui state repair", "paused_at": None}
             tables[CONTROLS] = {"1": {**tables.get(CONTROLS, {}).get("1", {}), **pause}}
         meta = Meta(generation, pieces.next_id, pieces.store_id or new_store_id())
-        begin_queue(self._path, meta, tables, self._access, lock.fd, caps_waiting=True)
+        begin_queue(self._path, meta, tables, self._access, lock.fd)
 
 
 def repair_of(directory: Path, settings: StoreSettings, migrating: Callable[[int], object] = lambda _: None) -> Repair:

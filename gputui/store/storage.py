@@ -8,21 +8,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 from tinydb import TinyDB
 from tinydb.storages import Storage
 from tinydb.table import Table as TinyTable
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreBusyError, StoreError, StoreFormatError
-from gputui.store.codec import CONTROLS, JOBS, Document, caps_waiting
+from gputui.store.codec import JOBS, Document
 from gputui.store.files import (
     FileAccess,
     FileStamp,
@@ -31,7 +29,6 @@ from gputui.store.files import (
     is_same_file,
     open_file,
     os_errors,
-    stamp_of,
     sync_directory,
 )
 from gputui.store.history import AuditFiles
@@ -51,7 +48,7 @@ from gputui.store.queue_files import (
     read_record,
     write_snapshot,
 )
-from gputui.store.replica import LoadedQueue, OwnLine, Replica, rescue_paths, write_rescue
+from gputui.store.replica import LoadedQueue, Replica, rescue_paths, write_rescue
 
 
 def journals(snapshot: Path) -> dict[int, Path]:
@@ -99,8 +96,6 @@ def _leftovers(snapshot: Path) -> list[Path]:
 
 FOLD_AT = 4 * 1024**2
 """Journal size in bytes above which a write folds it into the snapshot."""
-FOLD_UNREAD_AT = 16 * FOLD_AT
-"""Limit for writers that would have to load the queue first: high, because an idle leader folds anyway."""
 RawTable = dict[str, msgspec.Raw]
 
 
@@ -119,6 +114,8 @@ class JournalStorage(Storage):
         """Returns the keys of undecodable jobs, whose documents are kept byte for byte."""
         self.wrote: Callable[[float], object] | None = None
         """Called with the seconds that each line took until it was on disk."""
+        self.changed: Callable[[], object] = tuple
+        """Called after each write, once it is in memory."""
         self.migrating: Callable[[int], object] = lambda _: None
         """Called with the schema of the files before they are converted; may refuse by a StoreError."""
         self.is_owned = False
@@ -170,23 +167,17 @@ class JournalStorage(Storage):
                     entry.changes, entry.audit = changes, audit
                     raise
                 return
-            state = self._begin()
-            self._pending = entry = JournalEntry(next_id=state.next_id)
+            self._pending = entry = JournalEntry(next_id=self._begin().next_id)
             try:
                 yield entry
             finally:
                 self._pending = None
             if not entry.changes and not entry.audit:
                 return
-            state, line = self.replica.state, encode_line(entry)
-            path = journal_path(self._path, state.meta.generation)
-            end, checksum = state.offset + len(line), zlib.crc32(line, state.checksum)
-            self._append(state.meta.generation, line, state.offset)
-            with self.memory:
-                state = self.replica.refresh(own=OwnLine(line, entry))
-            if (state.offset, state.checksum) != (end, checksum):
-                raise Loss(path, "the journal was replaced while it was written to").error
+            line, state = encode_line(entry), self.replica.state
+            self._append(line, entry, state)
             self._leave_record(state)
+            self.changed()
             if state.offset > max(FOLD_AT, state.stamp[2] // 2):
                 # the change is already on disk: a failed fold is retried later
                 with suppress(StoreError):
@@ -208,30 +199,6 @@ class JournalStorage(Storage):
             return changes[key]
         with self.memory:
             return self.replica.state.tables.get(name, {}).get(key)
-
-    def add_unread(self, make: Callable[[int], JournalEntry]) -> None:
-        """Append the entry that `make` returns for the next id, without loading the queue if the record is current."""
-        with self.lock.held():
-            record = self.trusted_record()
-            if record is None:
-                with self.transaction() as pending:
-                    entry = make(pending.next_id)
-                    for name, table in entry.changes.items():
-                        pending.stage(name, table)
-                    pending.audit += entry.audit
-                return
-            self.lock.keeps = self.is_owned
-            entry = make(record.next_id)
-            line = encode_line(entry)
-            status = self._append(record.generation, line, record.length)
-            checksum = None if record.checksum is None else zlib.crc32(line, record.checksum)
-            length, journal = status.st_size, stamp_of(status)
-            replace(record, length=length, next_id=entry.next_id, checksum=checksum, journal=journal).write(
-                self.lock.fd
-            )
-        if length > FOLD_UNREAD_AT:
-            with suppress(StoreError):
-                self.checkpoint()
 
     # folding
 
@@ -260,13 +227,13 @@ class JournalStorage(Storage):
         meta = Meta(next_generation(self._path, old), state.next_id, state.meta.store_id)
         self.audit.append(state.audit)
         self._close_writer()
-        _make_journal(journal_path(self._path, meta.generation), self._access)
+        journal = _make_journal(journal_path(self._path, meta.generation), self._access)
 
         def place(new: Path, path: Path, stamp: FileStamp) -> None:
             """Rename the file and update the replica in one step for readers of this process."""
             with self.memory:
                 new.replace(path)
-                self.replica.rebase(meta, stamp)
+                self.replica.rebase(meta, stamp, journal)
 
         tables, keys = state.tables, set(self.unreadable_jobs())
         if keys:  # as the bytes that were stored
@@ -301,14 +268,10 @@ class JournalStorage(Storage):
 
     def _catch_up(self) -> LoadedQueue:
         with self.memory:
-            record = read_record(self.lock.fd)
-            state = self.replica.refresh(record)
+            state = self.replica.refresh()
             self.lock.keeps = self.is_owned and self.replica.loss is None
             if self.replica.loss is not None:
                 raise self.replica.loss.error
-            # the line with the last ids may be damaged while the record still has them
-            if record is not None:
-                state.next_id = max(state.next_id, record.next_id)
         return state
 
     # the files
@@ -329,46 +292,34 @@ class JournalStorage(Storage):
             if not journal_path(self._path, meta.generation).exists():
                 _make_journal(journal_path(self._path, meta.generation), self._access)
 
-    def _append(self, generation: int, line: bytes, at: int) -> os.stat_result:
-        """Append a line to the journal, whose length must be `at`, and return the file's status afterwards.
+    def _append(self, line: bytes, entry: JournalEntry, state: LoadedQueue) -> None:
+        """Append a line to the journal, whose length must be that of the queue in memory, and take it over there.
 
         Checks before and after the write that the path still refers to the open file.
         """
-        path = journal_path(self._path, generation)
+        path, journal = journal_path(self._path, state.meta.generation), None
         with os_errors(path):
-            fd = self._writer_of(generation)
-            _check_journal(path, fd, at)
+            fd = self._writer_of(state.meta.generation)
+            _check_journal(path, fd, state.offset)
             begun = time.perf_counter()
-            append(fd, line)
+            with self.memory:
+                self.replica.is_writing = True
+            try:
+                append(fd, line)
+                journal = _check_journal(path, fd, state.offset + len(line))
+            finally:
+                with self.memory:
+                    self.replica.is_writing = False
+                    if journal is not None:
+                        self.replica.append(line, entry, journal)
             if self.wrote is not None:
                 self.wrote(time.perf_counter() - begun)
-            return _check_journal(path, fd, at + len(line))
-
-    def trusted_record(self) -> WriteRecord | None:
-        """Return the record if snapshot and journal are exactly as its writer left them, while the lock is held.
-
-        None in a transaction, whose changes it does not know.
-        """
-        record = None if self._pending else read_record(self.lock.fd)
-        if record is None or record.schema != SCHEMA or record.journal is None or record.journal[2] != record.length:
-            return None
-        path = journal_path(self._path, record.generation)
-        with os_errors(path):
-            try:
-                found = stamp_of(self._path.stat()), stamp_of(path.stat())
-            except FileNotFoundError:
-                return None
-        return record if found == (record.snapshot, record.journal) else None
 
     def _leave_record(self, state: LoadedQueue, *, durably: bool = False) -> None:
         """Write the record of the current end of the journal."""
-        meta, capped = state.meta, caps_waiting(state.tables.get(CONTROLS, {}))
-        with os_errors(self._path):
-            journal = stamp_of(journal_path(self._path, meta.generation).stat())
-        WriteRecord(
-            SCHEMA, meta.generation, state.offset, state.next_id, state.stamp, capped,
-            checksum=state.checksum, store_id=meta.store_id, journal=journal,
-        ).write(self.lock.fd, durably=durably)  # fmt: skip
+        meta = state.meta
+        record = WriteRecord(SCHEMA, meta.generation, state.offset, state.next_id, state.checksum, meta.store_id)
+        record.write(self.lock.fd, durably=durably)
 
     def _writer_of(self, generation: int) -> int:
         """Return a descriptor for appending to the journal of that generation."""
@@ -389,16 +340,11 @@ class JournalStorage(Storage):
         self._rescue = write_rescue(self._path, state, self._access)
 
 
-def begin_queue(
-    snapshot: Path, meta: Meta, tables: Tables, access: FileAccess, lock: int, *, caps_waiting: bool
-) -> None:
+def begin_queue(snapshot: Path, meta: Meta, tables: Tables, access: FileAccess, lock: int) -> None:
     """Write snapshot, empty journal and record of a queue, durably; `lock` is the descriptor of the lock, held."""
-    status = _make_journal(journal_path(snapshot, meta.generation), access)
-    stamp = write_snapshot(snapshot, meta, tables, access)
-    WriteRecord(
-        SCHEMA, meta.generation, 0, meta.next_id, stamp, caps_waiting,
-        checksum=0, store_id=meta.store_id, journal=stamp_of(status),
-    ).write(lock, durably=True)  # fmt: skip
+    _make_journal(journal_path(snapshot, meta.generation), access)
+    write_snapshot(snapshot, meta, tables, access)
+    WriteRecord(SCHEMA, meta.generation, 0, meta.next_id, 0, meta.store_id).write(lock, durably=True)
 
 
 def _make_journal(path: Path, access: FileAccess) -> os.stat_result:

@@ -44,7 +44,6 @@ from gputui.store.codec import (
     Document,
     JobCache,
     KnownRecurring,
-    caps_waiting,
     count_waiting,
     decode_audit,
     decode_controls,
@@ -383,7 +382,6 @@ class TinyJobStore:
         self._trimmer = Trimmer(directory, settings, access)
         self._warrants = Warrants(directory)
         self._swept_at = time.monotonic()
-        self._changed: Callable[[], object] = tuple
         self._cache = JobCache()
         self._controls: tuple[Document, Controls] = ({}, Controls())
         self._recurring: KnownRecurring = {}
@@ -408,7 +406,7 @@ class TinyJobStore:
                 else:
                     check_not_orphaned(self._path)
                     meta = Meta(generation=1, next_id=self._history.highest_id() + 1, store_id=new_store_id())
-                    begin_queue(self._path, meta, {JOBS: {}}, access, self.storage.lock.fd, caps_waiting=False)
+                    begin_queue(self._path, meta, {JOBS: {}}, access, self.storage.lock.fd)
         self.storage.remove_leftovers(meta.generation)
         return meta.store_id
 
@@ -424,11 +422,9 @@ class TinyJobStore:
                 yield transaction
             finally:
                 transaction.is_over = True
-        if entry.changes or entry.audit:
-            self._changed()
 
     def on_change(self, changed: Callable[[], object]) -> None:
-        self._changed = changed
+        self.storage.changed = changed
 
     def own(self) -> None:
         with self.storage.lock.held():
@@ -452,18 +448,12 @@ class TinyJobStore:
         self.storage.wrote = wrote
 
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
-        batch = list(jobs)
-        added: list[Job] = []
-
-        def entry(next_id: JobId) -> JournalEntry:
-            added[:] = numbered(batch, next_id)
-            documents: dict[str, Document | None] = {str(job.id): encode_job(job) for job in added}
-            audit = [encode(entry) for entry in submission_entries(added, actor)]
-            return JournalEntry({JOBS: documents}, audit, next_id + sum(job.count for job in added))
-
-        if batch:
-            self.storage.add_unread(entry)
-            self._changed()
+        if not (batch := list(jobs)):
+            return ()
+        with self.storage.transaction() as entry:
+            added = numbered(batch, entry.take_id(sum(job.count for job in batch)))
+            entry.stage(JOBS, {str(job.id): encode_job(job) for job in added})
+            entry.audit += map(encode, submission_entries(added, actor))
         return tuple(job.id for job in added)
 
     def with_warrant(self, spec: JobSpec, uid: int) -> JobSpec:
@@ -489,11 +479,6 @@ class TinyJobStore:
         if uid == 0 and spec.is_host:
             raise WarrantError("host jobs of root do not run in a state directory that a group shares")
         return RunAs(uid, is_strict=True)
-
-    def caps_waiting(self) -> bool:
-        with self.storage.lock.held():  # without loading the queue if the record is current
-            record = self.storage.trusted_record()
-            return record.caps_waiting if record else caps_waiting(self.storage.read().get(CONTROLS, {}))
 
     def jobs(self) -> Entries:
         with self.storage.memory:

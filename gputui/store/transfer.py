@@ -219,7 +219,7 @@ def import_lines(directory: Path, settings: StoreSettings, lines: Iterable[bytes
         meta = Meta(header.generation + 1, next_id, header.store_id)
         snapshot = staging / QUEUE
         with closing(StoreLock(lock_path(snapshot), access)) as lock:
-            begin_queue(snapshot, meta, reader.tables, access, lock.fd, caps_waiting=True)
+            begin_queue(snapshot, meta, reader.tables, access, lock.fd)
     return header
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,8 +20,7 @@ from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
-from gputui.store.queue_files import read_record
-from tests.factories import ACTOR, FakeClock, job, spec
+from tests.factories import ACTOR, FakeClock, spec
 from tests.memory_store import MemoryJobStore
 
 
@@ -133,37 +131,6 @@ def test_two_concurrent_submissions_do_not_both_get_the_last_place(store: JobSto
     for thread in threads:
         thread.join(60)
     assert (len(refused), len(store.jobs())) == (7, 1)
-
-
-def test_caps_are_read_without_the_queue(tmp_path: Path) -> None:
-    """Otherwise every submit would have to load the queue."""
-    for pending in (None, 5, None):
-        store = TinyJobStore(tmp_path / "state")
-        cap(store, alice=pending)
-        store.close()
-        for fold in (False, True):
-            store = TinyJobStore(tmp_path / "state")
-            assert store.caps_waiting() == (pending is not None)
-            store.submit([job()], actor=ACTOR)
-            assert store.caps_waiting() == (pending is not None)
-            assert not is_loaded(store)
-            if fold:
-                store.storage.checkpoint()
-            store.close()
-
-
-def is_loaded(store: TinyJobStore) -> bool:
-    return store.storage.replica.loaded is not None
-
-
-def test_a_record_of_an_older_version_assumes_caps(tmp_path: Path) -> None:
-    path = tmp_path / "queue.json.lock"
-    body = b"2 1 0 5 11 22 33"
-    path.write_bytes(b"%08x %s\n" % (zlib.crc32(body), body))
-    with path.open("rb") as file:
-        hint = read_record(file.fileno())
-    assert hint is not None
-    assert (hint.next_id, hint.snapshot, hint.caps_waiting) == (5, (11, 22, 33), True)
 
 
 def test_a_rehearsal_is_refused_like_the_submit_and_writes_nothing(store: JobStore) -> None:

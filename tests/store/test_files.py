@@ -22,7 +22,6 @@ from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.files import StoreLock, access_for
 from gputui.store.queue_files import JournalEntry, read_record
-from gputui.store.replica import Replica
 from gputui.store.storage import JournalDB
 from tests.factories import ACTOR, NOW, job
 from tests.store.repairing import repair
@@ -186,7 +185,7 @@ def test_a_file_that_is_not_a_queue_is_refused_and_unchanged(directory: Path, te
 def test_a_queue_without_its_snapshot_is_not_created_again(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()], actor=ACTOR)
     (directory / "queue.json").unlink()
-    for use in (lambda: TinyJobStore(directory), tiny.jobs, tiny.version, lambda: tiny.submit([job()], actor=ACTOR)):
+    for use in (lambda: TinyJobStore(directory), tiny.jobs, lambda: tiny.submit([job()], actor=ACTOR)):
         with pytest.raises(StoreFormatError, match="gone"):
             use()
     assert journal(directory).stat().st_size
@@ -327,22 +326,6 @@ def test_a_write_record_from_before_a_fold_is_ignored(tiny: TinyJobStore, direct
     assert priorities(directory) == {1: 50, 2: 50}
 
 
-def test_submit_does_not_load_the_queue(tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny.submit([job()], actor=ACTOR)
-    tiny.close()
-    cold = TinyJobStore(directory)
-
-    def fail(self: Replica) -> None:
-        raise AssertionError("the queue was loaded")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Replica, "refresh", fail)
-        assert cold.submit([job()], actor=ACTOR) == (2,)
-        assert cold.submit([job()], actor=ACTOR) == (3,)
-    assert list(cold.jobs()) == [1, 2, 3]
-    cold.close()
-
-
 def test_leftovers_of_killed_writers_are_removed(directory: Path) -> None:
     store = TinyJobStore(directory)
     store.submit([job()], actor=ACTOR)
@@ -386,19 +369,10 @@ def test_a_fold_within_a_change_waits_for_its_end(tiny: TinyJobStore, directory:
 
 def test_a_long_journal_folds_itself(tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputui.store.storage.FOLD_AT", 2000)
-    tiny.submit([job()] * 20, actor=ACTOR)
-    set_priority(tiny, 1, 60)
-    assert journal(directory).name == "queue.json.wal.2"
-    assert journal(directory).stat().st_size == 0
-    assert priorities(directory)[1] == 60
-
-
-def test_a_long_journal_of_submissions_folds_itself(
-    tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gputui.store.storage.FOLD_UNREAD_AT", 2000)
     assert tiny.submit([job()] * 20, actor=ACTOR)[-1] == 20
     assert journal(directory).name == "queue.json.wal.2"
+    assert journal(directory).stat().st_size == 0
+    assert len(priorities(directory)) == 20
     assert tiny.submit([job()], actor=ACTOR) == (21,)
 
 

@@ -72,8 +72,7 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
     """Put jobs into the queue, all or none; raises GputuiError if a tenant would exceed its cap of waiting jobs.
 
     `recurring` is the id of the recurring job that submits them, if one does: its submitter was verified and its
-    priority checked when it was added. The queue is loaded only if a tenant may be capped, or a user is; then no write
-    can come between the check and the submission.
+    priority checked when it was added. No write can come between the check and the submission.
     """
     store, jobs = context.store, _new_jobs(context, submissions, recurring)
     if not jobs:
@@ -82,21 +81,13 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
         specs = {id(job.spec): job.spec for job in jobs}
         proven = {key: store.with_warrant(spec, context.actor.uid) for key, spec in specs.items()}
         jobs = [job if (spec := proven[id(job.spec)]) is job.spec else job.evolve(spec=spec) for job in jobs]
-    tenants = {job.spec.tenant for job in jobs}
-    is_capped = any(tenant.pending is not None and tenant.name in tenants for tenant in context.policy.tenants)
-    is_free = (context.caller is None or context.caller.operates) and context.agent_gpus is None
-    if is_free and not is_capped and not store.caps_waiting():
+    with store.transaction() as transaction:
+        controls = transaction.controls()
         if recurring is None:
-            _check_caps(context, jobs, Controls())
+            _check_caps(context, jobs, controls)
+            check_new(context, jobs, lambda: transaction.jobs().values())
+        _check_waiting(transaction.waiting, jobs, effective_policy(context.policy, controls))
         ids = store.submit(jobs, actor=context.actor)
-    else:
-        with store.transaction() as transaction:
-            controls = transaction.controls()
-            if recurring is None:
-                _check_caps(context, jobs, controls)
-                check_new(context, jobs, lambda: transaction.jobs().values())
-            _check_waiting(transaction.waiting, jobs, effective_policy(context.policy, controls))
-            ids = store.submit(jobs, actor=context.actor)
     every = (range(first, first + job.count) for first, job in zip(ids, jobs, strict=True))
     return Done(tuple(itertools.chain.from_iterable(every)))
 
