@@ -16,7 +16,6 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls, Unreadable
 from gputui.ports import JobStore
-from gputui.ports.store import StoreWatch
 
 
 class CallerQueue:
@@ -53,8 +52,8 @@ class CallerQueue:
     def version(self) -> object:
         return self._store.version()
 
-    def watch(self) -> StoreWatch | None:
-        return self._store.watch()
+    def watch(self) -> None:
+        return None
 
     def past(self, since: datetime | None = None) -> Iterator[Job]:
         return self._visibility.jobs(self._store.past(since), self._caller)

@@ -79,10 +79,10 @@ class Transaction(Protocol):
 
 
 class StoreWatch(Protocol):
-    """Descriptor on which an event loop can wait for writes to the store."""
+    """Descriptor on which an event loop can wait for changes of the queue."""
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable after a write by any process of this machine."""
+        """Return a descriptor that becomes readable after a change."""
         ...
 
     def clear(self) -> None:
@@ -130,10 +130,7 @@ class Queue(Protocol):
         ...
 
     def watch(self) -> StoreWatch | None:
-        """Return a watch for writes from now on; None if the system does not support one.
-
-        Still compare the version now and then: a writer killed during its write may not have been reported.
-        """
+        """Return a watch for changes from now on; None: the version has to be compared now and then."""
         ...
 
     def past(self, since: datetime | None = None) -> Iterator[Job]:

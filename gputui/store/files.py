@@ -348,7 +348,7 @@ _SHARED = frozenset(
     | {"9p", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "fuse"}
     | {"overlay", "overlayfs", "aufs"}
 )
-"""File systems on which flock, rename or inotify behave differently from a local disk."""
+"""File systems on which flock or rename behave differently from a local disk."""
 QUEUE = "queue.json"
 MARKER = ".gputui"
 """File that records whether gputui created the directory and may therefore change its mode."""
@@ -451,7 +451,6 @@ def _mark(directory: Path, access: FileAccess, note: bytes) -> None:
         os.close(fd)
 
 
-_IN_MODIFY = 0x2
 PATIENCE = 60.0
 """Seconds to wait for other writers, unless the settings say otherwise."""
 TELL_AFTER = 2.0
@@ -463,38 +462,6 @@ _ASK_EVERY = 0.2
 PROC = Path("/proc")
 _LONGEST = 60
 """Characters of a command in messages."""
-
-
-class ChangeWatch:
-    """inotify descriptor that becomes readable when any process writes to a file.
-
-    Polling would cost most when nothing happens.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Raise OSError when the kernel refuses: inotify instances are limited per user."""
-        import ctypes  # not needed by every command that opens a store
-
-        libc = ctypes.CDLL(None, use_errno=True)
-        self.fd: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        if self.fd < 0:
-            raise OSError(ctypes.get_errno(), "inotify_init1")
-        if libc.inotify_add_watch(self.fd, os.fsencode(path), _IN_MODIFY) < 0:
-            error = ctypes.get_errno()
-            os.close(self.fd)
-            raise OSError(error, "inotify_add_watch", str(path))
-
-    def fileno(self) -> int:
-        return self.fd
-
-    def clear(self) -> None:
-        """Consume pending events, so that it is readable again only after the next write."""
-        with suppress(BlockingIOError):
-            while True:
-                os.read(self.fd, 1 << 16)
-
-    def close(self) -> None:
-        os.close(self.fd)
 
 
 def holder_of(fd: int) -> str:
@@ -611,11 +578,6 @@ class StoreLock(Struct, eq=False):
         if self._fd is not None and self._is_locked and not self.keeps and self._depth == 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             self._is_locked = False
-
-    def watch(self) -> ChangeWatch:
-        """Return a watch for writes to the side file, which every writer writes last; raises OSError."""
-        with self._threads:
-            return ChangeWatch(Path(f"/proc/self/fd/{self.fd}"))  # this same file, even if another one has its name now
 
     def close(self) -> None:
         with self._threads:

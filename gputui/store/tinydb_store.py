@@ -57,7 +57,7 @@ from gputui.store.codec import (
     runs_in,
     without_ids,
 )
-from gputui.store.files import QUEUE, ChangeWatch, FileAccess, StoreLock, log_waiting, open_directory, os_errors
+from gputui.store.files import QUEUE, FileAccess, StoreLock, log_waiting, open_directory, os_errors
 from gputui.store.history import HistoryFiles, latest, submission_entries
 from gputui.store.queue_files import JournalEntry, Meta, lock_path, new_store_id, read_meta
 from gputui.store.retention import Trimmer, ended_at, jobs_to_archive, month_of
@@ -534,11 +534,8 @@ class TinyJobStore:
         with self.storage.memory:
             return self.storage.replica.version()
 
-    def watch(self) -> ChangeWatch | None:
-        try:
-            return self.storage.lock.watch()
-        except (OSError, StoreError):  # inotify watches are limited per user
-            return None
+    def watch(self) -> None:
+        return None
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         in_queue = self.jobs().spans
