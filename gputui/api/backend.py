@@ -182,11 +182,7 @@ class ApiBackend:
         return object() if self._follower is None else self._follower.number
 
     def read(self) -> Snapshot:
-        def asked(client: ApiClient) -> Snapshot:
-            found: Snapshot = client.ask("GET", "/v1/snapshot", result=Snapshot)
-            return found
-
-        return self.read_by(asked, lambda local: local.snapshots().read())
+        return self.read_by(_snapshot, lambda local: local.snapshots().read())
 
     def picture(self) -> Snapshot:
         """Return a snapshot that is no older than what this backend has changed, and than a moment."""
@@ -383,7 +379,7 @@ class ApiBackend:
         return self.read_by(asked, lambda local: local.known_gpus())
 
     def gpus(self, tell: Callable[[str], object]) -> Snapshot:
-        return self.read() if self._local is None else self._local.gpus(tell)
+        return self.read_by(_snapshot, lambda local: local.gpus(tell))
 
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
         return snapshot if self._local is None else self._local.with_gpus(snapshot, tell, probe)
@@ -482,6 +478,11 @@ class ApiQueue:
 
     def unreadable(self) -> tuple[Unreadable, ...]:
         return self._backend.picture().unreadable
+
+
+def _snapshot(client: ApiClient) -> Snapshot:
+    found: Snapshot = client.ask("GET", "/v1/snapshot", result=Snapshot)
+    return found
 
 
 def _name(view: AboutView) -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
@@ -180,16 +181,17 @@ class LocalBackend:
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
     ) -> Done:
-        try:
-            return self._act(action, server, on_progress)
-        except StoreOwnedError:  # a process began to own the queue after this one had looked
-            if self._owned is None and self._owner is None:
-                from gputui.bootstrap.owner import open_api
+        number, until = self._acted, time.monotonic() + self._options.settings.store.lock_timeout.total_seconds()
+        while self._owner is None:
+            try:
+                return self._act(action, server, on_progress)
+            except StoreOwnedError:  # a process began to own the queue after this one had looked
+                if self._owned is not None or time.monotonic() >= until:
+                    raise
+            from gputui.bootstrap.owner import open_api
 
-                self._owner = open_api(self._options, self._waiting)
-            if self._owner is None:
-                raise
-            return self._owner.act(action, server=server, on_progress=on_progress)
+            self._acted, self._owner = number, open_api(self._options, self._waiting)  # None: it has ended already
+        return self._owner.act(action, server=server, on_progress=on_progress)
 
     def _act(self, action: Action, server: str, on_progress: Callable[[int, int], None] | None) -> Done:
         asks = self._caller
