@@ -297,6 +297,29 @@ async def test_tasks_wait_at_the_same_time(owner: Owner) -> None:
             await client.job(99_999)
 
 
+async def test_many_tasks_wait_by_few_connections(owner: Owner) -> None:
+    before = descriptors()
+    async with AsyncClient(owner.socket) as client:
+        gate = await client.submit("true", held=True)
+        numbers = await client.sweep("true", {"seed": range(40)}, after=[gate])
+        waiting = [asyncio.create_task(client.wait(number)) for number in numbers]
+        following = [asyncio.create_task(_whole(client, number)) for number in numbers[:3]]
+        await client.wait(await client.submit("true"))
+        assert not any(task.done() for task in waiting)
+        assert descriptors() - before < 12
+        await client.release(gate)
+        assert {job.state for job in await asyncio.gather(*waiting)} == {"COMPLETED"}
+        assert await asyncio.gather(*following) == [[], [], []]
+
+
+async def _whole(client: AsyncClient, number: int) -> list[str]:
+    return [line async for line in client.logs(number, follow=True)]
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 async def test_a_cancelled_task_leaves_no_thread(owner: Owner) -> None:
     before = set(threading.enumerate())
     async with AsyncClient(owner.socket) as client:

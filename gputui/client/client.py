@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from gputui.api.client import ApiClient, Reply, new_key
 from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
 from gputui.api.wire import Dial, Wire, to_sockets
 from gputui.client.answers import EVENTS, Beginning, Event, GpuInfo, JobEvent, JobInfo, WaitInfo
+from gputui.client.listeners import SharedEvents
 from gputui.client.requests import Command, JobOptions, submission
 from gputui.config import Options, resolve
 from gputui.config.options import Sockets
@@ -38,6 +40,8 @@ SILENT_AFTER = 15.0
 """Seconds without a byte after which events are asked for again: the owner sends a comment every five."""
 _SINGLY = 20
 """Number of jobs that are looked at one by one."""
+_AT_A_TIME = 4
+"""Requests: the owner lets an account have a few connections."""
 _RUNS = frozenset({JobState.RUNNING, JobState.COMPLETING})
 
 
@@ -69,9 +73,12 @@ class Client:
         sentence about an owner who is slow; by default it is logged.
         """
         self._api, self._is_here = _opened(where, timeout, tell or logging.getLogger(__name__).warning)
+        self._turn = threading.Semaphore(_AT_A_TIME)
         self._streams: set[Any] = set()
+        """What goes on, and ends when the client is closed."""
         self._is_closed = False
         self._is_branch = False
+        self._events = SharedEvents(self.branch)
 
     def __enter__(self) -> Client:
         return self
@@ -87,10 +94,16 @@ class Client:
         if not self._is_branch:
             self._api.close()
 
+    def _keep(self, stream: Any) -> None:
+        """Have what goes on end with the client."""
+        self._streams.add(stream)
+        if self._is_closed:  # meanwhile
+            stream.close()
+
     def branch(self) -> Client:
         """Return a client of the same connections; closed, it ends only what itself has begun."""
         made = object.__new__(type(self))
-        made._api, made._is_here = self._api, self._is_here
+        made._api, made._is_here, made._turn, made._events = self._api, self._is_here, self._turn, self._events
         made._streams, made._is_closed, made._is_branch = set(), self._is_closed, True
         return made
 
@@ -98,7 +111,8 @@ class Client:
         self, method: str, path: str, body: Any = None, /, *, key: str = "", result: Any = Any, **query: object
     ) -> Any:
         """Return the answer of any route of docs/api.md, decoded as `result`."""
-        return self._api.ask(method, path, body, result=result, query=query, key=key)
+        with self._turn:
+            return self._api.ask(method, path, body, result=result, query=query, key=key)
 
     def about(self) -> AboutView:
         """Return what the owner tells of the queue, of itself, and of who asks."""
@@ -169,7 +183,8 @@ class Client:
     def _pages(self, path: str, place: str, query: Mapping[str, object]) -> Iterator[JobInfo]:
         at: str | None = None
         while True:
-            reply: Reply = self._api.request("GET", path, query={**query, place: at})
+            with self._turn:
+                reply: Reply = self._api.request("GET", path, query={**query, place: at})
             yield from _read(reply.body, tuple[JobInfo, ...])
             if (at := reply.headers.get("next")) is None:
                 return
@@ -238,37 +253,26 @@ class Client:
 
     def _when(self, waiting: set[int], is_there: Callable[[JobInfo], bool], timeout: float | None) -> Iterator[JobInfo]:
         """Yield the jobs of these numbers once each is there; those that have ended are."""
-        mine, is_late = self.branch(), threading.Event()
+        if not waiting:
+            return
+        with self._events.listening(None if timeout is None else time.monotonic() + timeout) as listener:
+            self._keep(listener)
+            try:
+                while waiting:
+                    for job in self._told(listener.next(), waiting):
+                        if job.has_ended or is_there(job):
+                            waiting.discard(job.id)
+                            yield job
+            except TimeoutError:
+                raise TimeoutError(f"{plural(len(waiting), 'job')} not there after {timeout} s") from None
+            finally:
+                self._streams.discard(listener)
 
-        def give_up() -> None:
-            is_late.set()
-            mine.close()
-
-        timer = threading.Timer(timeout or 0.0, give_up)
-        timer.daemon = True
-        self._streams.add(mine)
-        try:
-            if timeout is not None:
-                timer.start()
-            for event in mine.events("job") if waiting else ():
-                if isinstance(event, JobEvent) and not (event.job.array and event.job.array.count > 1):
-                    found: Iterable[JobInfo] = (event.job,) if event.id in waiting else ()
-                else:  # the beginning, or many at once
-                    found = mine._looked_at(waiting)
-                for job in found:
-                    if job.has_ended or is_there(job):
-                        waiting.discard(job.id)
-                        yield job
-                if not waiting:
-                    return
-            if is_late.is_set():
-                raise TimeoutError(f"{plural(len(waiting), 'job')} not there within {timeout} s")
-            if waiting:
-                raise GputuiError("the client was closed")
-        finally:
-            timer.cancel()
-            self._streams.discard(mine)
-            mine.close()
+    def _told(self, event: Event, wanted: Collection[int]) -> Iterable[JobInfo]:
+        """Return of which jobs an event tells; at the beginning, and where it is about many, all are looked at."""
+        if isinstance(event, JobEvent) and not (event.job.array and event.job.array.count > 1):
+            return (event.job,) if event.id in wanted else ()
+        return self._looked_at(wanted)
 
     def _looked_at(self, wanted: Collection[int]) -> Iterator[JobInfo]:
         """Yield jobs as they are now; of many, only those that have ended or are not in the queue."""
@@ -290,7 +294,7 @@ class Client:
         while not self._is_closed:
             headers = {"Last-Event-ID": last} if last else {}
             stream = self._api.stream("/v1/events", query=query, headers=headers, silence=SILENT_AFTER)
-            self._streams.add(stream)
+            self._keep(stream)
             try:
                 for name, number, data in events_of(stream):
                     last = "" if name == "reset" else number or last
@@ -323,7 +327,7 @@ class Client:
             for _ in self._when({job}, lambda found: found.state in _RUNS, None):
                 pass
         stream = StreamClient(self._api).log(job, FollowLog(attempt, tail, stamped, follow, in_frames=True))
-        self._streams.add(stream)
+        self._keep(stream)
         try:
             for line in stream:
                 yield line.decode(errors="replace")
