@@ -134,6 +134,10 @@ class ApiBackend:
             self._view = found
         return self._view
 
+    def forget_owner(self) -> None:
+        """Ask for the owner's description again: another one may have begun."""
+        self._view = None
+
     def about(self, server: str = "") -> About:
         del server
 

@@ -47,6 +47,11 @@ def whereabouts_of(cgroups: str, store_id: str) -> Whereabouts:
     return Whereabouts(frozenset(containers), frozenset((int(job), int(attempt)) for job, attempt in attempts))
 
 
+def via_of(headers: Mapping[str, str]) -> str:
+    """Return the program that asks for its user, for the audit; empty: none says so."""
+    return word if _VIA.fullmatch(word := headers.get(VIA, "")) else ""
+
+
 class Callers:
     """Tells who asks. Safe to use from any thread."""
 
@@ -69,7 +74,7 @@ class Callers:
 
     def caller_of(self, peer: Peer, headers: Mapping[str, str]) -> Caller:
         """Return who asks; of the headers only names for the audit are believed, and root's word whom it acts for."""
-        via = word if _VIA.fullmatch(word := headers.get(VIA, "")) else ""
+        via = via_of(headers)
         caller = Caller(peer.uid, peer.gid, peer.groups, self._names.name(peer.uid), Role.VIEWER, peer.pid, via=via)
         if not peer.cgroup:
             return caller

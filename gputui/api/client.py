@@ -182,7 +182,7 @@ class Exchange:
         return data
 
     def read_head(self) -> None:
-        """Read status and headers; raises _CutError, which is an empty or broken answer."""
+        """Read status and headers; raises _CutError for an empty or broken answer, GputuiError for an absurd one."""
         version, _, rest = self._line().partition(b" ")
         if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
             raise _CutError
@@ -192,7 +192,7 @@ class Exchange:
             size += len(line)
             name, colon, value = line.partition(b":")
             if not colon or size > LONGEST_HEAD:
-                raise _CutError
+                raise GputuiError("what answers is no owner of a queue", hint=_VERSIONS)
             self.headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
 
     def parts(self) -> Iterator[bytes]:

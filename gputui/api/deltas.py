@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -76,64 +76,6 @@ _SHARE = 0.02
 """An expected start is sent again if it has moved by more than a second and by this share of the time until then."""
 
 
-class SnapshotEncoder:
-    """Encodes each snapshot of a server as its difference from the one before."""
-
-    def __init__(self) -> None:
-        self._whole: dict[str, bytes] = {}
-        self._jobs: dict[JobId, Job] = {}
-        self._order: Sequence[JobId] = ()
-        self._reasons: dict[JobId, Reason] = {}
-        self._starts: dict[JobId, datetime] = {}
-
-    def update(self, snapshot: Snapshot) -> SnapshotUpdate:
-        """Return the changes since the last call."""
-        before, self._jobs = self._jobs, {job.id: job for job in snapshot.jobs}
-        changed = [job for job in snapshot.jobs if (known := before.get(job.id)) is not job and known != job]
-        reasons, no_reason = self._changed_reasons(snapshot.reasons)
-        starts, no_start = self._moved_starts(snapshot)
-        order, self._order = replaced(self._order, snapshot.order), snapshot.order
-        return SnapshotUpdate(
-            self._changed_fields(snapshot),
-            tuple(Raw(json(job)) for job in changed),
-            tuple(before.keys() - self._jobs.keys()),
-            order,
-            reasons,
-            no_reason,
-            starts,
-            no_start,
-        )
-
-    def forget(self, name: str) -> None:
-        """Send a field again with the next update, since something else was sent for it."""
-        self._whole.pop(name, None)
-
-    def _changed_fields(self, snapshot: Snapshot) -> dict[str, Raw]:
-        found = {name: json(getattr(snapshot, name)) for name in WHOLE}
-        news = {name: Raw(data) for name, data in found.items() if self._whole.get(name) != data}
-        self._whole = found
-        return news
-
-    def _changed_reasons(
-        self, reasons: Mapping[JobId, Reason]
-    ) -> tuple[tuple[tuple[Raw, tuple[JobId, ...]], ...], tuple[JobId, ...]]:
-        jobs_of: dict[Reason, list[JobId]] = {}
-        for job_id, reason in reasons.items():
-            if self._reasons.get(job_id) != reason:
-                jobs_of.setdefault(reason, []).append(job_id)
-        gone, self._reasons = tuple(self._reasons.keys() - reasons.keys()), dict(reasons)
-        return tuple((Raw(json(each)), tuple(ids)) for each, ids in jobs_of.items()), gone
-
-    def _moved_starts(self, snapshot: Snapshot) -> tuple[tuple[tuple[JobId, datetime], ...], tuple[JobId, ...]]:
-        now, known = snapshot.taken_at, self._starts
-        moved = {job_id: at for job_id, at in snapshot.expected_starts.items() if has_moved(known.get(job_id), at, now)}
-        gone = tuple(known.keys() - snapshot.expected_starts.keys())
-        for job_id in gone:
-            del known[job_id]
-        known |= moved
-        return tuple(moved.items()), gone
-
-
 def has_moved(before: datetime | None, at: datetime, now: datetime) -> bool:
     """Return whether an expected start has moved by so much that it is sent again."""
     return before is None or abs(at - before) > max(_STEADY, abs(at - now) * _SHARE)
@@ -151,20 +93,6 @@ def replaced(before: Sequence[JobId], after: Sequence[JobId]) -> tuple[int, int,
 def _alike(one: Iterable[JobId], other: Iterable[JobId]) -> int:
     """Return how many ids at the beginning are the same."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
-def in_parts(update: SnapshotUpdate, size: int = PART) -> Iterator[SnapshotUpdate]:
-    """Yield the update in parts of about `size` bytes: first partial ones with jobs, then the rest."""
-    part: list[Raw] = []
-    room = size
-    for job in update.jobs:
-        length = memoryview(job).nbytes
-        if part and room < length:
-            yield SnapshotUpdate(jobs=tuple(part), is_partial=True)
-            part, room = [], size
-        part.append(job)
-        room -= length
-    yield replace(update, jobs=tuple(part))
 
 
 class SnapshotDecoder:

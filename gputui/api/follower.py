@@ -16,7 +16,7 @@ from gputui.api.deltas import SnapshotDecoder, SnapshotUpdate
 from gputui.api.messages import AboutView, Focus, StreamHello
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, NoOwnerError
-from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.snapshot import CONNECTING, EMPTY, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 _SHORT = 2.0
 """Seconds after which a stream that ended counts as a failure no longer."""
 LONGEST_EVENT = 64 * 1024**2
-CONNECTING = "connecting"
 
 
 class Follower:

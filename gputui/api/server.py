@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -71,12 +71,15 @@ class DoorServer:
         listeners: Sequence[socket.socket],
         handle: Handle,
         *,
+        given: Iterable[socket.socket] = (),
         is_operator: Callable[[int], bool] = lambda uid: uid == 0,
         limits: Limits = LIMITS,
         beat: Callable[[], object] = lambda: None,
         failed: Callable[[BaseException], object] = lambda _: None,
     ) -> None:
-        """`is_operator` tells by the uid whether the wider limits hold, without blocking; it gives no rights.
+        """`given` are connections besides.
+
+        `is_operator` tells by the uid, without blocking, whether the wider limits hold; it gives no rights.
 
         `beat` is called once a second in the server's loop, `failed` with each error of the loop.
         """
@@ -86,6 +89,7 @@ class DoorServer:
         self.bodies = 0
         """Bytes of all bodies that are being received."""
         self._listeners = tuple(listeners)
+        self._given = list(given)
         self._is_operator = is_operator
         self._beat = beat
         self._failed = failed
@@ -145,6 +149,8 @@ class DoorServer:
         self._pauses = {}
         for listener in self._listeners:
             self._listen(listener)
+        while self._given:
+            self._admit(self._given.pop())
         beating = asyncio.create_task(self._keep_time())
         stop = asyncio.create_task(self._stop.wait())
         try:

@@ -204,12 +204,12 @@ class CommandWire(Wire):
     def receive(self) -> bytes:
         """Return what has come as `Wire.receive` does; raises GputuiError if it is no answer, or none will come."""
         while self._skipped is not None:
-            data = super().receive()
+            try:
+                data = super().receive()
+            except ConnectionError:  # it has not read the request
+                data = b""
             if not data:
-                self._has_ended.wait(_EXIT_WITHIN)
-                code = self._process.returncode
-                if code is not None and (why := self._explain(code, tuple(self._errors))):
-                    raise GputuiError(why)
+                self._raise_why()
                 return b""
             skipped = self._skipped + data
             if start := _ANSWER.search(skipped):
@@ -220,6 +220,13 @@ class CommandWire(Wire):
                 raise GputuiError(f"it sends lines that are not gputui's: {first!r}")
             self._skipped = skipped
         return super().receive()
+
+    def _raise_why(self) -> None:
+        """Raise GputuiError for a command that has ended in a way that is explained."""
+        self._has_ended.wait(_EXIT_WITHIN)
+        code = self._process.returncode
+        if code is not None and (why := self._explain(code, tuple(self._errors))):
+            raise GputuiError(why)
 
     def _tend(self) -> None:
         """Keep the last lines of stderr until the command ends, and reap it: others may keep that stream open."""

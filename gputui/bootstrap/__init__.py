@@ -72,8 +72,11 @@ def actor(environ: Mapping[str, str] = os.environ) -> Actor:
 
 def caller(permissions: UserPermissions | None) -> Caller | None:
     """Return this process's user as an operator, since it can write the state directory; None if a group may."""
-    if permissions is None or permissions.is_shared:
-        return None
+    return None if permissions is None or permissions.is_shared else operator()
+
+
+def operator() -> Caller:
+    """Return this process's user as an operator."""
     from gputui.domain.access import Caller, Role
 
     who, uid = actor(), os.getuid()

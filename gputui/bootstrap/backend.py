@@ -323,14 +323,6 @@ class LocalBackend:
         return {}
 
 
-def serve_console(options: Options) -> None:
-    """Serve a console on stdin and stdout until stdin ends."""
-    from gputui.servers.service import Service
-
-    with closing(bootstrap.ask_backend(options)) as backend:
-        Service(backend, sys.stdin.buffer, sys.stdout.buffer, give_up=lambda: os._exit(1)).run()
-
-
 def open_logs(options: Options, store: JobStore) -> Logs:
     """Return the logs of all attempts, live or kept. Connects to a runtime only for a live one."""
     return logs_for(options, store.get, lambda: store.store_id)

@@ -19,7 +19,7 @@ from gputui.api.wire import Dial, Server, Wire, to_sockets
 from gputui.config.options import present_directory
 from gputui.domain.access import AGENT
 from gputui.domain.container import Shell
-from gputui.domain.errors import NoOwnerError, StoreBusyError
+from gputui.domain.errors import NoOwnerError
 from gputui.domain.state import JobState
 
 if TYPE_CHECKING:
@@ -169,17 +169,6 @@ def _name(options: Options, server: Server) -> tuple[str, str]:
     if leader is None or not leader.pid:
         return plain_name(server)
     return f"{leader.kind} of {leader.user} (pid {leader.pid})", cure_of(leader.pid)
-
-
-def pass_on_stdio(options: Options) -> None:
-    """Pass the bytes of stdin on to the owner, and his to stdout; raises NoOwnerError if there is none."""
-    from gputui.api.stdio import pass_on
-
-    try:
-        pass_on(to_sockets(map(Path, options.sockets.paths)), 0, 1)
-    except TimeoutError:
-        who, cure = _name(options, Server())
-        raise StoreBusyError(f"{who} accepts no connection", hint=cure) from None
 
 
 def _shell(options: Options, job: Job) -> Shell:

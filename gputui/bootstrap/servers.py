@@ -6,17 +6,22 @@ import asyncio
 import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from gputui import bootstrap
+from gputui import __version__, bootstrap
 from gputui.config.settings_file import check_server_name
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MOST_SERVERS
 from gputui.domain.settings import ServerSettings, Settings
 from gputui.domain.ssh_address import parse_ssh_address
+from gputui.domain.text import plain
 
 if TYPE_CHECKING:
+    from gputui.api.wire import Dial
+    from gputui.cluster.ssh import SshConnection
     from gputui.engine.feed import Feed
     from gputui.servers.backend import RemoteBackend
 
@@ -78,24 +83,56 @@ def command_on(
 
     `variables` are set there; with `is_tty` it gets a terminal.
     """
-    from gputui.cluster.ssh import SshConnection, runtime_directory
-    from gputui.servers.connection import command_of
-
     if not server.address:
-        return ["env", "--unset=GPUTUI_CLUSTER", *command_of(server, *words)]
-    address = parse_ssh_address(server.address, f"servers.{server.name}")
-    host = f"{address.user}@{address.host}" if address.user else address.host
-    connection = SshConnection(host, address.port, runtime_directory(os.environ))
+        return _here(words)
     set_there = shlex.join(["env", *(f"{name}={value}" for name, value in variables.items())]) if variables else ""
     # Ctrl-C reaches the shell there too, which has to outlive the command to return its exit code
-    return connection.argv(f"trap : INT; {set_there} {server.command} {shlex.join(words)}", is_tty=is_tty)
+    script = f"trap : INT; {set_there} {server.command} {shlex.join(words)}"
+    return _connection(server).argv(script, is_tty=is_tty)
+
+
+def _here(words: Sequence[str]) -> list[str]:
+    return ["env", "--unset=GPUTUI_CLUSTER", sys.executable, "-P", "-m", "gputui", *words]
+
+
+def _connection(server: ServerSettings, name: str = "") -> SshConnection:
+    from gputui.cluster.ssh import SshConnection, runtime_directory
+
+    address = parse_ssh_address(server.address, f"servers.{server.name}")
+    host = f"{address.user}@{address.host}" if address.user else address.host
+    return SshConnection(host, address.port, runtime_directory(os.environ), name)
+
+
+def dial_of(server: ServerSettings) -> Dial:
+    """Return the way to the owner of a server's queue: `gputui api-stdio` there, by an ssh connection that they share.
+
+    Commands share another one: ssh limits the number of those that use one at a time.
+    """
+    from gputui.api.wire import to_command
+
+    words = _connection(server, "-api").argv(f"{server.command} api-stdio") if server.address else _here(["api-stdio"])
+    return to_command(words, partial(_why_ended, server))
+
+
+def _why_ended(server: ServerSettings, code: int, errors: Sequence[bytes]) -> str:
+    """Return why `gputui api-stdio` ended on a server, in words; empty if its owner ended the connection."""
+    last = plain(errors[-1].decode(errors="replace"), 200) if errors else ""
+    if code == 127:
+        program = server.command.split()[0] if server.address else "gputui"
+        return f"{program} is not found there; set the server's `command` ({last or 'exit code 127'})"
+    if code == 2 and "api-stdio" in last:
+        return f"gputui there is too old for this console ({__version__}): it has no command `api-stdio`; update it"
+    if code == 255 and server.address:
+        command = parse_ssh_address(server.address, server.name).command
+        return f"{last or 'ssh cannot connect'} (`{command}` must work without a question)"
+    return (last.removeprefix("gputui: error: ") or f"exit code {code}") if code else ""
 
 
 def open_servers(settings: Sequence[ServerSettings]) -> RemoteBackend:
     """Return the queues of these servers, not connected yet."""
     from gputui.servers.backend import RemoteBackend
 
-    return RemoteBackend(settings, bootstrap.clock().now, bootstrap.actor().user)
+    return RemoteBackend(settings, bootstrap.clock().now, bootstrap.actor().user, dial_of)
 
 
 class ServersWatch:

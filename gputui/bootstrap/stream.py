@@ -11,7 +11,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -253,17 +253,32 @@ class _LogWriter:
 
 
 def _serve_log(options: Options, decision: Decision, request: FollowLog, connection: socket.socket) -> None:
-    """Send the output of an attempt. Ends the process when the client hangs up."""
+    """Send the output of an attempt."""
+    logs = logs_for(options, lambda _: decision.job, lambda: decision.store_id)
+    job = decision.job
+    if request.apart and (attempt := _ended_attempt(job, request)) is not None:
+        lines = partial(logs.open, job.id, attempt.number)
+        pieces = output_of(options, decision.store_id, job, attempt, lines)
+        threading.Thread(target=_end_with, args=(connection,), name="client", daemon=True).start()
+        try:
+            _send_apart(pieces, connection)
+        except GputuiError as error:
+            connection.sendall(_Framed().failed(error, has_begun=False))
+        return
+    send_log(
+        lambda: logs.open(job.id, request.attempt, tail=request.tail, follow=request.follow, stamped=request.stamped),
+        request,
+        connection,
+    )
+
+
+def send_log(open_log: Callable[[], LogStream], request: FollowLog, connection: socket.socket) -> None:
+    """Send output. Ends the process when the client hangs up; raises OSError if it has."""
     answer: _Answer = _Framed() if request.in_frames else _Plain()
     threading.Thread(target=_end_with, args=(connection,), name="client", daemon=True).start()
-    logs = logs_for(options, lambda _: decision.job, lambda: decision.store_id)
-    job, has_begun = decision.job, False
+    has_begun = False
     try:
-        if request.apart and (attempt := _ended_attempt(job, request)) is not None:
-            pieces = output_of(options, decision.store_id, job, attempt, partial(logs.open, job.id, attempt.number))
-            _send_apart(pieces, connection)
-            return
-        stream = logs.open(job.id, request.attempt, tail=request.tail, follow=request.follow, stamped=request.stamped)
+        stream = open_log()
         connection.sendall(answer.begin(is_stamped=getattr(stream, "is_stamped", False)))
         has_begun = True
         _copy(stream, _LogWriter(connection, answer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from datetime import timedelta
@@ -10,7 +11,7 @@ from importlib.util import find_spec
 import click
 from msgspec.structs import replace
 
-from gputui import bootstrap
+from gputui import __version__, bootstrap
 from gputui.cli import terminal
 from gputui.cli.confirmation import FiniteRange
 from gputui.cli.main import owned_commands
@@ -20,6 +21,8 @@ from gputui.domain.errors import CapabilityError, GputuiError, InputError
 from gputui.domain.installing import install_line
 from gputui.request.job_values import duration
 
+_NO_PROTOCOL = 3
+"""Version of messages on lines that no gputui speaks; up to 0.2 they were 1 and 2."""
 _AS_SET = "as set"
 """Value of `--metrics` without an address."""
 
@@ -177,15 +180,12 @@ def probe(every: float) -> None:
 
 
 @click.command("remote")
-@pass_session
-def remote(session: Session) -> None:
-    """Speak with a console on another machine, over stdin and stdout; `gputui --on` starts it over ssh.
-
-    Messages are JSON objects, one on each line. It acts with your rights, never schedules, and ends with stdin.
-    """
-    from gputui.bootstrap.backend import serve_console
-
-    serve_console(session.options)
+def remote() -> int:
+    """Tell a console of an older gputui that it cannot speak with this one."""
+    # its console tells by this that gputui has to be updated where it runs
+    hello = {"gputui": __version__, "protocol": _NO_PROTOCOL, "oldest": _NO_PROTOCOL}
+    terminal.echo(json.dumps({"hello": hello}))
+    raise GputuiError(f"this is gputui {__version__}: update gputui where the console runs")
 
 
 @click.command("api-stdio")
@@ -194,7 +194,8 @@ def api_stdio(session: Session) -> None:
     """Pass stdin and stdout on to the process that owns the queue, for a program that runs this over ssh.
 
     It speaks HTTP there, as at the owner's socket, with the rights of this account. The command ends with either side.
+    If nobody owns the queue, it answers itself, until somebody does.
     """
-    from gputui.bootstrap.owner import pass_on_stdio
+    from gputui.bootstrap.api_stdio import serve_stdio
 
-    pass_on_stdio(session.options)
+    serve_stdio(session.options)

@@ -1,18 +1,23 @@
-"""The console's end: the queues of several servers as one backend, each reached over ssh."""
+"""The queues of several servers as one backend, each reached over ssh."""
 
 from __future__ import annotations
 
 import contextlib
 import shlex
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
+from operator import methodcaller
 from typing import NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.api.backend import NumberedChange
+from gputui.api.wire import Dial
 from gputui.domain.action import (
     Action,
     AddRecurring,
@@ -37,10 +42,10 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
+from gputui.ports import LogStream
 from gputui.ports.backend import About, Entry
-from gputui.servers.connection import ServerConnection, command_of
+from gputui.servers.connection import ServerConnection
 from gputui.servers.merging import merged, own_action
-from gputui.servers.protocol import ChangeNote, LogPart, OpenedLog
 
 LEAST = 0.5
 """Least seconds between two snapshots: changes of several servers are brought together."""
@@ -57,47 +62,14 @@ class ServerChange(Struct, frozen=True):
     """A change on a server that can be undone."""
 
     server: str
-    term: int
-    """Number of the connection by which it was made."""
-    note: ChangeNote
+    change: NumberedChange
 
     @property
     def done(self) -> str:
-        return self.note.done
+        return self.change.done
 
     def subject(self, indices: Mapping[str, str]) -> str:
-        del indices
-        return f"{self.server}: {self.note.subject}"
-
-
-class ServerLog:
-    """Stream of a log on a server."""
-
-    def __init__(self, connection: ServerConnection, opened: OpenedLog) -> None:
-        self._connection = connection
-        self._number = opened.number
-        self.is_stamped = opened.is_stamped
-        self._is_closed = False
-        self._tell: Callable[[bytes], None] = lambda _: None
-
-    def watch(self, tell: Callable[[bytes], None]) -> None:
-        """Have `tell` called with a line that has not ended, about once a second."""
-        self._tell = tell
-
-    def __iter__(self) -> Iterator[bytes]:
-        while not self._is_closed:
-            part: LogPart = self._connection.ask("log_read", self._number)
-            yield from part.lines
-            if part.rest:
-                self._tell(part.rest)
-            if part.is_over:
-                return
-
-    def close(self) -> None:
-        """End the iteration, from any thread; the server closes the log when it is next read, or at the latest then."""
-        self._is_closed = True
-        with contextlib.suppress(GputuiError):
-            self._connection.tell("log_close", self._number)
+        return f"{self.server}: {self.change.subject(indices)}"
 
 
 class RemoteBackend:
@@ -107,14 +79,21 @@ class RemoteBackend:
     the other; if one refuses, the error names those that have carried it out.
     """
 
-    def __init__(self, settings: Sequence[ServerSettings], now: Callable[[], datetime], user: str) -> None:
-        """`user` is the one here, who may be another one on a server."""
+    def __init__(
+        self,
+        settings: Sequence[ServerSettings],
+        now: Callable[[], datetime],
+        user: str,
+        dial: Callable[[ServerSettings], Dial],
+    ) -> None:
+        """`user` is the one here, who may be another one on a server. `dial` returns the way to one."""
         self._now = now
         self._user = user
         self._changed = threading.Event()
         self._closed = threading.Event()
         self.servers = tuple(
-            ServerConnection(each, number, now, self._changed.set) for number, each in enumerate(settings, 1)
+            ServerConnection(each, number, now, self._changed.set, dial(each))
+            for number, each in enumerate(settings, 1)
         )
 
     def start(self) -> None:
@@ -159,10 +138,10 @@ class RemoteBackend:
         names = [each.name for each in self.servers]
         lacking = {Capability.STREAMS: _NO_STREAMS.format(server or names[0])}
         about = About(server or ", ".join(names), self._user, "", Caps("gputui", lacking))
-        if not (server or len(names) == 1) or (hello := self.named(server or names[0]).hello) is None:
+        if not (server or len(names) == 1) or (told := self.named(server or names[0]).about) is None:
             return about
-        about = replace(about, home=hello.home, scheduler=hello.scheduler, policy=hello.policy)
-        return replace(about, host=hello.host or server, user=hello.user or self._user) if server else about
+        about = replace(about, home=told.home, scheduler=told.scheduler, policy=told.policy)
+        return replace(about, host=told.host or server, user=told.caller.user or self._user) if server else about
 
     def snapshots(self) -> RemoteBackend:
         return self
@@ -186,13 +165,13 @@ class RemoteBackend:
         done: list[str] = []
         for server, part in self._parts(action, name):
             try:
-                answer, notes = server.call(call, own_action(part))
+                answer: Done = server.ask(methodcaller(call, own_action(part)))
             except GputuiError as error:
                 if not done:
                     raise
                 what = f"{error.what}; {action.verb} is done on {', '.join(done)}"
                 raise GputuiError(what, where=error.where, hint=error.hint) from error
-            changes = tuple(ServerChange(server.name, server.term, note) for note in notes)
+            changes = tuple(ServerChange(server.name, change) for change in answer.changes)
             ids, jobs = map(server.mapper.shared, answer.ids), map(server.mapper.job, answer.jobs)
             parts.append(Done(tuple(ids), changes, answer.window, tuple(jobs)))
             done.append(server.name)
@@ -270,22 +249,21 @@ class RemoteBackend:
             by_server.setdefault(change.server, []).append(change)
         done: list[tuple[ServerChange, str]] = []
         for name, ours in by_server.items():
-            server = self.named(name)
-            if any(change.term != server.term for change in ours):
-                done += [(change, "was changed over an earlier connection") for change in ours]
-            else:
-                done += zip(ours, server.ask("undo", tuple(change.note.number for change in ours)), strict=True)
+            numbered = [each.change for each in ours]
+            answers = self.named(name).ask(methodcaller("undo", numbered))
+            done += [(each, why) for each, (_, why) in zip(ours, answers, strict=True)]
         return done
 
     def job(self, job_id: JobId) -> Job:
         server = self.of_job(job_id)
-        return server.mapper.job(server.ask("job", own_id(job_id)))
+        return server.mapper.job(server.ask(lambda queue: queue.job(own_id(job_id))))
 
     def history(self, since: datetime | None = None) -> Iterable[Job]:
         """Yield ended jobs that left the queue files, as far as servers answer."""
         for server in self.servers:
             with contextlib.suppress(GputuiError):
-                yield from map(server.mapper.job, server.ask("history", since, MOST_PAST))
+                found = server.ask(lambda queue: list(islice(queue.history(since), MOST_PAST)))
+                yield from map(server.mapper.job, found)
 
     def log(
         self,
@@ -295,9 +273,10 @@ class RemoteBackend:
         tail: int | None = None,
         follow: bool = False,
         stamped: bool = False,
-    ) -> ServerLog:
-        server = self.of_job(job_id)
-        return ServerLog(server, server.ask("log_open", own_id(job_id), attempt, tail, follow, stamped))
+    ) -> LogStream:
+        return self.of_job(job_id).ask(
+            lambda queue: queue.log(own_id(job_id), attempt, tail=tail, follow=follow, stamped=stamped)
+        )
 
     def enter(self, job_id: JobId, request: Entry) -> NoReturn:
         del request
@@ -309,17 +288,15 @@ class RemoteBackend:
         server = self.of_job(job_id).settings
         words = ("exec", "-it", str(own_id(job_id)), "sh")
         if not server.address:
-            return Shell(tuple(command_of(server, *words)), f"on {server.name}")
+            return Shell((sys.executable, "-P", "-m", "gputui", *words), f"on {server.name}")
         address = parse_ssh_address(server.address, server.name)
         return Shell(("ssh", "-t", *address.words, f"{server.command} {shlex.join(words)}"), f"on {server.name}", True)
 
     def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
-        found: tuple[ProcessRow, ...] = self.of_job(job_id).ask("processes", own_id(job_id))
-        return found
+        return self.of_job(job_id).ask(lambda queue: queue.processes(own_id(job_id)))
 
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
-        found: Mapping[int, Measured] = self.of_job(job_id).ask("measured", own_id(job_id))
-        return found
+        return self.of_job(job_id).ask(lambda queue: queue.measured(own_id(job_id)))
 
     def why_unread(self, job: Job) -> Mapping[int, str]:
         del job
@@ -327,7 +304,7 @@ class RemoteBackend:
 
     def images(self, server: str = "") -> Iterable[str]:
         """Return the images of a server's engine; empty if it does not answer."""
-        found: tuple[str, ...] = ()
-        with contextlib.suppress(GputuiError):
-            found = self.named(server or self.servers[0].name).ask("images")
-        return found
+        try:
+            return self.named(server or self.servers[0].name).ask(lambda queue: queue.images())
+        except GputuiError:
+            return ()

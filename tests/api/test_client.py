@@ -254,7 +254,8 @@ def test_a_command_may_be_the_way_to_an_owner() -> None:
         ("printf 'no end' >&2; kill -9 $$", "-9: no end"),
         ("sleep 600 2>&2 >/dev/null </dev/null & echo left >&2; exit 3", "3: left"),
         ("while echo nonsense; do :; done", "it sends lines that are not gputui's: 'nonsense"),
-        ("exec /nonexistent", "127: "),
+        ("exec /nonexistent 2>/dev/null", "127: "),
+        ("exit 4", "4: "),
     ],
 )
 def test_why_a_command_does_not_answer_is_told(text: str, words: str) -> None:

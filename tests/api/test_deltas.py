@@ -9,23 +9,37 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from gputui.api.deltas import SnapshotDecoder, SnapshotEncoder, SnapshotUpdate, in_parts
+from gputui.api.deltas import SnapshotDecoder, SnapshotUpdate, json
+from gputui.api.tracker import FieldTracker, Tracker
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import PendingReason, Reason
-from gputui.servers.protocol import Message, encoded
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import sample
 
 
-def sent(encoder: SnapshotEncoder, snapshot: Snapshot) -> bytes:
-    """Return the line for the snapshot."""
-    return encoded(Message(update=encoder.update(snapshot)))
+class Encoder:
+    """Encodes each snapshot as its difference from the one before."""
+
+    def __init__(self) -> None:
+        self._tracker, self._fields = Tracker(), FieldTracker()
+        self._sent = -1
+
+    def update(self, snapshot: Snapshot) -> SnapshotUpdate:
+        tracker = self._tracker
+        tracker.take(snapshot)
+        self._fields.take(snapshot, tracker.number, snapshot, {})
+        changes, fields = tracker.since(self._sent), self._fields.since(self._sent)
+        self._sent = tracker.number
+        return changes.update([Raw(json(each)) for each in changes.jobs], fields, changes.reasons)
 
 
-def read(line: bytes) -> SnapshotUpdate:
-    update = msgspec.json.decode(line, type=Message).update
-    assert update is not None
-    return update
+def sent(encoder: Encoder, snapshot: Snapshot) -> bytes:
+    """Return the message about the snapshot."""
+    return json(encoder.update(snapshot))
+
+
+def read(data: bytes) -> SnapshotUpdate:
+    return msgspec.json.decode(data, type=SnapshotUpdate)
 
 
 def as_sent(snapshot: Snapshot) -> Snapshot:
@@ -35,23 +49,20 @@ def as_sent(snapshot: Snapshot) -> Snapshot:
 
 def test_a_snapshot_comes_out_as_it_went_in() -> None:
     before = as_sent(sample.rich_snapshot())
-    there = SnapshotDecoder().take(read(sent(SnapshotEncoder(), before)), NOW)
+    there = SnapshotDecoder().take(read(sent(Encoder(), before)), NOW)
     assert there == before
 
 
 def test_a_snapshot_in_parts_appears_whole() -> None:
     before = as_sent(sample.rich_snapshot())
-    parts = list(in_parts(SnapshotEncoder().update(before), 2000))
-    assert len(parts) > 3
-    assert max(len(encoded(Message(update=part))) for part in parts[:-1]) < 6000
-    decoder = SnapshotDecoder()
-    seen = [decoder.take(read(encoded(Message(update=part))), NOW) for part in parts]
-    assert all(each is EMPTY for each in seen[:-1])
-    assert seen[-1] == before
+    whole, decoder = Encoder().update(before), SnapshotDecoder()
+    parts = [SnapshotUpdate(jobs=(each,), is_partial=True) for each in whole.jobs]
+    assert all(decoder.take(read(json(part)), NOW) is EMPTY for part in parts)
+    assert decoder.take(read(json(replace(whole, jobs=()))), NOW) == before
 
 
 def test_changes_are_followed() -> None:
-    encoder, decoder = SnapshotEncoder(), SnapshotDecoder()
+    encoder, decoder = Encoder(), SnapshotDecoder()
     why = Reason(PendingReason.RESOURCES, "needs 1 GPU")
     waiting = [job(number) for number in (1, 2, 3, 4)]
     snapshots = [
@@ -73,7 +84,7 @@ def test_changes_are_followed() -> None:
 
 
 def test_a_snapshot_that_was_handed_out_does_not_change() -> None:
-    encoder, decoder = SnapshotEncoder(), SnapshotDecoder()
+    encoder, decoder = Encoder(), SnapshotDecoder()
     why = Reason(PendingReason.RESOURCES, "needs 1 GPU")
     first = decoder.take(read(sent(encoder, Snapshot(jobs=(job(1),), reasons={1: why}, expected_starts={1: NOW}))), NOW)
     decoder.take(read(sent(encoder, Snapshot())), NOW)
@@ -81,7 +92,7 @@ def test_a_snapshot_that_was_handed_out_does_not_change() -> None:
 
 
 def test_starts_that_barely_move_are_not_sent_again() -> None:
-    encoder = SnapshotEncoder()
+    encoder = Encoder()
     later = NOW + timedelta(hours=1)
     sent(encoder, Snapshot(taken_at=NOW, expected_starts={1: later, 2: NOW}))
     moved = read(sent(encoder, Snapshot(taken_at=NOW, expected_starts={1: later + timedelta(seconds=30), 2: later})))
@@ -95,7 +106,7 @@ def test_a_big_queue_costs_little_while_one_job_starts_at_a_time() -> None:
     ]
     gpus = [view(index) for index in range(8)]
     why = Reason(PendingReason.PRIORITY, "other jobs go first")
-    encoder, squeezer = SnapshotEncoder(), zlib.compressobj()
+    encoder, squeezer = Encoder(), zlib.compressobj()
     costs = []
     for step in range(20):
         jobs[step] = running(step + 1, on=(uuid(step % 8),))

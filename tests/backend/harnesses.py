@@ -182,7 +182,7 @@ NOTHING = {each: f"the site does not want {each.value}" for each in Capability}
 """Sentences of a cluster that lacks all."""
 _SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
-exec "{python}" -P -m gputui {options} remote
+exec "{python}" -P -m gputui {options} api-stdio
 """
 
 

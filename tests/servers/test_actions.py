@@ -46,7 +46,7 @@ from tests.servers.connections import Connections
 
 _SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
-exec "{python}" -P -m gputui --state "{directory}/$2" --runtime process --probe sim:2:A100 remote
+exec "{python}" -P -m gputui --state "{directory}/$2" --runtime process --probe sim:2:A100 api-stdio
 """
 
 
@@ -211,8 +211,8 @@ def test_jobs_of_two_servers_are_put_first_and_cancelled_at_once(pair: Pair, ids
     assert all(pair.job(job_id, lambda job: job.cancel_requested or job.state.is_terminal) for job_id in others)
 
 
-def test_a_change_over_an_earlier_connection_is_not_undone(pair: Pair, ids: tuple[int, int]) -> None:
+def test_a_change_by_an_earlier_owner_is_not_undone(pair: Pair, ids: tuple[int, int]) -> None:
     [change] = pair.actions.act(Hold(ids[:1])).changes
-    earlier = replace(change, term=change.term - 1)
-    assert pair.actions.undo([earlier]) == [(earlier, "was changed over an earlier connection")]
+    earlier = replace(change, change=replace(change.change, owner="another"))
+    assert pair.actions.undo([earlier]) == [(earlier, "was changed by an owner of the queue who has ended")]
     assert pair.job(ids[0], lambda job: job.held).held

@@ -11,49 +11,77 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.action import Cancel, Hold
+from gputui.domain.errors import GputuiError
 from gputui.domain.settings import ServerSettings
-from gputui.servers import connection
 from gputui.tui.present.status import scheduler_words
 from tests.process_list import children
 from tests.servers.connections import Connections
 
-_SSH = """import os, sys, time
+_SSH = """import json, os, sys, time
 host = sys.argv[sys.argv.index("--") + 1]
 def say(text):
-    sys.stdout.write(text + "\\n"); sys.stdout.flush()
+    sys.stdout.write(text); sys.stdout.flush()
 def end(code, text):
     sys.stderr.write(text + "\\n"); sys.exit(code)
-HELLO = '{{"hello": {{"gputui": "%s", "protocol": %d, "oldest": %d, "calls": ["act", "hold"]}}}}'
+def event(name, value):
+    return f"event: {{name}}\\ndata: {{value if isinstance(value, str) else json.dumps(value)}}\\n\\n"
+def answer(status, value):
+    body = json.dumps(value)
+    say(f"HTTP/1.1 {{status}}\\r\\nContent-Length: {{len(body)}}\\r\\n\\r\\n{{body}}")
+ABOUT = dict(gputui="9.9", api="1.0", oldest="1.0", host="x", store="s", owner=dict(pid=7, kind="serve", user="u"),
+             caller=dict(uid=0, user="root", role="operator"))
+def requests():
+    while line := sys.stdin.buffer.readline():
+        words, length = line.split(), 0
+        while (header := sys.stdin.buffer.readline().strip()):
+            if header.lower().startswith(b"content-length:"):
+                length = int(header.split(b":")[1])
+        yield words[1].decode(), sys.stdin.buffer.read(length)
 if host == "garbled":
     for number in range(1000):
-        say("\\x1b[2Jnothing" if number % 2 else '{{"update": {{"jobs": 7}}}}')
+        say("\\x1b[2Jnothing\\n" if number % 2 else "event: hello\\n")
 elif host == "old":
-    end(2, "gputui: error: no such command 'remote' (did you mean requeue?)")
+    end(2, "gputui: error: no such command 'api-stdio' (gputui --help lists the commands)")
 elif host == "slowly":
-    os.close(1); os.dup2(2, 1); time.sleep(0.3); end(127, "sh: 1: gputui: not found")
+    os.close(0); os.close(1); time.sleep(0.3); end(127, "sh: 1: gputui: not found")
 elif host == "missing":
     end(127, "sh: 1: gputui: not found")
 elif host == "refused":
     end(255, "ssh: connect to host refused port 22: Connection refused")
-elif host == "ancient":
-    say(HELLO % ("0.1", 1, 1)); time.sleep(600)
 elif host == "future":
-    say(HELLO % ("9.9", 99, 98)); time.sleep(600)
+    for _ in requests():
+        what = "the client speaks version 1.0 of the interface, the owner of the queue 9.0"
+        answer("400 Bad Request", dict(type="urn:gputui:bad-request", title=what, status=400,
+                                       detail="update the older one", instance="Gputui-Api"))
 elif host == "control":
     end(1, "\\x1b]0;owned\\x07gputui: error: \\x1b[31mred")
-elif host == "partial":
-    say(HELLO % ("1.0", 2, 2))
-    say('{{"update": {{"fields": {{"nodes": 3, "fragmentation": 2}}, "jobs": [{{"id": 5, "state": "X"}}, 8, "y"]}}}}')
-    long = '"' + "x" * 100000 + '"'
-    for line in ('{{"answer": {{"id": 12345}}}}', "{{}}", '{{"update": null}}', "[1]", "nonsense", long):
-        say(line)
-    for line in sys.stdin:
-        say('{{"answer": {{"id": %s, "result": {{"ids": "none"}}}}}}' % line.split('"id":')[1].split(",")[0])
+elif host == "endless":
+    say("HTTP/1.1 200 OK\\r\\n")
+    while True:
+        say("x: y\\r\\n")
+elif host in ("partial", "wrong"):
+    for path, body in requests():
+        if path == "/v1/about":
+            answer("200 OK", ABOUT)
+        elif b"cancel" in body:
+            answer("422 Unprocessable Content", dict(type="urn:gputui:x", title="Invalid value 'cancel'", status=422,
+                                                     instance="body", kind="HttpError"))
+        elif path != "/v1/events":
+            answer("200 OK", dict(ids="none"))
+        else:
+            say("HTTP/1.1 200 OK\\r\\nContent-Type: text/event-stream\\r\\n\\r\\n")
+            say(event("hello", dict(stream="a", about=ABOUT)) + ": comment\\n\\n" + event("launch", "[1]"))
+            if host == "wrong":
+                say(event("snapshot", dict(jobs=7)))
+            say(event("snapshot", dict(fields=dict(nodes=3, fragmentation=2),
+                                       jobs=[dict(id=5, state="X"), 8, "y"])))
+            time.sleep(600)
 else:
     print("Welcome to " + host)
     print("Last login: never")
     sys.stdout.flush()
-    os.execv("{python}", ["{python}", "-P", "-m", "gputui", "--state", "{state}", "--runtime", "process", "remote"])
+    words = ["--state", "{state}", "--runtime", "process", "api-stdio"]
+    os.execv("{python}", ["{python}", "-P", "-m", "gputui", *words])
 """
 
 
@@ -79,7 +107,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {script} "$@"\n')
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(connection, "FIRST_PAUSE", 0.2)
     made: list[Lab] = []
 
     def make(*hosts: str) -> Lab:
@@ -99,9 +126,10 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         ("missing", "gputui is not found there; set the server's `command`"),
         ("slowly", "gputui is not found there; set the server's `command`"),
         ("refused", "Connection refused (`ssh refused` must work without a question)"),
-        ("ancient", "gputui 0.1 there is too old"),
-        ("future", "gputui 9.9 there is too new for this console"),
+        ("future", "the client speaks version 1.0 of the interface, the owner of the queue 9.0 (update the older one)"),
         ("control", "red"),
+        ("endless", "what answers is no owner of a queue"),
+        ("wrong", "Expected `array`, got `int`"),
     ],
 )
 def test_why_a_server_does_not_answer_is_told(lab: Callable[..., Lab], host: str, words: str) -> None:
@@ -116,9 +144,9 @@ def test_messages_that_mean_nothing_are_left_out(lab: Callable[..., Lab]) -> Non
     assert seen.servers[0].snapshot.fragmentation == 2
     assert (seen.jobs, seen.gpus) == ((), ())
     mapper = there.there.servers[0].mapper
-    with pytest.raises(Exception, match="its answer to hold cannot be read"):
+    with pytest.raises(GputuiError, match="partial: the answer to POST /v1/actions cannot be read"):
         there.there.act(Hold((mapper.shared(5),)))
-    with pytest.raises(Exception, match=r"its gputui 1.0 knows no cancel .update gputui there"):
+    with pytest.raises(GputuiError, match=r"partial: its gputui 9.9 does not know this: .*update gputui there"):
         there.there.act(Cancel((mapper.shared(5),)))
 
 
@@ -138,7 +166,7 @@ def test_one_bad_server_does_not_delay_others(lab: Callable[..., Lab]) -> None:
 
 def test_nothing_is_left_running(lab: Callable[..., Lab]) -> None:
     before = {*children("self")}  # those of the run's engine, for instance
-    there = lab("good", "future", "ancient")
+    there = lab("good", "future", "partial")
     there.until(lambda s: s.servers and not s.servers[0].problem)
     there.there.close(20)
     deadline = time.monotonic() + 60

@@ -97,15 +97,22 @@ class _Asked(Struct, frozen=True):
         self.connection.close()
 
     def greet(self, job_id: JobId) -> None:
-        """Begin the answer, unless it is plain bytes, whose head depends on the output."""
-        if not isinstance(self.request, FollowLog) or self.request.in_frames:
-            self._send(_UPGRADED + frames.frame(frames.JOB, str(job_id).encode()))
+        """Begin the answer."""
+        if begin := greeting(job_id, self.request):
+            self._send(begin)
 
     def _send(self, data: bytes) -> None:
         with suppress(OSError):  # the client is gone
             self.connection.settimeout(_SEND_WITHIN)
             self.connection.sendall(data)
             self.connection.settimeout(None)
+
+
+def greeting(job_id: JobId, request: StreamRequest) -> bytes:
+    """Return the begin of the answer; empty for plain bytes, whose head depends on the output."""
+    if isinstance(request, FollowLog) and not request.in_frames:
+        return b""
+    return _UPGRADED + frames.frame(frames.JOB, str(job_id).encode())
 
 
 class Streams:
