@@ -143,11 +143,7 @@ class ApiBackend:
 
         def described(client: ApiClient) -> About:
             view = self.view(client)
-            names = {str(each): each for each in Capability}
-            lacking = {names[name]: why for name, why in view.lacking.items() if name in names}
-            home = view.home if self._home is None else self._home
-            caps = Caps("gputui", lacking, runs_jobs=True)
-            return About(view.host, view.caller.user, home, caps, view.scheduler, view.policy)
+            return about_of(view, view.home if self._home is None else self._home)
 
         return self.read_by(described, lambda local: local.about())
 
@@ -487,6 +483,14 @@ class ApiQueue:
 def _snapshot(client: ApiClient) -> Snapshot:
     found: Snapshot = client.ask("GET", "/v1/snapshot", result=Snapshot)
     return found
+
+
+def about_of(view: AboutView, home: str) -> About:
+    """Return what an owner tells of his queue; paths of jobs begin in `home`."""
+    names = {str(each): each for each in Capability}
+    lacking = {names[name]: why for name, why in view.lacking.items() if name in names}
+    caps = Caps("gputui", lacking, runs_jobs=True)
+    return About(view.host, view.caller.user, home, caps, view.scheduler, view.policy)
 
 
 def _name(view: AboutView) -> str:

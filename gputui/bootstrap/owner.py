@@ -20,7 +20,7 @@ from gputui.config.options import present_directory
 from gputui.domain.access import AGENT
 from gputui.domain.container import Shell
 from gputui.domain.errors import NoOwnerError
-from gputui.domain.state import JobState
+from gputui.domain.job import check_running
 
 if TYPE_CHECKING:
     from gputui.config import Options
@@ -172,10 +172,7 @@ def _name(options: Options, server: Server) -> tuple[str, str]:
 
 
 def _shell(options: Options, job: Job) -> Shell:
-    from gputui.engine.job_exec import not_running
-
-    if job.state is not JobState.RUNNING:
-        raise not_running(job)
+    check_running(job)
     words = (sys.executable, "-P", "-m", "gputui", *options.arguments(), "exec", "-it", str(job.id), "sh")
     place = "this host, with the job's environment, directory and limits" if job.spec.is_host else "the job's container"
     return Shell(words, place)

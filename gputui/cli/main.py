@@ -79,7 +79,6 @@ GROUPS = {
         "migrate": "move waiting jobs to the configured cluster",
         "export": "jobs as batch scripts of Slurm or manifests of Kubernetes",
         "probe": "readings of this machine's GPUs, for a console elsewhere",
-        "remote": "the server's end of a console over several servers",
         "api-stdio": "the queue's HTTP interface on stdin and stdout, for ssh",
     },
     "Tools": {
@@ -106,11 +105,12 @@ _HOMES = {
     "mcp": "serve.mcp",
     "metrics": "offered_files.metrics",
     "probe": "serve.probe",
-    "remote": "serve.remote",
     "schema": "offered_files.schema",
     "web": "serve.web",
 }
 """Commands that share a module with others, by name: the module, and their name there."""
+_GONE = {"remote": "serve.remote"}
+"""Commands that only consoles of an older gputui run: they say that it is too old."""
 
 
 class CommandGroup(click.Group):
@@ -152,13 +152,13 @@ class LazyGroup(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name; None when there is none."""
         del ctx
-        if cmd_name not in COMMANDS:
+        if cmd_name not in COMMANDS and cmd_name not in _GONE:
             return None
         if cmd_name in VERBS:
             from gputui.cli import verbs
 
             return verbs.command_of(cmd_name)
-        home, _, attribute = _HOMES.get(cmd_name, f"{cmd_name}.command").partition(".")
+        home, _, attribute = (_HOMES | _GONE).get(cmd_name, f"{cmd_name}.command").partition(".")
         command: click.Command = getattr(importlib.import_module(f"gputui.cli.{home}"), attribute)
         return command
 
@@ -166,7 +166,7 @@ class LazyGroup(CommandGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command. After `--on` its words are not read here: they are for gputui on that server."""
-        if not args or args[0] not in COMMANDS:
+        if not args or (args[0] not in COMMANDS and args[0] not in _GONE):
             return super().resolve_command(ctx, args)
         if ctx.params.get("servers") and not ctx.resilient_parsing:
             from gputui.cli.on_servers import RemoteCommand

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from gputui.domain.settings import ServerSettings
 
 _HERE = {
+    "api-stdio": "a console over several servers starts it",
     "completions": "a shell completes what is on this machine",
     "demo": "it simulates GPUs, on any machine",
     "probe": "a console over a cluster starts it",
-    "remote": "a console over several servers starts it",
     "web": "it answers browsers on its own machine: log in there",
 }
 """Commands that make no sense over ssh, each with the reason."""

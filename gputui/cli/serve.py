@@ -1,4 +1,4 @@
-"""Commands that serve others: `serve` schedules; `web`, `remote`, `api-stdio`, `mcp` and `probe` answer others."""
+"""Commands that serve others: `serve` schedules; `web`, `api-stdio`, `mcp` and `probe` answer others."""
 
 from __future__ import annotations
 
@@ -181,8 +181,7 @@ def probe(every: float) -> None:
 
 @click.command("remote")
 def remote() -> int:
-    """Tell a console of an older gputui that it cannot speak with this one."""
-    # its console tells by this that gputui has to be updated where it runs
+    """Tell a console of an older gputui, by its protocol and in words, that it has to be updated."""
     hello = {"gputui": __version__, "protocol": _NO_PROTOCOL, "oldest": _NO_PROTOCOL}
     terminal.echo(json.dumps({"hello": hello}))
     raise GputuiError(f"this is gputui {__version__}: update gputui where the console runs")

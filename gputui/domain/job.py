@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
 from gputui.domain.cause import Cause, with_error
-from gputui.domain.errors import NotFoundError
+from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobId, JobSpec, PublishedPort, Submission, shown_id
 from gputui.domain.runs import Run, Spans
 from gputui.domain.state import JobState, check_transition
@@ -449,6 +449,17 @@ def sweep_values(job: Job) -> Mapping[str, str]:
 def element_spec(job: Job) -> JobSpec:
     """Return the spec of a job; for an element of a sweep, with its values."""
     return spec_at(job.spec, job.array.index) if job.array and sweep_values(job) else job.spec
+
+
+def check_running(job: Job) -> None:
+    """Raise GputuiError for a job that cannot be entered now."""
+    if job.state is not JobState.RUNNING:
+        raise not_running(job)
+
+
+def not_running(job: Job) -> GputuiError:
+    what = f"job {job.shown_id} is {job.state}: a shell and its processes are only available while it is RUNNING"
+    return GputuiError(what)
 
 
 def attempt_with_output(job: Job, number: int | None = None) -> Attempt:

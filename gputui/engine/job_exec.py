@@ -8,7 +8,7 @@ from functools import partial
 
 from gputui.domain.container import ExecRequest, ProcessRow, Shell
 from gputui.domain.errors import GputuiError, RuntimeUnavailableError
-from gputui.domain.job import Job
+from gputui.domain.job import Job, not_running
 from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.state import JobState
 from gputui.ports import Channel, JobExec
@@ -123,10 +123,3 @@ def _running_container(job: Job) -> str:
     if job.state is not JobState.RUNNING or attempt is None or attempt.container_id is None:
         raise not_running(job)
     return attempt.container_id
-
-
-def not_running(job: Job) -> GputuiError:
-    """Return the error for a job that cannot be entered now."""
-    return GputuiError(
-        f"job {job.shown_id} is {job.state}: a shell and its processes are only available while it is RUNNING"
-    )

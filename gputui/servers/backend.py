@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from operator import methodcaller
-from typing import NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.api.backend import NumberedChange
+from gputui.api.backend import NumberedChange, about_of
 from gputui.api.wire import Dial
 from gputui.domain.action import (
     Action,
@@ -32,17 +31,17 @@ from gputui.domain.action import (
     Unpause,
     Unreserve,
 )
-from gputui.domain.cluster import Capability, Caps
+from gputui.domain.cluster import Caps
 from gputui.domain.container import ProcessRow, Shell
-from gputui.domain.errors import CapabilityError, GputuiError, InputError
-from gputui.domain.job import Job
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.job import Job, check_running
 from gputui.domain.job_spec import JobId, own_id, server_of
 from gputui.domain.settings import ServerSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
-from gputui.ports import LogStream
+from gputui.ports import Channel, LogStream
 from gputui.ports.backend import About, Entry
 from gputui.servers.connection import ServerConnection
 from gputui.servers.merging import merged, own_action
@@ -55,7 +54,6 @@ MOST_PAST = 2000
 """Maximum number of jobs that are read from the history of each server."""
 WHICH = "which server? Put the cursor on one of its jobs or GPUs"
 NO_ORDER = "each server has a queue of its own, and nobody schedules across them"
-_NO_STREAMS = "a command in a job needs a terminal of its server: gputui --on {} exec"
 
 
 class ServerChange(Struct, frozen=True):
@@ -136,12 +134,11 @@ class RemoteBackend:
 
     def about(self, server: str = "") -> About:
         names = [each.name for each in self.servers]
-        lacking = {Capability.STREAMS: _NO_STREAMS.format(server or names[0])}
-        about = About(server or ", ".join(names), self._user, "", Caps("gputui", lacking))
-        if not (server or len(names) == 1) or (told := self.named(server or names[0]).about) is None:
-            return about
-        about = replace(about, home=told.home, scheduler=told.scheduler, policy=told.policy)
-        return replace(about, host=told.host or server, user=told.caller.user or self._user) if server else about
+        told = self.named(server or names[0]).about if server or len(names) == 1 else None
+        if told is None:
+            return About(server or ", ".join(names), self._user, "", Caps("gputui"))
+        about = about_of(told, told.home)
+        return about if server else replace(about, host=names[0], user=self._user)
 
     def snapshots(self) -> RemoteBackend:
         return self
@@ -278,13 +275,12 @@ class RemoteBackend:
             lambda queue: queue.log(own_id(job_id), attempt, tail=tail, follow=follow, stamped=stamped)
         )
 
-    def enter(self, job_id: JobId, request: Entry) -> NoReturn:
-        del request
-        raise CapabilityError(_NO_STREAMS.format(self.of_job(job_id).name))
+    def enter(self, job_id: JobId, request: Entry) -> Channel:
+        return self.of_job(job_id).ask(lambda queue: queue.enter(own_id(job_id), request))
 
     def shell(self, job_id: JobId) -> Shell:
         """Return the command that opens a shell in the job, in a terminal of its server."""
-        self.job(job_id)
+        check_running(self.job(job_id))
         server = self.of_job(job_id).settings
         words = ("exec", "-it", str(own_id(job_id)), "sh")
         if not server.address:

@@ -224,7 +224,7 @@ class RemoteHarness:
     """The queue of another harness, through a connection of a console."""
 
     has_processes = True
-    entering = Capability.STREAMS
+    entering = Capability.INSIDE
 
     def __init__(self, directory: Path) -> None:
         self._there = LocalHarness(directory)

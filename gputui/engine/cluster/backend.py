@@ -178,12 +178,10 @@ class EngineBackend:
         return self._cluster.processes(job)
 
     def _check_running(self, job: Job, capability: Capability = Capability.INSIDE) -> None:
-        from gputui.domain.state import JobState
-        from gputui.engine.job_exec import not_running
+        from gputui.domain.job import check_running
 
         self._cluster.caps.need(capability)
-        if job.state is not JobState.RUNNING:
-            raise not_running(job)
+        check_running(job)
         if job.suspended:
             hint = f"gputui unsuspend {job.shown_id}"
             raise GputuiError(f"job {job.shown_id} is suspended: no command can run in it", hint=hint)
