@@ -19,7 +19,7 @@ from gputui.api.wire import Dial, Server, Wire, to_sockets
 from gputui.config.options import present_directory
 from gputui.domain.access import AGENT
 from gputui.domain.container import Shell
-from gputui.domain.errors import NoOwnerError
+from gputui.domain.errors import CapabilityError, NoOwnerError
 from gputui.domain.job import check_running
 
 if TYPE_CHECKING:
@@ -114,7 +114,13 @@ def api_backend(
 
 
 def agents_client(options: Options) -> ApiClient:
-    """Return a client for an agent, which has less patience than a command: its own client gives it up sooner."""
+    """Return a client for an agent, which has less patience than a command: its own client gives it up sooner.
+
+    Raises CapabilityError where an engine has the queue: it has no owner.
+    """
+    if options.in_cluster:
+        hint = "let the agent use the commands: gputui submit, queue, show, logs"
+        raise CapabilityError("an engine has this queue, and agents have no tools for that", hint=hint)
     sockets = options.sockets
     to_any = to_sockets(map(Path, sockets.paths))
 

@@ -142,16 +142,14 @@ def mcp(session: Session) -> None:
     They list, explain, submit, cancel, hold and release jobs, and read logs, GPUs and events, with your rights. Needs
     the extra `mcp`. See docs/agents.md.
     """
-    options = session.options
-    if options.in_cluster:
-        hint = "let the agent use the commands: gputui submit, queue, show, logs"
-        raise CapabilityError("an engine has this queue, and agents have no tools for that", hint=hint)
     _need_extra("mcp", "mcp", "mcp")
     from gputui.bootstrap.owner import agents_client
+
+    client = agents_client(session.options)
     from gputui.mcp.server import serve
     from gputui.mcp.tools import Tools
 
-    serve(Tools(agents_client(options), session.user))
+    serve(Tools(client, session.user))
 
 
 def viewer_command(options: Options, *, read_only: bool) -> list[str]:

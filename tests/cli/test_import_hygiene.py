@@ -26,6 +26,7 @@ HEAVY = frozenset(
         "prometheus_client",
         "pynvml",
         "pygal",
+        "mcp",
         "asyncio",
     }
 )

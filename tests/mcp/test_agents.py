@@ -19,6 +19,7 @@ import pytest
 
 from gputui.mcp.tools import TOOLS
 from tests.api.test_two_accounts import ALICE, BOB, Door
+from tests.servers.conftest import Gpus
 
 mcp = pytest.importorskip("mcp")
 from mcp import Client, MCPError, StdioServerParameters, stdio_client  # noqa: E402
@@ -224,6 +225,41 @@ def test_without_a_scheduler_an_agent_is_told_so(tmp_path: Path) -> None:
             return await Agent(client).refused("list_jobs")
 
     assert "ask the user to start the scheduler" in asyncio.run(play())
+
+
+def test_an_agent_goes_on_with_the_next_owner(tmp_path: Path) -> None:
+    server = Gpus(tmp_path, 1)
+
+    def begin() -> None:
+        server.scheduler = subprocess.Popen([*server.program, "serve"], stderr=subprocess.DEVNULL)
+
+    async def play() -> None:
+        words = StdioServerParameters(command=server.program[0], args=[*server.program[1:], "mcp"])
+        async with Client(stdio_client(words)) as client:
+            one = Agent(client)
+            first = await one.submit(command=["true"])
+            await one.ended(first)
+            before = (await one.ask("wait_for_events", seconds=0))["next"]
+            server.scheduler.kill()
+            server.scheduler.wait()
+            submitted = asyncio.create_task(one.submit(command=["true"]))
+            await asyncio.to_thread(begin)
+            assert await submitted == first + 1
+            assert "not known any more" in (await one.ask("wait_for_events", after=before, seconds=0))["missed"]
+
+    try:
+        server.run("wait", str(server.submit("true")))
+        asyncio.run(asyncio.wait_for(play(), 90))
+    finally:
+        server.close()
+
+
+def test_where_an_engine_has_the_queue_there_are_no_tools(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[cluster]\nengine = "slurm"\n')
+    words = ["--state", str(tmp_path / "state"), "--config", str(tmp_path / "config.toml"), "mcp"]
+    done = subprocess.run([sys.executable, "-m", "gputui", *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "an engine has this queue, and agents have no tools for that" in done.stderr
 
 
 def test_it_ends_with_its_input(tmp_path: Path) -> None:
