@@ -1,8 +1,10 @@
-"""Schedulers and commands of version 0.1, taken from the history of this checkout, beside those of today."""
+"""Schedulers and commands of version 0.1, from the history of this checkout, and of others to come, beside today's."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -43,17 +45,19 @@ class Version:
 
     state: Path
     code: Path
+    program: tuple[str, ...] = ("-m", "gputui")
     serving: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def command(self) -> list[str]:
         words = ["--state", str(self.state), "--probe", "sim:2", "--runtime", "process"]
-        return [sys.executable, "-P", "-W", "ignore", "-m", "gputui", *words]
+        return [sys.executable, "-P", "-W", "ignore", *self.program, *words]
 
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GPUTUI_")}
-        return {**kept, "PYTHONPATH": str(self.code), "XDG_CONFIG_HOME": str(self.state / "none")}
+        short = {"GPUTUI_STORE_LOCK_TIMEOUT": "3s"}
+        return {**kept, **short, "PYTHONPATH": str(self.code), "XDG_CONFIG_HOME": str(self.state / "none")}
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -151,8 +155,14 @@ def test_the_last_0_1_and_today_work_together(past: Version, today: Version, tmp
     waiting = today.serve("--wait", "60s")
     scheduler.terminate()
     scheduler.wait(60)
-    assert today.ends(past.job("--", "true"))  # by today's scheduler
-    assert past.run("queue", "--all").returncode == 0
+    for words in (("submit", "--host", "--", "true"), ("cancel", job), ("pause",)):
+        refused = past.run(*words)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert re.search(f"locked for 3 s by process {waiting.pid} .*; nothing was stored", refused.stderr)
+    for words in (("queue", "--all"), ("show", job), ("gpus",), ("state", "verify")):
+        assert past.run(*words).returncode == 0
+    assert len(json.loads(today.run("queue", "--all", "--json").stdout)) == 1
+    assert today.ends(today.job("--", "true"))
     last = past.serve("--wait", "60s")
     waiting.terminate()
     waiting.wait(60)
@@ -175,3 +185,30 @@ def test_the_last_0_1_and_today_work_together(past: Version, today: Version, tmp
         check=False,
     )
     assert (told.returncode, told.stdout.count('"COMPLETED"')) == (0, 3), told.stderr
+
+
+OTHER = """
+import gputui
+from gputui.api import messages
+gputui.__version__, messages.API = "0.9", "{}"
+from gputui.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("speaks", ["1.99", "2.0"])
+def test_commands_and_owners_of_different_versions_work_together_or_say_so(today: Version, speaks: str) -> None:
+    other = Version(today.state, ROOT, ("-c", OTHER.format(speaks)))
+    for owner, command in ((other, today), (today, other)):
+        serving = owner.serve()
+        done = command.run("submit", "--host", "--hold", "--", "true")
+        if speaks == "2.0":
+            assert (done.returncode, done.stdout) == (1, "")
+            assert "the client speaks version" in done.stderr
+            assert "update the older one" in done.stderr
+        else:
+            assert done.returncode == 0, done.stderr
+            assert command.run("cancel", done.stdout.strip()).returncode == 0
+        serving.terminate()
+        serving.wait(60)
+    other.close()
