@@ -120,7 +120,7 @@ def resolve(
     if given := state or environ.get("GPUTUI_STATE"):
         directory = typed_path(given, "--state", is_kept=True)
     else:
-        is_served = _exists(Path(loaded.settings.access.socket or SERVICE_SOCKET))
+        is_served = bool(environ.get("GPUTUI_SOCKET")) or _exists(Path(loaded.settings.access.socket or SERVICE_SOCKET))
         directory = _usual_state(is_served)
     source = probe or environ.get("GPUTUI_PROBE")
     readings = parse_probe(source) if source else ProbeSpec()

@@ -216,6 +216,7 @@ def test_a_user_without_account_and_home_names_a_queue() -> None:
         code, out, err = gputui(*words)
         assert (code, out) == (2, "")
         assert "no home directory that could have a queue (name one: --state DIR, or GPUTUI_STATE=DIR)" in err
+        assert "no home directory" not in gputui(*words, GPUTUI_SOCKET="/run/another.sock")[2]  # it is the service's
     with tempfile.TemporaryDirectory() as place:
         os.chown(place, uid, uid)
         assert gputui("submit", "--host", "--", "true", GPUTUI_STATE=f"{place}/state") == (0, "1\n", "")

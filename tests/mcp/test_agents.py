@@ -63,13 +63,13 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(door: Door, uid: int, **environ: str) -> AsyncIterator[Agent]:
+async def agent(door: Door, uid: int, mode: str) -> AsyncIterator[Agent]:
     rights = ["--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
     words = [*rights, "--", sys.executable, "-P", "-m", "gputui", "mcp"]
-    env = {"GPUTUI_SOCKET": str(door.socket), "HOME": str(door.directory), **environ}
+    env = {"GPUTUI_SOCKET": str(door.socket), "HOME": str(door.directory)}
     with (door.directory / f"mcp-{uid}").open("w") as errors:
         server = StdioServerParameters(command="setpriv", args=words, env=env, cwd="/")
-        async with Client(stdio_client(server, errors)) as client:
+        async with Client(stdio_client(server, errors), mode=mode) as client:
             yield Agent(client)
 
 
@@ -81,16 +81,16 @@ def door() -> Iterator[Door]:
         made.close()
 
 
-def played(door: Door, uid: int, play: Callable[[Agent], Awaitable[None]]) -> None:
+def played(door: Door, uid: int, play: Callable[[Agent], Awaitable[None]], mode: str = "auto") -> None:
     async def run() -> None:
-        async with agent(door, uid) as one:
+        async with agent(door, uid, mode) as one:
             await asyncio.wait_for(play(one), 100)
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("uid", [0, ALICE], ids=["root", "user"])
-def test_an_agent_plays_all_tools(door: Door, uid: int) -> None:
+@pytest.mark.parametrize(("uid", "mode"), [(0, "auto"), (ALICE, "legacy")], ids=["root", "user of today's protocol"])
+def test_an_agent_plays_all_tools(door: Door, uid: int, mode: str) -> None:
     async def play(one: Agent) -> None:
         listed = (await one.client.list_tools()).tools
         assert [tool.name for tool in listed] == list(TOOLS)
@@ -131,7 +131,7 @@ def test_an_agent_plays_all_tools(door: Door, uid: int) -> None:
         assert gpus["you"]["highest_gpus"] == 1
         assert gpus["you"]["role"] == ("user" if uid else "operator")
 
-    played(door, uid, play)
+    played(door, uid, play, mode)
 
 
 def test_an_agent_has_the_rights_of_its_user_and_not_more(door: Door) -> None:
