@@ -223,10 +223,6 @@ class MemoryJobStore:
             )
         return tuple(job.id for job in added)
 
-    def with_warrant(self, spec: JobSpec, uid: int) -> JobSpec:
-        """Return the spec unchanged: no other user writes here."""
-        return spec
-
     def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
         """Return this process's user."""
         return RunAs(os.geteuid())

@@ -18,7 +18,6 @@ _STATUSES: dict[type[GputuiError], int] = {
     InputError: 422,
     errors.NotFoundError: 404,
     errors.AccessError: 403,
-    errors.WarrantError: 403,
     errors.ParseLocallyError: 421,
     errors.StoreFullError: 507,
     errors.StoreBusyError: 503,

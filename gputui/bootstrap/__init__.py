@@ -6,6 +6,7 @@ The modules of this package construct the rest; nothing else knows the adapters 
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gputui import __version__
 from gputui.config import Options
 from gputui.domain.audit import Actor
-from gputui.domain.errors import GputuiError, StoreError
+from gputui.domain.errors import GputuiError, StoreAccessError, StoreError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
 
@@ -132,8 +133,13 @@ def has_queue(options: Options) -> bool:
 def open_store(options: Options, waiting: Callable[[str], None] | None = None) -> JobStore:
     """Return the store of the state directory, which is created if missing.
 
-    `waiting` is called with a sentence when another process locks the queue for long; by default it is logged.
+    `waiting` is called with a sentence when another process locks the queue for long; by default it is logged. Raises
+    StoreAccessError for settings with a group that shares the directory: that has ended.
     """
+    if group := options.settings.store.group:
+        what = f"the settings let the group {group} write the queue, which gputui does not do any more"
+        hint = f"sudo gputui --state {shlex.quote(str(options.state))} install --users {group} --convert"
+        raise StoreAccessError(what, where="store.group", hint=f"{hint}    # backs it up, and serves the group")
     from gputui.store import TinyJobStore
 
     hooks: dict[str, Any] = {"waiting": waiting} if waiting is not None else {}

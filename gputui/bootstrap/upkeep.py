@@ -105,7 +105,7 @@ def make_directory(options: Options) -> None:
     """Create the state directory if it is missing, as the first submission would; raises StoreError."""
     from gputui.store.files import open_directory
 
-    open_directory(options.state, options.settings.store.group)
+    open_directory(options.state)
 
 
 def leader(options: Options) -> Leader | None:

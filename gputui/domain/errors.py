@@ -13,7 +13,6 @@ GputuiError
 │   ├── StoreDamagedError     acknowledged changes are missing: nothing is written until a repair
 │   └── StoreBusyError        another process kept the lock for too long
 │       └── StoreOwnedError   it owns the queue, and answers requests
-├── WarrantError              nothing proves who wants the job run       exit code 1
 ├── AccessError               a rule forbids it to this user             exit code 1
 ├── ParseLocallyError         the caller must read his words himself     exit code 1
 ├── NotLeaderError            another process holds the scheduler lock   exit code 1
@@ -106,10 +105,6 @@ class StoreBusyError(StoreError):
 
 class StoreOwnedError(StoreBusyError):
     """The process that keeps the lock answers requests, so nobody else writes."""
-
-
-class WarrantError(GputuiError):
-    """The submitter has not proved that they asked for exactly this run."""
 
 
 class AccessError(GputuiError):

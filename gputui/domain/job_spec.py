@@ -237,14 +237,10 @@ class JobSpec(Struct, frozen=True):
     comment: str = ""
     """Note for people; without effect."""
     warrant: str = ""
-    """`UID/NAME` of the submitter's file with image, command and options, in a shared state directory."""
+    """Not empty in a job of a time when a group wrote the queue, of which it proved the submitter."""
 
     sweep: Pairs = ()
     """Names and values of a parameter sweep, as written; the array's indices stand for their combinations."""
-
-    def runs_as_much_as(self, other: JobSpec) -> bool:
-        """Return whether both run the same program; a warrant proves just that."""
-        return self.what_runs == other.what_runs
 
     @property
     def what_runs(self) -> JobSpec:

@@ -221,18 +221,11 @@ class JobStore(Queue, Protocol):
         """
         ...
 
-    def with_warrant(self, spec: JobSpec, uid: int) -> JobSpec:
-        """Return the spec with a warrant: proof that this user, who runs this process, submitted it.
-
-        A state directory that only its owner may write needs no proof; the spec is then returned unchanged.
-        """
-        ...
-
     def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
-        """Return the account that a job of this spec runs as; raises WarrantError without a valid warrant.
+        """Return the account that a job of this spec runs as: its submitter, or the owner of the directory.
 
-        `submitted_uid` is who submitted it, as the kernel told. It is believed where only one account writes the queue.
-        A job of root runs as that account, as does one of an unknown submitter.
+        `submitted_uid` is who submitted it, as the kernel told. A job of root runs as the owner, as does one of an
+        unknown submitter; raises InputError for one of a time when a group wrote the queue.
         """
         ...
 

@@ -32,7 +32,7 @@ from msgspec import Struct, field
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreError, StoreFormatError
 from gputui.domain.kept_data import Finding
-from gputui.store.files import MARKER, QUEUE, is_same_file, open_file, os_errors, sync_directory
+from gputui.store.files import QUEUE, is_same_file, open_file, os_errors, sync_directory
 from gputui.store.history import line_paths
 from gputui.store.queue_files import lock_path, read_meta
 from gputui.store.replica import LoadedQueue, Replica
@@ -287,10 +287,10 @@ def _write(
 def _add_others(
     archive: tarfile.TarFile, directory: Path, known: set[str], manifest: BackupManifest, *, with_logs: bool
 ) -> None:
-    """Add what is not captured: logs, warrants, the log of gputui."""
+    """Add what is not captured: logs and the log of gputui."""
     for entry in sorted(directory.iterdir()):
         name = entry.name
-        is_left_out = name in known | _LEFT_OUT or (name.startswith(".") and name != MARKER) or name.endswith(".tmp")
+        is_left_out = name in known | _LEFT_OUT or name.startswith(".") or name.endswith(".tmp")
         is_record = name.startswith((QUEUE, "history-", "audit-"))
         if is_left_out or is_record or (name == "logs" and not with_logs):
             continue

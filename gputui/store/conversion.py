@@ -7,6 +7,7 @@ proved who submitted a job. Afterwards the owner of the directory alone writes, 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -27,8 +28,11 @@ from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.settings import StoreSettings
 from gputui.store.codec import encode
 from gputui.store.files import open_file, os_errors, sync_directory
-from gputui.store.tinydb_store import NO_WARRANT, WARRANTS, TinyJobStore, name_of
+from gputui.store.tinydb_store import TinyJobStore
 
+WARRANTS = "warrants"
+NO_WARRANT = "none"
+"""Warrant of a job of which nothing proves the submitter: it never starts."""
 HELD = "nothing proves who submitted it: submit it again"
 """Reason for which a waiting job without a warrant is held."""
 _WARRANT = re.compile(r"(\d{1,10})/([0-9a-f]{24})", re.ASCII)
@@ -78,7 +82,7 @@ def convert(directory: Path, settings: StoreSettings, now: datetime) -> Converte
         os.chown(directory, os.geteuid(), os.getegid())
         directory.chmod(_CLOSED)
     found = Converted()
-    with closing(TinyJobStore(directory, replace(settings, group=None))) as store:
+    with closing(TinyJobStore(directory, settings)) as store:
         if is_to_be_proven:
             _record_submitters(store, Proofs(directory / WARRANTS, store.store_id), now, found)
         store.storage.checkpoint()
@@ -149,6 +153,14 @@ def _record_submitters(store: TinyJobStore, proofs: Proofs, now: datetime, found
         me = os.geteuid()
         after = f"{found.proven} jobs proven, {len(found.held)} held"
         transaction.audit(AuditEntry(now, me, name_of(me), "convert", "queue", "shared by a group", after))
+
+
+def name_of(uid: int) -> str:
+    """Return the user's name; the uid as text if there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _proven(job: Job, uid: int) -> Job:

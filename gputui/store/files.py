@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import grp
 import os
 import re
+import shlex
 import stat
 import threading
 import time
@@ -29,69 +29,35 @@ from gputui.domain.errors import (
     StoreOwnedError,
 )
 
-SHARED = 0o2770
-_SHARED_FILE = 0o660
+FILE_MODE = 0o600
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class FileAccess(Struct, frozen=True):
-    """Modes and owners of the directory and its files, independent of the umask."""
+    """Owner and mode of the files, independent of the umask."""
 
-    gid: int | None = None
-    """Group that shares the directory; None: private to its owner."""
     uid: int | None = None
     """Owner of new files when root works in another user's directory; None: the user who creates them."""
 
-    @property
-    def file_mode(self) -> int:
-        """Mode of every file."""
-        return 0o600 if self.gid is None else _SHARED_FILE
-
-    @property
-    def directory_mode(self) -> int:
-        """Mode of the directory; setgid when shared, so that new files belong to the group."""
-        return 0o700 if self.gid is None else SHARED
-
     def apply_to_file(self, fd: int) -> None:
-        """Set mode and owners of an open file, if this user may."""
+        """Set mode and owner of an open file, if this user may."""
         status = os.fstat(fd)
         if os.geteuid() not in {0, status.st_uid}:
             return
-        if self.gid is not None and status.st_nlink > 1:  # the group may write here: it may be another file's name
-            raise OSError(errno.EMLINK, "it has another name (a hard link)")
-        if (self.uid is not None and status.st_uid != self.uid) or (self.gid is not None and status.st_gid != self.gid):
-            os.fchown(fd, -1 if self.uid is None else self.uid, -1 if self.gid is None else self.gid)
-        if stat.S_IMODE(status.st_mode) != self.file_mode:
-            os.fchmod(fd, self.file_mode)
-
-    def apply_to_directory(self, directory: Path) -> None:
-        """Set mode and group of the directory, if this user may."""
-        status = directory.stat()
-        if os.geteuid() not in {0, status.st_uid}:
-            return
-        if self.gid is not None and status.st_gid != self.gid:
-            os.chown(directory, -1, self.gid)
-        if stat.S_IMODE(status.st_mode) != self.directory_mode:
-            directory.chmod(self.directory_mode)
+        if self.uid is not None and status.st_uid != self.uid:
+            os.fchown(fd, self.uid, -1)
+        if stat.S_IMODE(status.st_mode) != FILE_MODE:
+            os.fchmod(fd, FILE_MODE)
 
 
-def access_for(directory: Path, group: str | None, queue: Path) -> FileAccess:
-    """Return the access rights of an existing directory that is shared with `group`.
-
-    Without a group, return the queue's present rights: it may have been shared by other settings.
-    """
-    status, gid = directory.stat(), None
-    if group is not None:
-        try:
-            gid = grp.getgrnam(group).gr_gid
-        except KeyError:
-            hint = "see `getent group`"
-            raise StoreAccessError(f"there is no group {group!r}", where="store.group", hint=hint) from None
-    else:
-        with suppress(OSError):
-            found = queue.lstat()
-            is_shared = status.st_mode & SHARED == SHARED and stat.S_IMODE(found.st_mode) == _SHARED_FILE
-            gid = found.st_gid if is_shared and found.st_gid == status.st_gid else None
-    return FileAccess(gid=gid, uid=status.st_uid if os.geteuid() == 0 and status.st_uid != 0 else None)
+def access_for(directory: Path) -> FileAccess:
+    """Return the access rights of an existing directory; raises StoreAccessError if others than its owner write it."""
+    status = directory.stat()
+    if status.st_mode & _OTHERS_WRITE:
+        text, own = "others than its owner may write there, and change every job", shlex.quote(str(directory))
+        hint = f"chmod go-w {own}; one that a group shared: sudo gputui --state {own} install --users --convert"
+        raise StoreAccessError(text, where=str(directory), hint=hint)
+    return FileAccess(uid=status.st_uid if os.geteuid() == 0 and status.st_uid != 0 else None)
 
 
 _KINDS = (
@@ -209,7 +175,7 @@ def _replacement(path: Path, access: FileAccess, place: PutInPlace | None = None
     with os_errors(path):
         temporary.unlink(missing_ok=True)  # left by a killed process, or planted
         try:
-            fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access.file_mode)
+            fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
             try:
                 access.apply_to_file(fd)
                 yield fd
@@ -289,7 +255,7 @@ def append_lines(path: Path, data: bytes, access: FileAccess) -> None:
 def _open_locked(path: Path, flags: int, access: FileAccess) -> int:
     """Open and lock the file that has the name then: another process may put a shorter one in its place."""
     while True:
-        fd = open_file(path, flags, access.file_mode)
+        fd = open_file(path, flags, FILE_MODE)
         fcntl.flock(fd, fcntl.LOCK_EX)  # for as long as an append or a copy takes
         if is_same_file(path, fd):
             return fd
@@ -350,12 +316,6 @@ _SHARED = frozenset(
 )
 """File systems on which flock or rename behave differently from a local disk."""
 QUEUE = "queue.json"
-MARKER = ".gputui"
-"""File that records whether gputui created the directory and may therefore change its mode."""
-_MADE = b"gputui made this directory, and sets its mode as store.group says.\n"
-_FOUND = b"gputui found this directory, and leaves its mode alone.\n"
-_OWN = ("queue.json", "history-", "audit-", "scheduler.lock", "live.json", "gpus.jsonl", "gputui.log", "serve.err")
-_OWN_DIRECTORIES = {"logs", "attempts"}
 
 
 def check_file_system(directory: Path, *, mountinfo: Path | None = None) -> str | None:
@@ -385,26 +345,18 @@ def check_file_system(directory: Path, *, mountinfo: Path | None = None) -> str 
     return kind
 
 
-def open_directory(directory: Path, group: str | None) -> FileAccess:
-    """Create the directory if it is missing, and return the access rights of its files.
+def open_directory(directory: Path) -> FileAccess:
+    """Create the directory if it is missing, and return the access rights of its files; one that exists keeps its mode.
 
-    The mode is set only on a directory that gputui creates now, or created earlier and now shares with a group. Any
-    other directory keeps its mode: it may be a home directory or /tmp.
+    Raises StoreAccessError for one that others may write.
     """
     check_file_system(directory)
     with os_errors(directory):
         if not directory.exists() and directory.is_symlink():
             raise StoreAccessError("it is a dangling symbolic link", where=str(directory))
-        is_new = not directory.is_dir() and _make(directory)
-        access = access_for(directory, group, directory / QUEUE)
-        if is_new:
-            access.apply_to_directory(directory)
-            _mark(directory, access, _MADE)
-        elif not (directory / QUEUE).exists():
-            _mark(directory, access, _FOUND)
-        elif group is not None and _is_own(directory, access):
-            access.apply_to_directory(directory)
-    return access
+        if not directory.is_dir() and _make(directory):
+            directory.chmod(0o700)  # whatever the umask
+        return access_for(directory)
 
 
 def _make(directory: Path) -> bool:
@@ -422,33 +374,6 @@ def _make(directory: Path) -> bool:
         return _make(directory)
     sync_directory(directory.parent)
     return True
-
-
-def _is_own(directory: Path, access: FileAccess) -> bool:
-    """Return whether gputui made the directory; version 0.1 left no mark, but its own mode and only its own files."""
-    try:
-        return read_file(directory / MARKER)[0] == _MADE
-    except FileNotFoundError:
-        pass
-    mode = stat.S_IMODE(directory.stat().st_mode)
-    names = {path.name for path in directory.iterdir()}
-    if mode not in {0o700, SHARED} or any(not name.startswith(_OWN) for name in names - _OWN_DIRECTORIES):
-        return False
-    _mark(directory, access, _MADE)
-    return True
-
-
-def _mark(directory: Path, access: FileAccess, note: bytes) -> None:
-    """Record in the directory, once, whether gputui created it."""
-    try:
-        fd = open_file(directory / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access.file_mode)
-    except FileExistsError:
-        return
-    try:
-        access.apply_to_file(fd)
-        os.write(fd, note)
-    finally:
-        os.close(fd)
 
 
 PATIENCE = 60.0
@@ -527,7 +452,7 @@ class StoreLock(Struct, eq=False):
         """Descriptor of the side file, created on first use."""
         if self._fd is None:
             with os_errors(self._path):
-                self._fd = open_file(self._path, os.O_RDWR | os.O_CREAT, self._access.file_mode)
+                self._fd = open_file(self._path, os.O_RDWR | os.O_CREAT, FILE_MODE)
                 self._access.apply_to_file(self._fd)
         return self._fd
 

@@ -375,7 +375,7 @@ class Repair:
 
     def _keep_aside(self, now: datetime) -> Path:
         """Copy the damaged files into a new directory, durably."""
-        aside = _new_directory(self._path.parent, self._access, now)
+        aside = _new_directory(self._path.parent, now)
         with os_errors(aside):
             for path in sorted(self._path.parent.glob(f"{self._path.name}*")):
                 if path.is_file() and not path.is_symlink() and path.suffix != ".tmp":
@@ -405,7 +405,7 @@ def repair_of(directory: Path, settings: StoreSettings, migrating: Callable[[int
     """Return the repair of an existing state directory; raises StoreAccessError when there is none."""
     if not directory.is_dir():
         raise StoreAccessError("there is no state directory", where=str(directory), hint="name it by --state")
-    access = open_directory(directory, settings.group)
+    access = open_directory(directory)
     return Repair(directory / QUEUE, access, migrating)
 
 
@@ -490,8 +490,8 @@ def _names(path: Path, lines: Iterable[DamagedLine]) -> list[str]:
 
 def move_aside(directory: Path, settings: StoreSettings, damaged: list[DamagedFile], now: datetime) -> Path:
     """Move the lines into files of the same names in a new directory, durably; return that directory."""
-    access = open_directory(directory, settings.group)
-    aside = _new_directory(directory, access, now)
+    access = open_directory(directory)
+    aside = _new_directory(directory, now)
     for file in damaged:
         content = file.path.read_bytes()
         write_whole(aside / file.path.name, b"".join(content[line.start : line.end] for line in file.lines), access)
@@ -503,7 +503,7 @@ def move_aside(directory: Path, settings: StoreSettings, damaged: list[DamagedFi
     return aside
 
 
-def _new_directory(directory: Path, access: FileAccess, now: datetime) -> Path:
+def _new_directory(directory: Path, now: datetime) -> Path:
     name = f"damaged-{now:%Y%m%dT%H%M%SZ}"
     number = 1
     while True:
@@ -514,6 +514,5 @@ def _new_directory(directory: Path, access: FileAccess, now: datetime) -> Path:
             except FileExistsError:
                 number += 1
                 continue
-            access.apply_to_directory(aside)
             sync_directory(directory)
         return aside

@@ -22,6 +22,7 @@ from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreBusyError, StoreError, StoreFormatError
 from gputui.store.codec import JOBS, Document
 from gputui.store.files import (
+    FILE_MODE,
     FileAccess,
     FileStamp,
     StoreLock,
@@ -350,7 +351,7 @@ def begin_queue(snapshot: Path, meta: Meta, tables: Tables, access: FileAccess, 
 def _make_journal(path: Path, access: FileAccess) -> os.stat_result:
     """Create an empty journal, durably; return its status."""
     with os_errors(path):
-        fd = open_file(path, os.O_WRONLY | os.O_CREAT, access.file_mode)
+        fd = open_file(path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
         try:
             access.apply_to_file(fd)
             os.ftruncate(fd, 0)  # not earlier: settling refuses a file that has another name

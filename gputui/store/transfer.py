@@ -208,7 +208,7 @@ def import_lines(directory: Path, settings: StoreSettings, lines: Iterable[bytes
     Raises StoreFormatError, which names the line, for an export that is not whole; then the directory stays empty.
     """
     with staged(directory) as staging:
-        access = open_directory(staging, settings.group)
+        access = open_directory(staging)
         reader = _Import(staging, access, source)
         for number, line in enumerate(lines, 1):
             reader.take(line, number)

@@ -19,12 +19,13 @@ from gputui.domain.audit import Actor
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec
-from gputui.domain.settings import AccessSettings, SchedulerSettings, Settings, StoreSettings
+from gputui.domain.settings import AccessSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Leader
 from gputui.engine.files.leadership import Leadership
 from gputui.store import TinyJobStore
 from tests.cli.conftest import Run
 from tests.needs import need
+from tests.store.shared_directory import share, with_warrant
 
 ALICE = 64_001
 
@@ -142,11 +143,13 @@ def test_another_accounts_directory_is_refused(run: Run, tmp_path: Path) -> None
 def test_a_shared_directory_is_taken_over_after_a_backup(run: Run, tmp_path: Path) -> None:
     state, site = tmp_path / "queue", tmp_path / "site.toml"
     site.write_text('[store]\ngroup = "users"\n')
-    with closing(TinyJobStore(state, StoreSettings(group="users"))) as store:
+    with closing(TinyJobStore(state)) as store:
         spec = JobSpec(image="busybox")
         at = datetime.now(UTC)
-        jobs = [Job(0, store.with_warrant(spec, ALICE), at, submitted_by="x"), Job(0, spec, at, submitted_by="root")]
+        proven = with_warrant(spec, state, store.store_id, ALICE)
+        jobs = [Job(0, proven, at, submitted_by="x"), Job(0, spec, at, submitted_by="root")]
         store.submit(jobs, actor=Actor(0, "root"))
+    share(state)
     words = ("--state", str(state), "install", "--users", "--unit-dir", str(tmp_path))
     refused = run(*words, "--yes")
     assert (refused.code, "--convert takes it over" in refused.err) == (1, True)

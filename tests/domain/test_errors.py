@@ -30,8 +30,8 @@ from gputui.domain.errors import (
     StoreFormatError,
     StoreFullError,
     StoreNewerError,
+    StoreOwnedError,
     TransitionError,
-    WarrantError,
 )
 
 EXIT_CODES = {
@@ -45,9 +45,9 @@ EXIT_CODES = {
     StoreAccessError: 1,
     StoreFormatError: 1,
     StoreBusyError: 1,
+    StoreOwnedError: 1,
     StoreDamagedError: 1,
     StoreNewerError: 1,
-    WarrantError: 1,
     AccessError: 1,
     NoOwnerError: 1,
     ParseLocallyError: 1,
@@ -78,6 +78,7 @@ def test_store_errors_are_told_apart_from_the_others() -> None:
         StoreNewerError,
         StoreDamagedError,
         StoreBusyError,
+        StoreOwnedError,
     }
     assert family(StoreError) == {StoreError, *ones}
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import RunAs
-from gputui.domain.errors import InputError, InputErrors, RuntimeFault, WarrantError
+from gputui.domain.errors import InputError, InputErrors, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
 from gputui.domain.state import JobState
@@ -209,7 +209,7 @@ def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
-        raise WarrantError("nothing proves who submitted it")
+        raise InputError("nothing proves who submitted it")
 
     of_image = replace(settings("lab"), runtime=RuntimeSettings(run_as_submitter=False))
     world = World(tmp_path / "state", settings=of_image)
@@ -233,7 +233,7 @@ class Proving:
 
     def run_as(self, asked: JobSpec, submitted_uid: int | None = None) -> RunAs:
         if self._uid is None:
-            raise WarrantError("nothing proves it")
+            raise InputError("nothing proves it")
         return RunAs(self._uid, is_strict=True)
 
     def __getattr__(self, name: str) -> Any:

@@ -329,8 +329,8 @@ def test_in_a_private_queue_everyone_may_extend_jobs(tmp_path: Path) -> None:
     assert desk.limit == 9 * HOUR
 
 
-def test_the_proof_of_the_submitter_counts_for_more_than_the_name(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, warrant="61234/abc")
+def test_what_the_kernel_told_counts_for_more_than_the_name(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, submitted_uid=61_234)
     with pytest.raises(GputuiError, match="only alice"):
         desk.of(OWNER).act(EditJobs((1,), limit(HOUR / 2)))
     desk.of(MEMBER).act(EditJobs((1,), limit(HOUR / 2)))

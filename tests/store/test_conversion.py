@@ -23,16 +23,16 @@ from gputui.store import TinyJobStore
 from gputui.store.conversion import HELD, convert, is_shared
 from gputui.store.repair import verify_directory
 from tests.needs import need
+from tests.store.shared_directory import share, with_warrant
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 ALICE, BOB = 64_001, 64_002
-GROUP = "users"
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[TinyJobStore]:
     need("root")
-    with closing(TinyJobStore(tmp_path / "state", StoreSettings(group=GROUP))) as store:
+    with closing(TinyJobStore(tmp_path / "state")) as store:
         yield store
 
 
@@ -42,7 +42,15 @@ def submit(store: TinyJobStore, spec: JobSpec) -> int:
 
 
 def proven(store: TinyJobStore, uid: int, *command: str) -> int:
-    return submit(store, store.with_warrant(JobSpec(image="busybox", command=command), uid))
+    return submit(store, vouched(store, uid, *command))
+
+
+def vouched(store: TinyJobStore, uid: int, *command: str) -> JobSpec:
+    return with_warrant(JobSpec(image="busybox", command=command), directory_of(store), store.store_id, uid)
+
+
+def directory_of(store: TinyJobStore) -> Path:
+    return Path(f"/proc/self/fd/{store.storage.lock.fd}").readlink().parent
 
 
 def state_of(tmp_path: Path) -> Path:
@@ -51,7 +59,8 @@ def state_of(tmp_path: Path) -> Path:
 
 def after(shared: TinyJobStore, tmp_path: Path) -> TinyJobStore:
     shared.close()
-    convert(state_of(tmp_path), StoreSettings(group=GROUP), NOW)
+    share(state_of(tmp_path))
+    convert(state_of(tmp_path), StoreSettings(), NOW)
     return TinyJobStore(state_of(tmp_path))
 
 
@@ -68,7 +77,7 @@ def test_what_a_warrant_proves_is_recorded(shared: TinyJobStore, tmp_path: Path)
 
 
 def test_a_job_that_nothing_proves_is_held_and_starts_for_nobody(shared: TinyJobStore, tmp_path: Path) -> None:
-    of_alice = shared.with_warrant(JobSpec(image="busybox", command=("true",)), ALICE)
+    of_alice = vouched(shared, ALICE, "true")
     forged = submit(shared, replace(of_alice, command=("rm", "-rf", "/")))
     unnamed = submit(shared, JobSpec(image="busybox", command=("true",)))
     with closing(after(shared, tmp_path)) as store:
@@ -147,7 +156,8 @@ def test_another_name_of_a_foreign_file_is_left_alone(shared: TinyJobStore, tmp_
     (state_of(tmp_path) / "logs" / "planted").hardlink_to(foreign)
     (state_of(tmp_path) / "logs" / "linked").symlink_to(foreign)
     shared.close()
-    found = convert(state_of(tmp_path), StoreSettings(group=GROUP), NOW)
+    share(state_of(tmp_path))
+    found = convert(state_of(tmp_path), StoreSettings(), NOW)
     assert stat.S_IMODE(foreign.stat().st_mode) == 0o640
     assert len(found.left) == 2
 
@@ -163,8 +173,9 @@ def test_it_may_be_repeated_from_any_step(tmp_path: Path, monkeypatch: pytest.Mo
     originals = {name: getattr(os, name) for name in calls}
     for last in range(1000):
         state = tmp_path / str(last)
-        with closing(TinyJobStore(state, StoreSettings(group=GROUP))) as store:
+        with closing(TinyJobStore(state)) as store:
             kept, lost = proven(store, ALICE, "true"), submit(store, JobSpec(image="busybox"))
+        share(state)
         left = [last]
 
         def counted(name: str, *arguments: Any, left: list[int] = left, **more: Any) -> Any:
@@ -177,11 +188,11 @@ def test_it_may_be_repeated_from_any_step(tmp_path: Path, monkeypatch: pytest.Mo
             for name in calls:
                 patched.setattr(os, name, partial(counted, name))
             try:
-                convert(state, StoreSettings(group=GROUP), NOW)
+                convert(state, StoreSettings(), NOW)
                 is_whole = True
             except Killed:
                 is_whole = False
-        convert(state, StoreSettings(group=GROUP), NOW)
+        convert(state, StoreSettings(), NOW)
         with closing(TinyJobStore(state)) as store:
             assert (store.get(kept).submitted_uid, store.get(kept).held) == (ALICE, False), last
             assert store.get(lost).hold_reason == HELD

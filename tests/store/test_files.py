@@ -98,7 +98,7 @@ def test_tinydb_reads_the_queue_but_its_writing_methods_are_refused(
 ) -> None:
     """Fails when TinyDB no longer ends all its writing methods in `Table._update_table`."""
     tiny.submit([job()], actor=ACTOR)
-    access = access_for(directory, None, directory / "queue.json")
+    access = access_for(directory)
     with JournalDB(directory / "queue.json", access, StoreLock(directory / "queue.json.lock", access)) as database:
         table = database.table("jobs")
         before = copy.deepcopy(table.all())
@@ -335,7 +335,7 @@ def test_leftovers_of_killed_writers_are_removed(directory: Path) -> None:
         (directory / name).write_bytes(b"{" if name.endswith(("tmp", "1")) else b"")
     assert priorities(directory) == {1: 50}
     left = {path.name for path in directory.iterdir() if not path.name.startswith("audit")}
-    assert left == {".gputui", "queue.json", "queue.json.lock", "queue.json.wal.2"}
+    assert left == {"queue.json", "queue.json.lock", "queue.json.wal.2"}
 
 
 def test_a_restored_older_snapshot_is_not_combined_with_a_later_journal(tiny: TinyJobStore, directory: Path) -> None:

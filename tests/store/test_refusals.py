@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import grp
 import os
 import resource
 import stat
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.errors import StoreAccessError, StoreError, StoreFullError
-from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.files import check_file_system, store_error
@@ -209,10 +207,8 @@ def modes(directory: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("umask")
-@pytest.mark.parametrize("group", [None, "own"])
-def test_files_belong_to_the_owner_or_also_to_the_group(directory: Path, group: str | None) -> None:
-    name = None if group is None else grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid()).gr_name
-    store = TinyJobStore(directory, StoreSettings(group=name))
+def test_files_belong_to_their_owner_alone(directory: Path) -> None:
+    store = TinyJobStore(directory)
     store.submit([job()] * 2, actor=ACTOR)
     with store.transaction() as transaction:
         transaction.put(transaction.get(1).evolve(ended_at=NOW.replace(year=2025), state=JobState.FAILED))
@@ -221,53 +217,26 @@ def test_files_belong_to_the_owner_or_also_to_the_group(directory: Path, group: 
     store.submit([job()], actor=ACTOR)
     store.close()
     found = modes(directory)
-    assert found.pop("state") == (0o700 if group is None else 0o2770)
-    assert set(found.values()) == {0o600 if group is None else 0o660}
-    assert len(found) == 6
-    if name is not None:
-        assert {path.group() for path in [directory, *directory.iterdir()]} == {name}
+    assert found.pop("state") == 0o700
+    assert set(found.values()) == {0o600}
+    assert len(found) == 5
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o1777, 0o2775, 0o700])
+@pytest.mark.parametrize("mode", [0o755, 0o711, 0o700])
 @pytest.mark.parametrize("others", [True, False])
-@pytest.mark.parametrize("group", [None, "own"])
-def test_an_existing_directory_keeps_its_mode(directory: Path, mode: int, others: bool, group: str | None) -> None:
+def test_an_existing_directory_keeps_its_mode(directory: Path, mode: int, others: bool) -> None:
     directory.mkdir()
     directory.chmod(mode)
     if others:
         (directory / "thesis.tex").write_text("")
-    settings = StoreSettings(group=None if group is None else grp.getgrgid(os.getgid()).gr_name)
     for _ in range(3):
-        store = TinyJobStore(directory, settings)
+        store = TinyJobStore(directory)
         store.submit([job()], actor=ACTOR)
         store.close()
         found = modes(directory)
         assert found["state"] == mode
     files = {name: each for name, each in found.items() if name.startswith("queue.json")}
-    assert set(files.values()) == {0o600 if group is None else 0o660}
-
-
-@pytest.mark.parametrize("is_marked", [True, False])
-def test_a_directory_that_gputui_made_can_be_shared_later(directory: Path, is_marked: bool) -> None:
-    """Test directories of this version, which are marked, and those of 0.1, which are not."""
-    TinyJobStore(directory).close()
-    if not is_marked:
-        (directory / ".gputui").unlink()
-    (directory / "logs").mkdir()
-    TinyJobStore(directory, StoreSettings(group=grp.getgrgid(os.getgid()).gr_name)).close()
-    assert modes(directory)["state"] == 0o2770
-    assert (directory / ".gputui").is_file()
-
-
-def test_an_owner_without_the_setting_leaves_a_shared_queue_shared(directory: Path) -> None:
-    TinyJobStore(directory, StoreSettings(group=grp.getgrgid(os.getgid()).gr_name)).close()
-    store = TinyJobStore(directory)
-    store.submit([job()], actor=ACTOR)
-    store.storage.checkpoint()
-    store.close()
-    found = modes(directory)
-    assert found.pop("state") == 0o2770
-    assert set(found.values()) == {0o660}
+    assert set(files.values()) == {0o600}
 
 
 def test_the_names_of_a_new_directory_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,11 +266,6 @@ def test_a_line_that_cannot_be_removed_is_not_reported_as_refused(
             tiny.submit([job()], actor=ACTOR)
     assert list(tiny.jobs()) == [1, 2]
     assert tiny.submit([job()], actor=ACTOR) == (3,)
-
-
-def test_an_unknown_group_is_named(directory: Path) -> None:
-    with pytest.raises(StoreAccessError, match="no-such-group"):
-        TinyJobStore(directory, StoreSettings(group="no-such-group"))
 
 
 MOUNTS = """\

@@ -59,15 +59,6 @@ def with_dependencies(context: ActionContext, spec: JobSpec) -> JobSpec:
     return replace(spec, after=(*spec.after, *(job.id for job in itertools.islice(failed, 1))))
 
 
-def revouched(context: ActionContext, before: JobSpec, after: JobSpec) -> JobSpec:
-    """Return an edited spec, with a new proof if it runs something else, which only its submitter may do."""
-    if not before.warrant or after.runs_as_much_as(before):
-        return after
-    if before.warrant.partition("/")[0] != str(context.actor.uid):
-        raise GputuiError("only its submitter can change its image or command", hint="clone it, and cancel this one")
-    return context.store.with_warrant(after, context.actor.uid)
-
-
 def submit(context: ActionContext, submissions: Iterable[Submission], recurring: JobId | None = None) -> Done:
     """Put jobs into the queue, all or none; raises GputuiError if a tenant would exceed its cap of waiting jobs.
 
@@ -77,10 +68,6 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
     store, jobs = context.store, _new_jobs(context, submissions, recurring)
     if not jobs:
         return Done()
-    if recurring is None:  # one proof of the submitter for all elements of an array
-        specs = {id(job.spec): job.spec for job in jobs}
-        proven = {key: store.with_warrant(spec, context.actor.uid) for key, spec in specs.items()}
-        jobs = [job if (spec := proven[id(job.spec)]) is job.spec else job.evolve(spec=spec) for job in jobs]
     with store.transaction() as transaction:
         controls = transaction.controls()
         if recurring is None:

@@ -36,7 +36,7 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids
 from gputui.domain.units import format_duration
 from gputui.engine.actions import agents
-from gputui.engine.actions.admission import revouched, with_dependencies, within_limits
+from gputui.engine.actions.admission import with_dependencies, within_limits
 from gputui.engine.actions.context import REPORT_EVERY, ActionContext, JobChange, PriorityCaps
 from gputui.engine.actions.permissions import check_warning
 from gputui.engine.actions.rights import check_job
@@ -67,7 +67,6 @@ def change_jobs(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
             if edit is None:
                 was, then = _requests(before), _requests(after)
             else:
-                after = after.evolve(spec=revouched(context, before.spec, after.spec))
                 was, then = edit.words(before.spec, before.held), edit.words(after.spec, after.held)
                 then = f"elements {runs.words(before.runs)}: {then}" if before.runs else then
             transaction.put(after)
@@ -206,12 +205,9 @@ def _check_limit(context: ActionContext, before: Job, after: Job, now: datetime)
 
 
 def _check_owner(context: ActionContext, job: Job, what: str) -> None:
-    """Raise GputuiError unless the actor submitted the job or is an operator; `what` as in `suspend it`.
-
-    The proof of its submitter decides if there is one.
-    """
-    uid, slash, _ = job.spec.warrant.partition("/")
-    is_owner = uid == str(context.actor.uid) if slash else job.submitted_by == context.actor.user
+    """Raise GputuiError unless the actor submitted the job or is an operator; `what` as in `suspend it`."""
+    known = job.submitted_uid
+    is_owner = job.submitted_by == context.actor.user if known is None else known == context.actor.uid
     if not (is_owner or context.may_operate):
         who = job.submitted_by or "its submitter"
         raise GputuiError(f"job {job.shown_id}: only {who}, who submitted it, and operators may {what}")

@@ -122,7 +122,6 @@ def _add(context: ActionContext, action: AddRecurring) -> Done:
         raise AccessError("an agent adds no recurring jobs where access.agent_gpus is set", rule=AGENT_GPUS)
     if submission.spec.begin_at is not None:
         raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
-    submission = replace(submission, spec=context.store.with_warrant(submission.spec, context.actor.uid))
     entry = recurrence.begun(submission, find_zone(recurrence.zone), context.actor, context.clock.now())
     with context.store.transaction() as transaction:
         entry = transaction.add_recurring(entry)

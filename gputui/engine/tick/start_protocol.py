@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
-from gputui.domain.errors import InputError, NotFoundError, RuntimeFault, StoreError, WarrantError
+from gputui.domain.errors import InputError, NotFoundError, RuntimeFault, StoreError
 from gputui.domain.job import Attempt, BootTime, Job, Placement, spec_at
 from gputui.domain.job_spec import JobId, PublishedPort
 from gputui.domain.log_errors import TAIL, find_error_line
@@ -255,12 +255,9 @@ def _faults_of_preparation() -> Iterator[None]:
 
 
 def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> Launch:
-    """Return the launch with its account; raises BAD_SPEC if its submitter is not proven."""
+    """Return the launch with its account."""
     is_image_user = not launch.spec.is_host and settings.run_as_submitter is False
-    try:
-        account = store.run_as(launch.spec, launch.submitter)
-    except WarrantError as error:
-        raise RuntimeFault(Cause(CauseCode.BAD_SPEC, str(error))) from error
+    account = store.run_as(launch.spec, launch.submitter)
     launch = replace(launch, submitter=account.uid)
     is_submitters = launch.spec.is_host or account.is_strict or settings.run_as_submitter
     return replace(launch, run_as=account) if is_submitters and not is_image_user else launch
