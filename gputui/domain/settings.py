@@ -215,6 +215,11 @@ class AdmissionSettings(Struct, frozen=True):
     """Host directories that they may mount, as far as each may open them: `/data`, `/scratch/{user}`."""
     networks: tuple[str, ...] = ()
     """Networks of the engine that they may join besides `bridge` and `none`."""
+    waiting: int = 2000
+    """Most waiting jobs of one user; elements of an array that are alike count as one. A queue of many is slow for all.
+    """
+    recurring: int = 100
+    """Most recurring jobs of one user."""
     pids: int = 16384
     """Maximum number of processes and threads of a container."""
     memory: int | None = None

@@ -44,7 +44,7 @@ from gputui.domain.errors import AccessError
 from gputui.domain.job import Placed, Placing
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.recurring import Recurrence
-from gputui.domain.settings import AccessSettings, PolicySettings, Settings, TenantSettings, Window
+from gputui.domain.settings import AccessSettings, AdmissionSettings, PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import StandingRule
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
@@ -378,3 +378,31 @@ def test_a_process_that_writes_the_queue_itself_records_its_uid(tmp_path: Path) 
     desk = Desk(tmp_path)
     made = Actions(desk.store, desk.clock, BOB.actor).act(SubmitJobs((Submission(JobSpec(image="busybox")),)))
     assert desk.store.get(made.ids[0]).submitted_uid == BOB.uid
+
+
+def test_a_user_has_so_many_jobs_waiting_and_arrays_count_as_one(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    site = replace(desk.settings, admission=AdmissionSettings(waiting=4))
+    desk.permissions = UserPermissions(tmp_path, site)
+    one, array = Submission(spec(tenant="")), Submission(spec(tenant=""), array=tuple(range(1000)))
+    for ask in both(desk.of(ALICE)):
+        with pytest.raises(AccessError, match="alice may have 4 jobs waiting: 5 more are too many") as caught:
+            ask(SubmitJobs((one,) * 5))
+        assert caught.value.rule == "admission-waiting"
+    desk.of(BOB).act(SubmitJobs((one, array)))
+    for ask in both(desk.of(BOB)):
+        with pytest.raises(AccessError, match="bob may have 4 jobs waiting, and has 4: 1 more"):
+            ask(SubmitJobs((one,)))
+    desk.of(ALICE).act(SubmitJobs((one,) * 4))
+    desk.of(ROOT).act(SubmitJobs((one,) * 5))
+
+
+def test_a_user_has_so_many_recurring_jobs(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.permissions = UserPermissions(tmp_path, replace(desk.settings, admission=AdmissionSettings(recurring=1)))
+    desk.of(ALICE).act(OF_USERS[AddRecurring])
+    for caller in (ALICE, BOB):
+        with pytest.raises(AccessError, match=f"{caller.user} has 1 recurring job, the most") as caught:
+            desk.of(caller).act(OF_USERS[AddRecurring])
+        assert caught.value.rule == "admission-recurring"
+    desk.of(ROOT).act(OF_USERS[AddRecurring])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from gputui.domain.arrays import new_entries, numbered
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import AccessError, GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.waits import has_failed
@@ -65,6 +65,8 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
     `recurring` is the id of the recurring job that submits them, if one does: its submitter was verified and its
     priority checked when it was added. No write can come between the check and the submission.
     """
+    submissions = tuple(submissions)
+    _check_number(context, len(submissions))
     store, jobs = context.store, _new_jobs(context, submissions, recurring)
     if not jobs:
         return Done()
@@ -73,6 +75,7 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
         if recurring is None:
             _check_caps(context, jobs, controls)
             check_new(context, jobs, lambda: transaction.jobs().values())
+            _check_number(context, len(jobs), lambda: transaction.jobs().values())
         _check_waiting(transaction.waiting, jobs, effective_policy(context.policy, controls))
         ids = store.submit(jobs, actor=context.actor)
     every = (range(first, first + job.count) for first, job in zip(ids, jobs, strict=True))
@@ -81,10 +84,13 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
 
 def foreseen(context: ActionContext, submissions: Iterable[Submission]) -> Done:
     """Return the jobs that `submit` would put into the queue, with provisional ids; raises the same errors."""
+    submissions = tuple(submissions)
+    _check_number(context, len(submissions))
     store, jobs = context.store, _new_jobs(context, submissions, None)
     controls, queued = store.controls(), store.jobs()
     _check_caps(context, jobs, controls)
     check_new(context, jobs, queued.values)
+    _check_number(context, len(jobs), queued.values)
 
     def waiting() -> Mapping[str, int]:
         return _counted(job for job in queued.values() if job.state is JobState.PENDING)
@@ -132,6 +138,19 @@ def _check_caps(context: ActionContext, jobs: Iterable[Job], controls: Controls)
     caps = PriorityCaps(context, controls)
     for job in jobs:
         caps.check_new(job.spec)
+
+
+def _check_number(context: ActionContext, new: int, queued: Callable[[], Iterable[Job]] = tuple) -> None:
+    """Raise AccessError if a user would have more entries waiting than one may have, among those that are queued."""
+    caller, site = context.caller, context.permissions
+    if caller is None or caller.operates or site is None:
+        return
+    most = site.settings.admission.waiting
+    now = sum(job.state is JobState.PENDING and caller.owns(job) for job in queued())
+    if now + new > most:
+        has = f", and has {now}" if now else ""
+        what = f"{caller.user} may have {plural(most, 'job')} waiting{has}: {new} more are too many"
+        raise AccessError(what, rule="admission-waiting", hint="an array counts as one; or submit the rest later")
 
 
 def _check_waiting(waiting: Callable[[], Mapping[str, int]], jobs: Sequence[Job], policy: PolicySettings) -> None:

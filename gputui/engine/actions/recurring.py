@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -18,7 +18,7 @@ from gputui.domain.recurring import RecurringJob
 from gputui.domain.spec_values import check_array
 from gputui.domain.submit_action import Done
 from gputui.domain.text import plain
-from gputui.domain.units import quoted
+from gputui.domain.units import plural, quoted
 from gputui.engine.actions.admission import checked_spec, with_tenant
 from gputui.engine.actions.agents import AGENT_GPUS
 from gputui.engine.actions.context import ActionContext, PriorityCaps
@@ -124,9 +124,21 @@ def _add(context: ActionContext, action: AddRecurring) -> Done:
         raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
     entry = recurrence.begun(submission, find_zone(recurrence.zone), context.actor, context.clock.now())
     with context.store.transaction() as transaction:
+        _check_number(context, transaction.recurring().values())
         entry = transaction.add_recurring(entry)
         context.audit(transaction, "add", f"recurring {entry.id}", "", _words(entry))
     return Done((entry.id,))
+
+
+def _check_number(context: ActionContext, present: Iterable[RecurringJob]) -> None:
+    """Raise AccessError if a user has as many recurring jobs as one may have."""
+    caller, site = context.caller, context.permissions
+    if caller is None or caller.operates or site is None:
+        return
+    most = site.settings.admission.recurring
+    if sum(each.uid == caller.uid for each in present) >= most:
+        what = f"{caller.user} has {plural(most, 'recurring job')}, the most for one user"
+        raise AccessError(what, rule="admission-recurring", hint="remove some: gputui cron remove")
 
 
 def _words(entry: RecurringJob) -> str:
