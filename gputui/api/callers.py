@@ -82,6 +82,8 @@ class Callers:
         containers, attempts = place.containers - self._own.containers, place.attempts - self._own.attempts
         if containers or attempts:
             return self._inside(caller, containers, attempts)
+        if peer.is_mapped and caller.user == str(peer.uid):
+            return caller  # with an id that has no account, but is lent to one
         caller = replace(caller, role=self._role(peer.uid, (peer.gid, *peer.groups)))
         sudo = headers.get(SUDO_UID, "")
         if peer.uid == 0 and sudo.isascii() and sudo.isdigit() and len(sudo) < 11 and int(sudo):

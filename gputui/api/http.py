@@ -21,6 +21,8 @@ class Peer(Struct, frozen=True):
 
     Empty: unknown, since it has ended, or /proc hides it; it may then only look.
     """
+    is_mapped: bool = False
+    """True in another user namespace than ours: its uid may be one of those that /etc/subuid lends to a user."""
 
 
 class Request(Struct, frozen=True):

@@ -43,6 +43,8 @@ class Limits(Struct, frozen=True):
 
 
 LIMITS = Limits()
+OF_NAMESPACES = -1
+"""Stands for all users in user namespaces together: one user may have thousands of uids there."""
 
 
 def limits_for(descriptors: int) -> Limits:

@@ -39,7 +39,7 @@ def peer_of(connection: socket.socket) -> Peer | None:
     if cgroup is None:
         return None
     try:
-        return Peer(uid, gid, _groups(connection, pid), pid, cgroup)
+        return Peer(uid, gid, _groups(connection, pid), pid, cgroup, is_mapped(pid))
     except OSError:
         return None
 
@@ -51,6 +51,17 @@ def shares_namespace(pid: int) -> bool:
     """
     try:
         return len(_status(pid, "NSpid").split()) == 1
+    except OSError:
+        return False
+
+
+def is_mapped(pid: int) -> bool:
+    """Return whether the process is in another user namespace than this one, as far as its ids tell.
+
+    There any user may be each of the ids that /etc/subuid lends him.
+    """
+    try:
+        return (PROC / str(pid) / "uid_map").read_text().split() != (PROC / "self/uid_map").read_text().split()
     except OSError:
         return False
 

@@ -23,7 +23,7 @@ import msgspec
 
 from gputui.api import peers
 from gputui.api.http import Answer, Handle, Handoff, Peer, Request, Response, Stream
-from gputui.api.limits import LIMITS, Allowance, Allowances, Limits
+from gputui.api.limits import LIMITS, OF_NAMESPACES, Allowance, Allowances, Limits
 from gputui.api.messages import Problem
 from gputui.api.outbox import PIECE, Buffer
 from gputui.api.pool import Pool
@@ -220,7 +220,8 @@ class DoorServer:
         """Serve the connection, unless its user has too many."""
         pid, uid, _ = peers.credentials(accepted)
         is_operator = self._is_operator(uid) and (uid != 0 or peers.shares_namespace(pid))
-        allowance = self._allowances.find(uid, is_operator=is_operator)
+        counted = OF_NAMESPACES if not is_operator and peers.is_mapped(pid) else uid
+        allowance = self._allowances.find(counted, is_operator=is_operator)
         refusal = self._allowances.refusal(allowance)
         peer = None if refusal else peers.peer_of(accepted)
         if peer is None:

@@ -90,6 +90,12 @@ def test_a_star_lets_every_account_use_the_queue() -> None:
     assert ask(peer(EVE), settings=Settings(access=AccessSettings(users=("*",)))).role is Role.USER
 
 
+@pytest.mark.parametrize(("uid", "role"), [(EVE, Role.USER), (100_005, Role.VIEWER)])
+def test_an_id_that_is_lent_to_a_user_is_no_account(uid: int, role: Role) -> None:
+    inside = replace(peer(uid), is_mapped=True)
+    assert ask(inside, settings=Settings(access=AccessSettings(users=("*",)))).role is role
+
+
 @pytest.mark.parametrize("uid", [0, OWNER, ALICE])
 def test_who_runs_nobody_knows_where_may_only_look(uid: int) -> None:
     assert ask(peer(uid, cgroup="")).role is Role.VIEWER

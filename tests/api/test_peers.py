@@ -96,6 +96,18 @@ def test_a_container_of_its_own_is_seen(listener: socket.socket) -> None:
     assert not peers.shares_namespace(int(child))
 
 
+def test_a_user_namespace_is_seen(listener: socket.socket) -> None:
+    need("root", "readers")
+    for wrapper, is_mapped in ((), False), (("unshare", "--user"), True):
+        reader = ("setpriv", "--reuid=61234", "--regid=61235", "--clear-groups", *wrapper)
+        connection, process = start(listener, "sys.stdin.read()", *reader)
+        with connection:
+            peer = peers.peer_of(connection)
+            assert peer is not None
+            assert (peer.uid, peer.is_mapped) == (61234, is_mapped)
+        end(process)
+
+
 def test_of_a_process_that_is_hidden_nothing_is_known(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

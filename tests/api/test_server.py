@@ -7,6 +7,7 @@ import resource
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -224,6 +225,33 @@ def test_one_user_does_not_take_all_connections(tmp_path: Path) -> None:
         until(lambda: status(served.get("/")) == 200)  # behind those of the 200 that still come
         for link in links:
             link.close()
+
+
+def test_all_users_in_user_namespaces_count_as_one(tmp_path: Path) -> None:
+    need("root", "readers")
+    for place in (tmp_path, *tmp_path.parents[:2]):
+        place.chmod(0o755)
+    script = "import socket, sys; s = [socket.socket(socket.AF_UNIX) for _ in range(10)]\n"
+    script += "[each.connect(sys.argv[1]) for each in s]; print(flush=True); sys.stdin.read()"
+    with serving(tmp_path) as served:
+        served.path.chmod(0o666)
+        command = ["unshare", "--user", sys.executable, "-S", "-c", script, str(served.path)]
+        many = [
+            subprocess.Popen(
+                ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            for uid in (100_001, 100_002)
+        ]
+        for process in many:
+            assert process.stdout is not None
+            process.stdout.readline()
+        until(lambda: served.server.connections == 16)
+        assert status(served.get("/")) == 200  # another user
+        assert served.server.connections <= 17
+        for process in many:
+            process.communicate(timeout=30)
 
 
 def test_plain_users_leave_some_connections_to_operators(tmp_path: Path) -> None:
