@@ -211,7 +211,8 @@ class EventHub:
     def _place(self, mine: _Subscriber, last_id: str) -> bool:
         """Let a subscriber go on where he was; return False if that is not known any more."""
         term, _, number = last_id.rpartition("-")
-        is_known = term == self._term and number.isdigit() and self._tracker.knows(int(number))
+        is_number = number.isascii() and number.isdigit() and len(number) < 19
+        is_known = term == self._term and is_number and self._tracker.knows(int(number))
         mine.sent = int(number) if is_known else self._tracker.number if mine.kinds else -1
         return is_known or not last_id
 

@@ -55,6 +55,8 @@ from gputui.ports.commands import CommandLine
 
 FORECAST_TIME = 10.0
 """Seconds after which a forecast is cut."""
+MOST_FORESEEN = 100
+"""Actions of one forecast: each is checked before the time of the forecast begins."""
 MOST_LISTED = 100_000
 _MOST_WAITING = 1024**2
 """Bytes of an answer that wait for the client."""
@@ -341,6 +343,8 @@ class Handlers:
         """Compare the starts with those after the actions, all of which the caller may carry out."""
         from gputui.domain.policy.whatif import change_of, compared
 
+        if len(call.body.actions) > MOST_FORESEEN:
+            raise InputError("they are too many for one forecast", where="actions", hint=f"{MOST_FORESEEN} at most")
         for action in call.body.actions:
             call.backend.foresee(action)
         now = self._now()

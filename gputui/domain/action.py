@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, ClassVar, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct, ValidationError, field
 from msgspec.structs import replace
 
 from gputui.domain.decoding import convert
@@ -110,6 +110,8 @@ class Edit(Struct, frozen=True):
 
 
 def _typed(values: Mapping[str, Any], kind: type[JobSpec | GpuRequest | ContainerOptions]) -> dict[str, Any]:
+    if misplaced := [name for name in _PARTS if name in values]:
+        raise ValidationError(f"{misplaced[0]} are not edited within the spec but beside it")
     known = convert(values, kind)
     return {name: getattr(known, name) for name in kind.__struct_fields__ if name in values and name not in _FIXED}
 

@@ -237,7 +237,9 @@ def test_who_comes_back_gets_what_he_missed(owner: Owner) -> None:
     assert again.snapshot.order == other.snapshot.order
 
 
-@pytest.mark.parametrize("last_id", ["other-3", "t-999999", "nonsense", "t--1", "t-\u0663"])
+@pytest.mark.parametrize(
+    "last_id", ["other-3", "t-999999", "nonsense", "t--1", "t-\u0663", "t-\xb2", "t-" + "9" * 5000]
+)
 def test_who_comes_back_with_an_unknown_number_begins_anew(owner: Owner, last_id: str) -> None:
     client = owner.connect(last_id=last_id)
     client.until(lambda: len(client.snapshot.jobs) == 2)

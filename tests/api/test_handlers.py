@@ -252,6 +252,18 @@ def test_an_action_that_does_not_suit_the_state_is_a_conflict(owner: TestOwner) 
     assert owner.ask("POST", "/v1/actions", Hold((job_id,))).status == 409
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"spec": {"begin_at": "0001-01-01T00:00:00+14:00"}},
+        {"spec": {"options": {"privileged": True}}},
+    ],
+)
+def test_an_edit_of_what_no_job_has_is_refused(owner: TestOwner, body: object) -> None:
+    [job_id] = owner.submit()
+    assert owner.ask("PATCH", f"/v1/jobs/{job_id}", body, uid=ALICE).status == 422
+
+
 def test_an_edit_may_name_what_was_seen(owner: TestOwner) -> None:
     [job_id] = owner.submit()
     path, seen = f"/v1/jobs/{job_id}", owner.ask("GET", f"/v1/jobs/{job_id}", uid=ALICE).headers["ETag"]
@@ -269,6 +281,7 @@ def test_a_forecast_tells_which_starts_move(owner: TestOwner) -> None:
     told = owner.ask("POST", "/v1/forecast", Forecast((Cancel((1,)),)), uid=ALICE).read(Forecasted)
     assert [move.id for move in told.starts if move.after is not None] == [2]
     assert not told.is_cut
+    assert owner.ask("POST", "/v1/forecast", Forecast((Cancel((1,)),) * 101), uid=ALICE).status == 422
     wrong = {"actions": [{"action": "edit", "ids": [1], "edit": {"spec": {"time_limit": "soon"}}}]}
     assert owner.ask("POST", "/v1/forecast", wrong, uid=ALICE).status == 422
     refused = owner.ask("POST", "/v1/forecast", Forecast((Cancel((1,)),)), uid=BOB)
