@@ -18,10 +18,12 @@ import pytest
 
 from gputui.engine.files.leadership import current_leader
 from tests import leftovers
+from tests.api.serving import connect, rest_of, tell
 from tests.e2e.terminal import Terminal
+from tests.torture.owners import Owners
 from tests.torture.test_bad_days import fill
 
-pytestmark = [pytest.mark.torture, pytest.mark.long, pytest.mark.tmux, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.torture, pytest.mark.timeout(1800)]
 
 PATIENCE = 90.0
 GPUTUI = [sys.executable, "-m", "gputui"]
@@ -250,11 +252,15 @@ PHASES = [
 ]
 
 
+@pytest.mark.long
+@pytest.mark.tmux
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.__name__)
 def test_a_full_disk_loses_no_acknowledged_change(disk: Disk, phase: Callable[[Disk], int | None]) -> None:
     disk.check(phase(disk))
 
 
+@pytest.mark.long
+@pytest.mark.tmux
 def test_a_disk_that_fills_and_empties_at_random_loses_no_change(disk: Disk, torture: float) -> None:
     seed = random.randrange(10**6)
     chosen, times = random.Random(seed), max(5, round(10 * torture))
@@ -270,3 +276,47 @@ def test_a_disk_that_fills_and_empties_at_random_loses_no_change(disk: Disk, tor
     jobs = len(disk.acknowledged)
     disk.check(pid)
     print(f"\n{disk.kind}: full {times} times, {jobs} jobs acknowledged and run once, {refused} refused, seed {seed}")
+
+
+@pytest.mark.needs("mount")
+def test_an_owner_on_a_full_disk_answers_507_and_keeps_what_it_has_acknowledged(tmp_path: Path) -> None:
+    """A request that was refused may come again with its key, once there is space."""
+    owners = Owners(tmp_path / "state")
+    owners.state.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(owners.state)], check=True)
+    try:
+        owners.begin()
+        owners.until_it_answers()
+        fill(owners.state)
+        acknowledged: list[int] = []
+        while (status := ask_for_a_job(owners, key := f"key-{len(acknowledged)}", acknowledged)) == 201:
+            assert len(acknowledged) < 40  # the last page of the journal may have room for a few
+        assert status == 507
+        assert len(json.loads(owners.told("queue", "--json"))) == len(acknowledged)
+        assert ask_for_a_job(owners, key, acknowledged) == 507
+        (owners.state / "ballast").unlink()
+        assert ask_for_a_job(owners, key, acknowledged) == 201
+        assert ask_for_a_job(owners, key, []) == 200
+        owners.kill()
+        owners.begin()
+        owners.until_it_answers()
+        assert [job["id"] for job in json.loads(owners.told("queue", "--json"))] == acknowledged
+    finally:
+        owners.close()
+        subprocess.run(["umount", "-l", str(owners.state)], check=True)
+
+
+def ask_for_a_job(owners: Owners, key: str, acknowledged: list[int]) -> int:
+    """Submit a job as curl does; return the status of the answer."""
+    body = json.dumps({"jobs": [{"spec": {"command": ["true"]}, "held": True}]}).encode()
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nConnection: close\r\nIdempotency-Key: {key}\r\n"
+    link = connect(owners.socket)
+    tell(link, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    answer = rest_of(link)
+    link.close()
+    status = int(answer[9:12])
+    if status == 201:
+        acknowledged += json.loads(answer.partition(b"\r\n\r\n")[2])["ids"]
+    elif status == 507:
+        assert b"space" in answer
+    return status
