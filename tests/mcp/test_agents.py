@@ -271,7 +271,7 @@ def test_it_ends_with_its_input(tmp_path: Path) -> None:
 def test_the_settings_of_agents_in_the_docs_start_the_server() -> None:
     page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
     found = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
-    found += [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)]
+    found += [tomllib.loads(text) for text in re.findall(r"```ini\n(.*?)```", page, re.DOTALL)]
     servers = [each for table in found for key, each in table.items() if "ervers" in key]
     assert len(servers) == 4
     for each in servers:
