@@ -297,11 +297,11 @@ class Client:
             self._keep(stream)
             try:
                 for name, number, data in events_of(stream):
-                    last = "" if name == "reset" else number or last
                     if (kind := EVENTS.get(name)) is not None:
                         yield _read(data, kind)
-                    elif not last:  # the first message, or some were missed
+                    elif name == "reset" or not last:  # some were missed, or it is the first message
                         yield Beginning()
+                    last = number or last
             finally:
                 self._streams.discard(stream)
                 stream.close()
