@@ -53,6 +53,8 @@ class Unanswered:
 
 def run(argv: list[str], version: str) -> int | Unanswered | None:
     """Run a command by the owner of the queue, and return its exit code; None: it is for this process."""
+    if argv[-1:] == ["api-stdio"]:
+        return _passed_on(argv)
     place = command_in(argv)
     environ = os.environ
     if place is None or "_GPUTUI_COMPLETE" in environ or environ.get("GPUTUI_DEBUG") or not _is_usual():
@@ -87,6 +89,42 @@ def command_in(argv: list[str] | tuple[str, ...]) -> int | None:
     """Return the place of the command in the words if the owner runs it; before it stands `--state DIR` at most."""
     place = 2 if len(argv) > 2 and argv[0] == "--state" else 0
     return place if len(argv) > place and argv[place] in COMMANDS else None
+
+
+def _passed_on(argv: list[str]) -> int | None:
+    """Pass stdin and stdout on to the owner, for a console or program elsewhere; None: it is for this process."""
+    place = 2 if argv[0] == "--state" else 0
+    if len(argv) != place + 1 or "GPUTUI_CLUSTER" in os.environ or _config():
+        return None
+    for path in sockets(argv[1] if place else None):
+        if (link := _connected(path)) is not None:
+            for option in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
+                link.setsockopt(_socket.SOL_SOCKET, option, bytes(16))
+            pass_on(link)
+            return 0
+    return None
+
+
+def pass_on(link: _socket.socket, source: int = 0, target: int = 1) -> None:
+    """Pass on what comes from a descriptor, and the answers to another one, until either side ends."""
+    import _thread
+
+    def send() -> None:
+        try:
+            while data := os.read(source, 1 << 18):
+                link.sendall(data)
+            link.shutdown(_socket.SHUT_WR)  # the owner ends streams, and answers what was asked
+        except OSError:
+            pass
+
+    _thread.start_new_thread(send, ())
+    try:
+        while data := link.recv(1 << 18):
+            while data:
+                data = data[os.write(target, data) :]
+    except OSError:
+        pass
+    link.close()
 
 
 def sockets(state: str | None) -> tuple[str, ...]:
@@ -148,14 +186,19 @@ def message(argv: list[str], command: str, version: str) -> str:
         limits = ",".join(
             f'"{name.lower()}":{resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]}' for name in _LIMITS
         )
-    config = os.environ.get("GPUTUI_CONFIG") or _user_directory("XDG_CONFIG_HOME", "~/.config") + "/gputui/config.toml"
-    config = config if "GPUTUI_CONFIG" in os.environ or _is_there(config) else ""
+    config = _config()
     environ = ",".join(f"{_text(name)}:{_text(value)}" for name, value in _environ(argv, command).items())
     return (
         f'{{"version":{_text(version)},"argv":[{",".join(map(_text, argv))}],"cwd":{_text(os.getcwd())},'
         f'"width":{width},"ttys":{ttys},"umask":{umask},"limits":{{{limits}}},"config":{_text(config)},'
         f'"environ":{{{environ}}}}}'
     )
+
+
+def _config() -> str:
+    """Return the personal settings file; empty: there is none."""
+    config = os.environ.get("GPUTUI_CONFIG") or _user_directory("XDG_CONFIG_HOME", "~/.config") + "/gputui/config.toml"
+    return config if "GPUTUI_CONFIG" in os.environ or _is_there(config) else ""
 
 
 def _text(text: str) -> str:

@@ -7,14 +7,14 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from gputui import bootstrap
-from gputui.api.stdio import pass_on
-from gputui.api.wire import Dial, Server, Wire, to_sockets
+from gputui import bootstrap, thin
+from gputui.api.wire import Dial, to_sockets
 from gputui.config.options import present_directory
 from gputui.domain import frames
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreBusyError
@@ -27,33 +27,37 @@ if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.access import Caller
     from gputui.domain.job_spec import JobId
-    from gputui.engine.feed import Feed
+    from gputui.domain.snapshot import Snapshot
     from gputui.ports.backend import DirectBackend, StreamRequest
 
+CONNECT_WITHIN = 10.0
+"""Seconds for an owner to accept the connection."""
 LOOK_EVERY = 0.5
 """Seconds between two looks at a queue that nobody owns, and at its socket."""
 STOP_WITHIN = 5.0
 """Seconds that a request has to end when an owner has come."""
 
 
-def serve_stdio(options: Options) -> None:
-    """Serve the queue on stdin and stdout until either ends; raises NoOwnerError if the service alone may do that."""
+def serve_stdio(options: Options, source: int = 0, target: int = 1) -> None:
+    """Serve the queue on these descriptors until either ends; raises NoOwnerError if the service alone may do that."""
     if options.in_cluster:
-        _serve_here(options)
+        _serve_here(options, source, target)
         return
     try:
-        pass_on(to_sockets(map(Path, options.sockets.paths)), 0, 1)
+        link = to_sockets(map(Path, options.sockets.paths))(CONNECT_WITHIN).detach()
     except NoOwnerError:
         if not options.sockets.in_process:
             from gputui.bootstrap.owner import unanswered
 
             raise unanswered(options.sockets.paths[0]) from None
-        _serve_here(options)
+        _serve_here(options, source, target)
     except TimeoutError:
         raise StoreBusyError("the owner of the queue accepts no connection", hint="look whether it hangs") from None
+    else:
+        thin.pass_on(link, source, target)
 
 
-def _serve_here(options: Options) -> None:
+def _serve_here(options: Options, source: int, target: int) -> None:
     """Serve the queue in this process, until an owner comes."""
     from gputui.api.events import EventHub
     from gputui.api.handlers import Handlers
@@ -63,40 +67,62 @@ def _serve_here(options: Options) -> None:
     ours, theirs = socket.socketpair()
     with closing(bootstrap.open_backend(options)) as backend:
         looker = _Looker(options, backend)
-        services = _services(options, backend, looker.feed)
+        services = _services(options, backend, looker)
         # nobody's ticks are waited for
         events = EventHub(services.latest, services.subscribe, services.visibility, patience=float("inf"))
         handle = Router(services, Handlers(services, events))
         server = DoorServer([], handle, given=[theirs], is_operator=lambda uid: True)
         looker.start(lambda: server.stop(STOP_WITHIN))
         server.start()
-        pass_on(lambda seconds: Wire(ours, Server()), 0, 1)
+        thin.pass_on(ours, source, target)
+        looker.close()
         server.stop(0)
 
 
 class _Looker:
-    """Looks at a queue that nobody owns: publishes its snapshots, and sees when an owner has come."""
+    """Looks at a queue that nobody owns, as long as its events are followed, and sees when an owner has come."""
 
     def __init__(self, options: Options, backend: DirectBackend) -> None:
         from gputui.engine.feed import Feed
 
-        self.feed = Feed()
+        self._feed = Feed()
+        self._followers = 0
         self._snapshots = backend.snapshots()
         self._dial: Dial | None = None if options.in_cluster else to_sockets(map(Path, options.sockets.paths))
         self._is_over = threading.Event()
+        self._looking = threading.Lock()
         self._version: object = None
 
     def start(self, owned: Callable[[], object]) -> None:
-        """Begin to look; `owned` is called once an owner has come."""
-        self._look()
+        """Begin; `owned` is called once an owner has come."""
         threading.Thread(target=self._run, args=(owned,), name="looker", daemon=True).start()
+
+    def latest(self) -> Snapshot:
+        """Return the present snapshot."""
+        self._look()
+        return self._feed.latest
+
+    def subscribe(self, tell: Callable[[Snapshot], None]) -> Callable[[], None]:
+        """Call `tell` with each snapshot from now on; return a function that ends that."""
+        self._followers += 1
+        unsubscribe = self._feed.subscribe(tell)
+
+        def end() -> None:
+            self._followers -= 1
+            unsubscribe()
+
+        return end
 
     def _run(self, owned: Callable[[], object]) -> None:
         while not self._is_over.wait(LOOK_EVERY):
             if self._is_owned():
                 owned()
                 return
-            self._look()
+            if self._followers:
+                self._look()
+
+    def close(self) -> None:
+        self._is_over.set()
 
     def _is_owned(self) -> bool:
         if self._dial is not None:
@@ -106,15 +132,16 @@ class _Looker:
         return False
 
     def _look(self) -> None:
-        try:
-            if (version := self._snapshots.version()) == self._version:
-                return
-            self.feed.publish(self._snapshots.read())
-            self._version = version
-        except Exception as error:  # noqa: BLE001 - a border: consoles show it, and the next look may succeed
-            text = str(error) if isinstance(error, GputuiError | OSError) else f"{type(error).__name__}: {error}"
-            self.feed.publish(replace(self.feed.latest, notices=(Notice("error", text, halts=True),)))
-            self._version = None
+        with self._looking:
+            try:
+                if (version := self._snapshots.version()) == self._version:
+                    return
+                self._version = version
+                self._feed.publish(self._snapshots.read())
+            except Exception as error:  # noqa: BLE001 - a border: consoles show it, and the next look may succeed
+                text = str(error) if isinstance(error, GputuiError | OSError) else f"{type(error).__name__}: {error}"
+                self._feed.publish(replace(self._feed.latest, notices=(Notice("error", text, halts=True),)))
+                self._version = None
 
 
 class _Shared:
@@ -130,7 +157,7 @@ class _Shared:
         """Do nothing."""
 
 
-def _services(options: Options, backend: DirectBackend, feed: Feed) -> OwnerServices:
+def _services(options: Options, backend: DirectBackend, looker: _Looker) -> OwnerServices:
     """Return what the handlers need, with the rights of this process's user; each write locks the queue for itself."""
     from gputui.api.callers import via_of
     from gputui.api.owner import OwnerServices
@@ -157,9 +184,9 @@ def _services(options: Options, backend: DirectBackend, feed: Feed) -> OwnerServ
         leader=lambda: me,
         caller_of=caller_of,
         backend=backend_of,
-        latest=lambda: feed.latest,
+        latest=looker.latest,
         visibility=Visibility(options.settings.access),
-        subscribe=feed.subscribe,
+        subscribe=looker.subscribe,
         refused=lambda caller, rule, asked: None,
         focus=lambda gpu: None,
         stream=stream,
@@ -172,16 +199,12 @@ def _send_log(backend: DirectBackend, job_id: JobId, request: StreamRequest, lin
     from gputui.bootstrap.stream import send_log
     from gputui.engine.process.streams import greeting
 
-    with link, closing(backend):
+    with link, closing(backend), suppress(OSError):  # the client may hang up
         link.sendall(greeting(job_id, request))
-        if not isinstance(request, FollowLog):
+        if isinstance(request, FollowLog):
+            found = partial(backend.log, job_id, request.attempt)
+            opened = partial(found, tail=request.tail, follow=request.follow, stamped=request.stamped)
+            send_log(opened, request, link)
+        else:
             link.sendall(frames.frame(frames.REFUSED, b"no scheduler runs: nobody owns this queue"))
-            return
-        with suppress(OSError):  # the client has hung up
-            send_log(
-                lambda: backend.log(
-                    job_id, request.attempt, tail=request.tail, follow=request.follow, stamped=request.stamped
-                ),
-                request,
-                link,
-            )
+        link.shutdown(socket.SHUT_WR)  # closed alone it would stay open as long as a thread waits for its end

@@ -95,12 +95,12 @@ def _here(words: Sequence[str]) -> list[str]:
     return ["env", "--unset=GPUTUI_CLUSTER", sys.executable, "-P", "-m", "gputui", *words]
 
 
-def _connection(server: ServerSettings, name: str = "") -> SshConnection:
+def _connection(server: ServerSettings, name: str = "", *, is_compressed: bool = False) -> SshConnection:
     from gputui.cluster.ssh import SshConnection, runtime_directory
 
     address = parse_ssh_address(server.address, f"servers.{server.name}")
     host = f"{address.user}@{address.host}" if address.user else address.host
-    return SshConnection(host, address.port, runtime_directory(os.environ), name)
+    return SshConnection(host, address.port, runtime_directory(os.environ), name, is_compressed=is_compressed)
 
 
 def dial_of(server: ServerSettings) -> Dial:
@@ -110,7 +110,9 @@ def dial_of(server: ServerSettings) -> Dial:
     """
     from gputui.api.wire import to_command
 
-    words = _connection(server, "-api").argv(f"{server.command} api-stdio") if server.address else _here(["api-stdio"])
+    words = _here(["api-stdio"])
+    if server.address:
+        words = _connection(server, "-api", is_compressed=True).argv(f"{server.command} api-stdio")
     return to_command(words, partial(_why_ended, server))
 
 

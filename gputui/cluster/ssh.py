@@ -32,11 +32,20 @@ class SshConnection:
     system has no such directory, it is this process's own and ends with it.
     """
 
-    def __init__(self, host: str, port: int | None = None, runtime: Path | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int | None = None,
+        runtime: Path | None = None,
+        name: str = "",
+        *,
+        is_compressed: bool = False,
+    ) -> None:
         """`name` tells this connection from others to the same host; commands share the one without a name."""
         self.host = host
         self._port = port
         self._name = name
+        self._is_compressed = is_compressed
         self._shared = runtime / "gputui" if runtime is not None else None
         self._directory: Path | None = None
 
@@ -89,6 +98,7 @@ class SshConnection:
             "ConnectTimeout": str(_LOGIN_WITHIN),
             "ServerAliveInterval": "10",
             "ServerAliveCountMax": "3",
+            **({"Compression": "yes"} if self._is_compressed else {}),
         }
         named = [f"-o{name}={value}" for name, value in options.items()]
         port = ["-p", str(self._port)] if self._port else []

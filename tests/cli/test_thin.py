@@ -304,6 +304,16 @@ def test_no_owner_and_strange_files_in_its_place_are_no_obstacle(alone: Path) ->
     assert thin_code("queue") is None
 
 
+def test_bytes_are_passed_on_to_the_owner(served: Served) -> None:
+    script = "import sys; from gputui import thin; r = thin.run(sys.argv[1:], ''); print(r, 're' in sys.modules)"
+    request = b"GET /v1/about HTTP/1.1\r\nHost: x\r\n\r\n"
+    for words in (["api-stdio"], ["--state", str(served.state), "api-stdio"]):
+        run = [sys.executable, "-c", script, *words]
+        done = subprocess.run(run, env=served.environ, input=2 * request, capture_output=True, check=True, timeout=20)
+        assert done.stdout.count(b"HTTP/1.1 200") == 2
+        assert done.stdout.endswith(b"0 False\n")
+
+
 # which socket
 
 
