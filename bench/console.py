@@ -11,18 +11,25 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench._jobs import store_waiting_jobs
 from bench._measure import Figures, Terminal, cpu_seconds, machine, measure, middle, percentile
 from bench._standin import GPUS, LATENCIES, busy_gpus, sleepers
+from gputui.api.client import ApiClient, new_key
+from gputui.api.messages import NewJobs
+from gputui.api.wire import to_sockets
+from gputui.domain.errors import NoOwnerError
+from gputui.domain.job_spec import JobSpec, Submission
 
 VISIBLE = 200
 """Number of characters that count as first paint: the emptiest first frame of gputui has some 250, all at once."""
@@ -112,13 +119,35 @@ def compare(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str
 def key_latency(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, tuple[float, float]]:
     """Return median and 99th percentile from a cursor key to its output; for gputui by the number of stored jobs."""
     found = {}
-    for count in options.jobs:
+    for count, rate in itertools.product(options.jobs, options.submits):
         with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
             store_waiting_jobs(Path(state), count)
-            found[f"key to output, gputui, {count:,} jobs stored"] = _pressed(console(state), environ, options)
+            name = f"key to output, gputui, {count:,} jobs stored, {rate:g} submits/s"
+            with submitting(Path(state) / "api.sock", rate):
+                found[name] = _pressed(console(state), environ, options)
     if options.nvitop and options.keys:
         found[f"key to output, nvitop, {GPUS} processes"] = _pressed(nvitop(options.nvitop), environ, options)
     return found
+
+
+@contextmanager
+def submitting(path: Path, rate: float) -> Iterator[None]:
+    """Submit so many jobs a second through the socket of the console, as soon as there is one."""
+    body, is_over = NewJobs((Submission(JobSpec(command=("true",), name="submitted"), held=True),)), threading.Event()
+    client = ApiClient(to_sockets([path]))
+
+    def submit() -> None:
+        while rate and not is_over.wait(1 / rate):
+            with suppress(NoOwnerError):
+                client.ask("POST", "/v1/jobs", body, key=new_key())
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _pressed(command: Sequence[str], environ: Mapping[str, str], options: argparse.Namespace) -> tuple[float, float]:
@@ -180,6 +209,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20, help="length of each measurement")
     parser.add_argument("--settle", type=float, default=5, help="pause between first paint and measurement")
     parser.add_argument("--jobs", type=int, nargs="*", default=[10_000], help="jobs stored while keys are pressed")
+    parser.add_argument("--submits", type=float, nargs="*", default=[0, 5], help="jobs a second that come meanwhile")
     parser.add_argument("--keys", type=int, default=200, help="keys pressed")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
