@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gputui import __version__
 from gputui.api.http import Handoff, Response, Stream
-from gputui.api.messages import OWN, Focus, Forecast, NewJobs, Problem, UndoRequest
+from gputui.api.messages import OWN, Acted, Focus, Forecast, NewJobs, Problem, UndoRequest
 from gputui.api.routes import ROUTES, Route, Scope
 from gputui.domain.access import Role
 from gputui.domain.action import AddRecurring, Cancel, Hold
@@ -139,8 +139,18 @@ def _with_attempt(job: Job, state: JobState) -> Job:
     return job.evolve(state=state, attempts=(attempt,), **ended)
 
 
-def _ask(owner: TestOwner, route: Route, uid: int, **headers: str) -> Response | Stream | Handoff:
+def _held(owner: TestOwner, uid: int) -> UndoRequest:
+    """Have a user hold his job, and return what would undo that."""
+    [change] = owner.ask("POST", "/v1/actions", Hold((WAITING,)), uid=uid).read(Acted).changes
+    return UndoRequest((change.number,))
+
+
+def _ask(
+    owner: TestOwner, route: Route, uid: int, undo: UndoRequest | None = None, **headers: str
+) -> Response | Stream | Handoff:
     row = ROWS[route.handler]
+    if undo is not None and route.handler == "undo":
+        row = replace(row, body=undo)
     path = route.path.replace("{id}", str(row.job)).replace("{attempt}", "latest")
     return owner.answer(route.method, path, row.body, uid=uid, query=row.query, headers={**row.headers, **headers})
 
@@ -167,13 +177,8 @@ def test_every_route_has_a_row() -> None:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.handler)
 def test_a_route_is_open_to_those_whom_the_table_names(owner: TestOwner, route: Route, who: str) -> None:
     uid = CALLERS[who]
-    refused = _refused(route, uid)
-    if route.handler == "undo":
-        held = owner.ask("POST", "/v1/actions", Hold((WAITING,)), uid=ALICE if uid != ROOT else ROOT).json
-        numbers = UndoRequest(tuple(each["number"] for each in held["changes"]))
-        answer = owner.answer(route.method, route.path, numbers, uid=uid)
-    else:
-        answer = _ask(owner, route, uid)
+    undo = _held(owner, ALICE if uid != ROOT else ROOT) if route.handler == "undo" else None
+    answer, refused = _ask(owner, route, uid, undo), _refused(route, uid)
     found = _status(answer)
     if refused:
         assert found == refused
@@ -191,11 +196,11 @@ def test_a_route_is_open_to_those_whom_the_table_names(owner: TestOwner, route: 
 
 @pytest.mark.parametrize("uid", [BOB, CAROL])
 def test_nothing_that_others_ask_changes_a_users_jobs(owner: TestOwner, uid: int) -> None:
-    owner.ask("POST", "/v1/actions", Hold((WAITING,)), uid=ALICE)
+    undo = _held(owner, ALICE)
     before = {job_id: owner.store.get(job_id) for job_id in (WAITING, RUNNING, ENDED)}
     recurring = dict(owner.store.recurring())
     for route in ROUTES:
-        _ask(owner, route, uid)
+        _ask(owner, route, uid, undo)
     assert {job_id: owner.store.get(job_id) for job_id in before} == before
     assert owner.store.recurring() == recurring
     assert not [user for user, _, _ in owner.streams if user != "alice"]
