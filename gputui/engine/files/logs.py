@@ -19,6 +19,10 @@ _OF_MEMBERS = (
 )
 
 
+LONGEST_LINE = 1024**2
+"""Maximum bytes of a line, as in running attempts: a longer one is several, since a job may never end one."""
+
+
 def log_path(job_id: JobId, attempt: int) -> str:
     """Return the path of an ended attempt's saved output, relative to the state directory."""
     return f"logs/{job_id}/{attempt}.log"
@@ -93,14 +97,20 @@ class FileLog:
 
     def __iter__(self) -> Iterator[bytes]:
         with self._path.open("rb") as file:
-            if self._tail is not None:
-                descriptor = file.fileno()
-                size = os.fstat(descriptor).st_size
-                file.seek(tail_start(size, self._tail, lambda at, count: os.pread(descriptor, count, at)))
-            for line in file:
-                if self._closed:
-                    return
+            file.seek(self._start(file.fileno()))
+            while not self._closed and (line := file.readline(LONGEST_LINE)):
                 yield line.removesuffix(b"\n")
+
+    def part(self, first: int, count: int) -> bytes:
+        """Return at most so many bytes from there on, in whichever lines they are."""
+        with self._path.open("rb") as file:
+            return os.pread(file.fileno(), count, self._start(file.fileno()) + first)
+
+    def _start(self, descriptor: int) -> int:
+        if self._tail is None:
+            return 0
+        size = os.fstat(descriptor).st_size
+        return tail_start(size, self._tail, lambda at, count: os.pread(descriptor, count, at))
 
     def close(self) -> None:
         self._closed = True

@@ -37,6 +37,7 @@ class FileLogStream:
             size = os.fstat(descriptor).st_size
             start = max(start, tail_start(size, tail, lambda at, count: os.pread(descriptor, count, at)))
         self._file.seek(start)
+        self._start = start
         self.size = os.fstat(descriptor).st_size - start
         """Bytes available when it was opened."""
 
@@ -57,6 +58,10 @@ class FileLogStream:
                 yield self._rest
         finally:
             self._file.close()
+
+    def part(self, first: int, count: int) -> bytes:
+        """Return at most so many bytes from there on, in whichever lines they are."""
+        return os.pread(self._file.fileno(), count, self._start + first)
 
     def watch(self, tell: Callable[[bytes], None]) -> None:
         """Have `tell` called with a line that has not ended, as often as it grew and nothing else is to be read."""
