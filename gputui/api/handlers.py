@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gputui import __version__
 from gputui.api import messages
@@ -150,7 +150,7 @@ class Handlers:
         return call.backend.snapshots().read()
 
     def snapshot(self, call: Call) -> Response:
-        return encoded(self._picture(call))
+        return encoded(replace(self._picture(call), leads_here=False))
 
     def jobs(self, call: Call) -> Response:
         query, snapshot = call.query, self._picture(call)

@@ -20,7 +20,7 @@ from gputui.api.messages import API, Forecast
 from gputui.api.owner import OwnerServices
 from gputui.api.problems import HttpError, answer_to
 from gputui.api.routes import ROUTES, Parameter, Route, Scope
-from gputui.domain.access import Caller, Role
+from gputui.domain.access import Caller, Role, others_job
 from gputui.domain.action import Action, Edit, typed
 from gputui.domain.decoding import convert, decode_json
 from gputui.domain.errors import AccessError, GputuiError, InputError
@@ -106,7 +106,8 @@ class Router:
         job = call.backend.job(job_id(call.parts["id"]))
         if call.route.role is not Role.VIEWER:
             is_open = call.route.handler == "log" and self._services.settings.access.show_logs
-            check_own(job, call.caller, is_open=is_open)
+            if not (is_open or call.caller.may_act_on(job)):
+                raise others_job(job, _ON_A_JOB[call.route.handler])
         return job
 
 
@@ -126,12 +127,14 @@ _HINTS = {
 }
 
 
-def check_own(job: Job, caller: Caller, *, is_open: bool = False) -> None:
-    """Raise AccessError unless the caller may act on the job, or everybody may read this of it."""
-    if not (is_open or caller.may_act_on(job)):
-        who = job.submitted_by or "somebody else"
-        what = f"job {job.shown_id} is a job of {who}"
-        raise AccessError(what, rule="own-jobs", hint="only its submitter and operators may do this")
+_ON_A_JOB = {
+    "edit": "edit it",
+    "processes": "see its processes",
+    "log": "read its output",
+    "attach": "attach to it",
+    "execute": "enter it",
+}
+"""What a route does to a job, by its handler."""
 
 
 def job_id(text: str) -> int:

@@ -429,7 +429,7 @@ def _owners_streams(options: Options) -> StreamClient:
 
 def entrance_for(options: Options, store_id: str, caller: Caller, entered: Callable[[], None]) -> Entrance:
     """Return the way into jobs that this caller may enter; `entered` is called each time."""
-    from gputui.domain.errors import AccessError
+    from gputui.domain.access import others_job
     from gputui.engine.files.input_marks import InputMark
     from gputui.engine.job_exec import Entrance
 
@@ -437,8 +437,7 @@ def entrance_for(options: Options, store_id: str, caller: Caller, entered: Calla
         """Raise AccessError unless the queue and the runtime's own record, if it has one, say that it is his job."""
         is_another = submitter is not None and submitter != caller.uid and not caller.operates
         if is_another or not caller.may_act_on(job):
-            hint = "only its submitter and operators may enter it"
-            raise AccessError(f"job {job.shown_id} is a job of {job.submitted_by}", rule="own-jobs", hint=hint)
+            raise others_job(job, "enter it")
 
     return Entrance(
         lambda: adapters.make_job_execs(options, store_id),

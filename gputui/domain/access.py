@@ -12,6 +12,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from gputui.domain.audit import Actor
+from gputui.domain.errors import AccessError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
@@ -20,6 +21,8 @@ EVERYBODY = "*"
 """Name in `access.users` that stands for every account of the machine."""
 AGENT = "mcp"
 """Program that asks for agents, as `Caller.via` names it."""
+OWN_JOBS = "own-jobs"
+"""Rule by which users act on their own jobs only."""
 Resolve: TypeAlias = Callable[[str], tuple[int | None, bool]]
 """Returns the id of a name of the settings, `alice` or `@group`, and whether it is a group's; None: unknown."""
 HOW_TO_USE = "an operator lets you use the queue by the setting access.users"
@@ -77,6 +80,12 @@ class Caller(Struct, frozen=True):
     def may_act_on(self, job: Job) -> bool:
         """Return whether the caller may change the job, and read what only its submitter may read."""
         return self.operates or (self.role >= Role.USER and self.owns(job))
+
+
+def others_job(job: Job, what: str) -> AccessError:
+    """Return the refusal of what the submitter of a job and operators alone may do; `what` as in `suspend it`."""
+    who = f"{job.submitted_by}, who submitted it," if job.submitted_by else "its submitter"
+    return AccessError(f"job {job.shown_id}: only {who} and operators may {what}", rule=OWN_JOBS)
 
 
 def is_agents(via: str) -> bool:

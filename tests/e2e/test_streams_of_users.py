@@ -71,7 +71,7 @@ def test_alice_is_in_her_job_from_its_first_byte_and_bob_is_not(place: Place, wo
         for asked in (("attach", str(one)), ("exec", str(one), "id"), ("logs", str(one))):
             code, out, err = place.ask("bob", *asked)
             assert (code, out) == (1, "")
-            assert f"job {one} is a job of {alice.pw_name}" in err
+            assert f"job {one}: only {alice.pw_name}, who submitted it, and operators may" in err
         code, out, err = place.ask("alice", "exec", str(one), "id", "-u")
         assert (code, out.strip()) == (0, str(alice.pw_uid)), err
         code, out, err = place.ask("root", "exec", str(one), "touch", over)

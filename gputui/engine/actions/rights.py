@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from gputui.domain.access import HOW_TO_USE, Caller, Role
+from gputui.domain.access import HOW_TO_USE, Caller, Role, others_job
 from gputui.domain.action import (
     Action,
     AddRecurring,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Controls
     from gputui.engine.actions.context import ActionContext, UndoableChange
 
-OWN_JOBS = "own-jobs"
 OPERATORS_HOLD = "operators-hold"
 ROLE = "role"
 
@@ -88,8 +87,7 @@ def check_own(caller: Caller, job: Job, what: str) -> None:
         return
     if caller.role is Role.VIEWER:
         raise AccessError(f"{caller.user} may look at this queue, not use it", rule=ROLE, hint=HOW_TO_USE)
-    who = f"{job.submitted_by}, who submitted it," if job.submitted_by else "its submitter"
-    raise AccessError(f"job {job.shown_id}: only {who} and operators may {what}", rule=OWN_JOBS)
+    raise others_job(job, what)
 
 
 def check_job(caller: Caller, job: Job, action: JobAction) -> None:
