@@ -490,7 +490,8 @@ def about_of(view: AboutView, home: str) -> About:
     names = {str(each): each for each in Capability}
     lacking = {names[name]: why for name, why in view.lacking.items() if name in names}
     caps = Caps("gputui", lacking, runs_jobs=True)
-    return About(view.host, view.caller.user, home, caps, view.scheduler, view.policy)
+    own_uid = None if view.caller.role == "operator" else view.caller.uid
+    return About(view.host, view.caller.user, home, caps, view.scheduler, view.policy, own_uid)
 
 
 def _name(view: AboutView) -> str:

@@ -21,7 +21,7 @@ from gputui.bootstrap import adapters
 from gputui.config.options import present_directory
 from gputui.domain.access import HOW_TO_USE, Role
 from gputui.domain.audit import Actor
-from gputui.domain.cluster import Caps
+from gputui.domain.cluster import Capability, Caps
 from gputui.domain.errors import (
     AccessError,
     CapabilityError,
@@ -160,8 +160,14 @@ class LocalBackend:
         is_callers = self._owned is not None  # whose directory that of this process is not
         settings, home = self._options.settings, "" if is_callers else str(present_directory() or "")
         host = socket.gethostname()
-        user = self._caller.user if self._caller is not None else bootstrap.actor().user
-        return About(host, user, home, Caps("gputui", runs_jobs=True), settings.scheduler, settings.policy)
+        caller = self._caller
+        lacking: Mapping[Capability, str] = {}
+        if caller is not None and not caller.operates:
+            from gputui.engine.actions import rights
+
+            lacking = rights.LACKING
+        user = caller.user if caller is not None else bootstrap.actor().user
+        return About(host, user, home, Caps("gputui", lacking, runs_jobs=True), settings.scheduler, settings.policy)
 
     def snapshots(self) -> LocalBackend:
         return self

@@ -45,6 +45,8 @@ class About(Struct, frozen=True):
     """Capabilities: those that it lacks have a sentence each."""
     scheduler: SchedulerSettings = SchedulerSettings()
     policy: PolicySettings = PolicySettings()
+    own_uid: int | None = None
+    """Uid on whose jobs alone this user may act; None: nothing here says so."""
 
 
 class Attach(Struct, frozen=True):

@@ -15,6 +15,7 @@ from textual.screen import Screen
 from gputui.domain.cluster import Capability
 from gputui.domain.conditions import ConditionTracker
 from gputui.domain.gpu_history import GpuHistory, TakenStep
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
@@ -75,6 +76,11 @@ class Services(Struct, frozen=True, dict=True):
     def about(self) -> About:
         """Description of the queue, or of one server of several."""
         return self.backend.about(self.server)
+
+    def may_act_on(self, job: Job) -> bool:
+        """Return whether the user may change the job and enter it, as far as the queue has told."""
+        uid = self.backend.about().own_uid
+        return uid is None or job.submitted_uid == uid
 
     @property
     def lacking(self) -> Mapping[Capability, str]:

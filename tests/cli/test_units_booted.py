@@ -253,7 +253,9 @@ def test_a_users_host_job_is_a_process_of_his_account(machine: Machine) -> None:
     assert machine.python("carol", ANY, *words) == "1\n"
     machine.python("carol", ANY, "wait", "1")
     assert machine.python("carol", ANY, "logs", "1") == "carol\n/\n"
-    assert "job 1: only carol, who submitted it, and operators may read its output" in machine.python("bob", ANY, "logs", "1", code=1)
+    assert "job 1: only carol, who submitted it, and operators may read its output" in machine.python(
+        "bob", ANY, "logs", "1", code=1
+    )
     assert "refused" in {entry["verb"] for entry in audit(machine)}
     assert machine.python("bob", ANY, "ps").startswith("PID")
     assert "its operators keep it" in machine.python("bob", ANY, "state", "verify", code=1)

@@ -32,6 +32,7 @@ from gputui.domain.action import (
     Unreserve,
     Unsuspend,
 )
+from gputui.domain.cluster import Capability
 from gputui.domain.errors import AccessError
 from gputui.domain.job import Job
 from gputui.domain.recurring import RecurringJob
@@ -66,6 +67,16 @@ _OF_OPERATORS: Mapping[type[Action], tuple[str, str]] = {
     RemoveTenant: ("operators-policy", "change tenants"),
 }
 """Rule and words of what only operators may do."""
+LACKING: Mapping[Capability, str] = {
+    capability: f"only operators may {what}"
+    for capability, (_, what) in (
+        (Capability.MOVE, _OF_OPERATORS[PlaceJobs]),
+        (Capability.DRAIN_NODE, _OF_OPERATORS[DrainGpus]),
+        (Capability.PAUSE, _OF_OPERATORS[Pause]),
+        (Capability.RESERVE, _OF_OPERATORS[ReserveGpus]),
+    )
+}
+"""What others than operators lack, with its sentence."""
 _TO_OPERATORS = "ask root, the owner of the state directory, or a user named by policy.operators"
 
 

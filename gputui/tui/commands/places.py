@@ -12,6 +12,7 @@ from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
 from gputui.domain.notices import with_keys
+from gputui.domain.verbs import JOBS
 from gputui.tui.commands import table
 from gputui.tui.commands.command import Command, place_of
 from gputui.tui.keys import key_name, order_words
@@ -199,11 +200,12 @@ def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False, 
         return READ_ONLY
     if place is None:
         return f"Not here: it works {_where(command)}."
-    return _not_now(command)
+    return _not_now(command, screen)
 
 
-def _not_now(command: Command) -> str:
-    return f"Not now: it needs {command.needs}."
+def _not_now(command: Command, screen: Screen[Any]) -> str:
+    whose = getattr(screen, "not_mine", "") if command.group == JOBS or command.name == "edit" else ""
+    return f"Not for you: {whose}." if whose else f"Not now: it needs {command.needs}."
 
 
 def _where(command: Command) -> str:
@@ -213,8 +215,10 @@ def _where(command: Command) -> str:
 
 
 def _lack(command: Command, lacking: Lacking) -> str:
-    """Return a sentence on what the cluster lacks for a command; empty if nothing."""
+    """Return a sentence on what the cluster, or this user, lacks for a command; empty if nothing."""
     sentence = lacking.get(command.capability, "") if command.capability else ""
+    if sentence.startswith("only operators"):
+        return f"Not for you: {sentence}."
     return f"Not in this cluster: {sentence.rstrip('.')}." if sentence else ""
 
 
@@ -235,7 +239,7 @@ def why_key_does_nothing(
             return ""
         if only_looks and command.changes:
             told = told or f"{command.title}: {READ_ONLY} {READ_ONLY_HINT.capitalize()}."
-        elif reason := _lack(command, lacking) or (_not_now(command) if command.needs else ""):
+        elif reason := _lack(command, lacking) or (_not_now(command, screen) if command.needs else ""):
             told = told or f"{command.title}: {reason}"
     return told
 

@@ -44,10 +44,10 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         self._services = services
         self._snapshot = snapshot
         self.conditions: dict[str, Predicate] = {
-            "verb": lambda name: any(map(BY_NAME[str(name)].may, self.subjects())),
-            "signal": lambda _: any(map(SIGNAL.may, self.subjects())),
-            "shell": self._is_running,
-            "processes": self._is_running,
+            "verb": lambda name: any(map(BY_NAME[str(name)].may, self.own_subjects())),
+            "signal": lambda _: any(map(SIGNAL.may, self.own_subjects())),
+            "shell": self._may_enter,
+            "processes": self._may_enter,
             "detail": self._has_subject,
             "follow": self._has_subject,
             "copy": self._has_subject,
@@ -70,6 +70,19 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         job = self.subject()
         return () if job is None else (job,)
 
+    def own_subjects(self) -> Sequence[Job]:
+        """Return those of them that the user may act on."""
+        return [job for job in self.subjects() if self._services.may_act_on(job)]
+
+    @property
+    def not_mine(self) -> str:
+        """Sentence on whose the subject is, if it is another user's job; empty if it is not."""
+        job = self.subject()
+        if job is None or self.own_subjects():
+            return ""
+        who = job.submitted_by or "another user"
+        return f"job {job.shown_id} is of {who}, and only {who} and operators may act on it"
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide commands that make no sense now, or never do in a read-only console."""
         if self._services.is_read_only and action in CHANGING:
@@ -84,14 +97,14 @@ class JobScreen(ClosedOnce[None], Screen[None]):
     def _has_subject(self, _: object) -> bool:
         return self.subject() is not None
 
-    def _is_running(self, _: object) -> bool:
+    def _may_enter(self, _: object) -> bool:
         job = self.subject()
-        return job is not None and job.state is JobState.RUNNING
+        return job is not None and job.state is JobState.RUNNING and self._services.may_act_on(job)
 
     def action_verb(self, name: str) -> None:
         """Ask for the change; it applies to the present subject, however long a dialog stays open."""
         verb = BY_NAME[name]
-        jobs = [job for job in self.subjects() if verb.may(job)]
+        jobs = [job for job in self.own_subjects() if verb.may(job)]
         if not jobs:
             return
         if verb.wish.has_forecast and self.shows_what_if:
@@ -116,7 +129,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         self.app.push_screen(Confirm(f"{verb.question} {which}?", follow(self._snapshot), follow), answered)
 
     def action_signal(self) -> None:
-        jobs = [job for job in self.subjects() if SIGNAL.may(job)]
+        jobs = [job for job in self.own_subjects() if SIGNAL.may(job)]
         if not jobs:
             return
         from gputui.tui.screens.questions import Choose

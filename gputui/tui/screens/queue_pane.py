@@ -417,7 +417,7 @@ class QueueEditor:
     def _editable(self) -> list[Job]:
         states = {JobState.CONFIGURING, JobState.RUNNING}
         running = [job for job in self._queue.table.jobs if job.state in states] if self._queue.has_focus else []
-        return self._waiting() or running[:1]
+        return [job for job in self._waiting() or running[:1] if self._services.may_act_on(job)]
 
     def _recurring(self) -> RecurringJob | None:
         table = self._queue.table
