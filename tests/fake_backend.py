@@ -42,10 +42,11 @@ class FakeBackend:
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
         measured: Callable[[JobId], Mapping[int, Measured]] = lambda job_id: {},
         images: Callable[[], Iterable[str]] = tuple,
+        about: About | None = None,
     ) -> None:
         self._actions = actions
         self._logs = logs
-        self._about = About(host, "alice", "", Caps("gputui"))
+        self._about = about or About(host, "alice", "", Caps("gputui"))
         self._inside = inside
         self._past = past
         self._measured = measured

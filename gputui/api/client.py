@@ -123,9 +123,19 @@ def plain_name(server: Server) -> tuple[str, str]:
 
 
 def cure_of(pid: int) -> str:
-    """Return what helps against an owner who hangs, by his pid; 0 or 1: it is not known."""
-    cure = f"kill -CONT {pid} if it was stopped, else kill -9 {pid}" if pid > 1 else ""
+    """Return what this user can do about an owner who hangs, by his pid; 0 or 1: it is not known."""
+    cure = f"kill -CONT {pid} if it was stopped, else kill -9 {pid}" if pid > 1 and _may_end(pid) else ""
     return f"{cure or 'ask an operator to restart gputui.service'}; store.lock_timeout sets how long gputui waits"
+
+
+def _may_end(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 class Exchange:

@@ -26,6 +26,7 @@ from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
+from gputui.ports.backend import About
 from gputui.tui.app import PAGES, Gputui
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
@@ -147,6 +148,7 @@ class Console:
         inside: Inside | None = None,
         host: FakeHost | None = None,
         containers: FakeContainers | None = None,
+        about: About | None = None,
     ) -> None:
         self.feed = Feed()
         self.clock = FakeClock()
@@ -164,7 +166,9 @@ class Console:
         settings = replace(Settings(), scheduler=SchedulerSettings(hand_over=hand_over))
         settings = replace(settings, console=console or ConsoleSettings(what_if), policy=policy or PolicySettings())
         services = Services(
-            FakeBackend(self.actions, self.logs, inside=inside, past=past, measured=measured, images=images),
+            FakeBackend(
+                self.actions, self.logs, inside=inside, past=past, measured=measured, images=images, about=about
+            ),
             settings,
             self.clock,
             PAGES,

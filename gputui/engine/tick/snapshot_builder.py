@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -176,6 +177,8 @@ def _silence(leader: Leader) -> tuple[Notice, ...]:
         who = f"{leader.kind} of {leader.user}, pid {leader.pid}"
         since = f"has not responded for {format_duration(leader.silent_for)}"
         todo = f"`kill -CONT {leader.pid}` continues a stopped one, `kill -9 {leader.pid}` lets another take over"
+        if os.geteuid() not in {0, leader.uid}:
+            todo = f"ask {leader.user}, who can end it"
         return (Notice("error", f"the scheduler ({who}) {since}, so no job starts: {todo}"),)
     return ()
 

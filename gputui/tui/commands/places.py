@@ -205,7 +205,7 @@ def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False, 
 
 def _not_now(command: Command, screen: Screen[Any]) -> str:
     whose = getattr(screen, "not_mine", "") if command.group == JOBS or command.name == "edit" else ""
-    return f"Not for you: {whose}." if whose else f"Not now: it needs {command.needs}."
+    return whose or f"Not now: it needs {command.needs}."
 
 
 def _where(command: Command) -> str:
@@ -218,7 +218,7 @@ def _lack(command: Command, lacking: Lacking) -> str:
     """Return a sentence on what the cluster, or this user, lacks for a command; empty if nothing."""
     sentence = lacking.get(command.capability, "") if command.capability else ""
     if sentence.startswith("only operators"):
-        return f"Not for you: {sentence}."
+        return f"{sentence.capitalize()}."
     return f"Not in this cluster: {sentence.rstrip('.')}." if sentence else ""
 
 

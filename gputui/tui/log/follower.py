@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct, field
 from rich.style import Style
 
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import AccessError, GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.ports import LiveLogStream, LogStream
@@ -65,6 +65,8 @@ class LogFollower:
         self.attempt = attempt
         self.error: str | None = None
         """Reason why it could not be read, or not to its end."""
+        self.is_refused = False
+        """True if the user may not read it, as `error` says."""
         self.is_over = False
         """True if everything available has been read."""
         self.is_stamped = False
@@ -116,7 +118,7 @@ class LogFollower:
                 return
             self._read_all(self._stream)
         except GputuiError as error:
-            self.error = str(error)
+            self.error, self.is_refused = str(error), isinstance(error, AccessError)
         except Exception as error:  # noqa: BLE001 - a border: a log that cannot be read is told in its pane
             self.error = f"{type(error).__name__}: {error}"
         finally:

@@ -76,12 +76,12 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     @property
     def not_mine(self) -> str:
-        """Sentence on whose the subject is, if it is another user's job; empty if it is not."""
+        """Sentence on who may act on the subject, if it is a job of somebody else; else empty."""
         job = self.subject()
         if job is None or self.own_subjects():
             return ""
         who = job.submitted_by or "another user"
-        return f"job {job.shown_id} is of {who}, and only {who} and operators may act on it"
+        return f"Only {who}, who submitted job {job.shown_id}, and operators may do that."
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide commands that make no sense now, or never do in a read-only console."""

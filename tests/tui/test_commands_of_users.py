@@ -1,0 +1,73 @@
+"""Consoles of users who act on their own jobs alone: what is for others is not offered, and says for whom it is."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from gputui.domain.access import others_job
+from gputui.domain.cluster import Caps
+from gputui.domain.job_spec import JobId
+from gputui.engine.actions.rights import LACKING
+from gputui.ports.backend import About
+from gputui.tui.screens.log_pane import LogPane
+from tests.tui.console import Console
+from tests.tui.sample import rich_snapshot
+
+BOB = 1002
+SIZE = (120, 36)
+
+
+def _console(*own: JobId) -> Console:
+    """Return bob's console; all jobs but his own are alice's."""
+    snapshot = rich_snapshot()
+    jobs = (
+        replace(job, submitted_by="bob" if job.id in own else "alice", submitted_uid=BOB if job.id in own else BOB - 1)
+        for job in snapshot.jobs
+    )
+    about = About("node1", "bob", "", Caps("gputui", LACKING), own_uid=BOB)
+    return Console(replace(snapshot, jobs=tuple(jobs)), about=about)
+
+
+async def test_a_job_of_another_user_offers_no_key_that_changes_it() -> None:
+    console = _console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        footer = console.screen_text.splitlines()[-1]
+        assert "f log" in footer
+        assert "submit" in footer
+        assert not any(word in footer for word in ("cancel", "requeue", "prio", "pause"))
+        for key in ("c", "plus", "x", "e"):
+            await console.press(pilot, key)
+            assert ": Only alice, who submitted job " in console.told[-1], key
+            assert console.told[-1].endswith(", and operators may do that."), key
+        for key, what in (("P", "pause the scheduler"), ("J", "move jobs in the queue")):
+            await console.press(pilot, key)
+            assert console.told[-1].endswith(f": Only operators may {what}."), key
+        assert len(console.app.screen_stack) == 1
+        assert console.audited() == []
+
+
+async def test_ones_own_jobs_are_changed_as_ever_and_those_of_others_among_the_marked_stay() -> None:
+    shown = [job.id for job in rich_snapshot().jobs]
+    console = _console(shown[0])
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "asterisk", "c", "enter")
+        await console.settle(pilot)
+        assert console.audited() == [("cancel", f"job {shown[0]}")]
+
+
+async def test_the_log_of_another_users_job_is_no_fault() -> None:
+    console = _console()
+    console.logs.error = others_job(rich_snapshot().jobs[0], "read its output")
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        pane = console.app.screen.query_one(LogPane)
+        assert pane.follower is not None
+        assert await asyncio.to_thread(pane.follower.join, 10)
+        pane.tick()
+        await pilot.pause()
+        assert "operators may read its output" in console.screen_text
+        assert "cannot be read" not in console.screen_text
