@@ -631,10 +631,9 @@ class LogView(Grip, can_focus=True):
             return self._no_job or f"Select a job and press {keymap_of(self).key('follow')} to follow its log.", DIM
         if self.buffer.end > self.buffer.first:
             return "No line matches.", DIM
-        if self.follower.is_refused:
-            return plain(self.follower.error, 300), DIM
         if self.follower.error:
-            return f"The log cannot be read: {plain(self.follower.error, 300)}", RED
+            told = plain(self.follower.error, 300)
+            return (told, DIM) if self.follower.is_refused else (f"The log cannot be read: {told}", RED)
         return ("The job wrote nothing." if self.follower.is_over else "Nothing written yet."), DIM
 
     def list_keys(self, no_job: str = "", ways: tuple[Cell, ...] = ()) -> None:
