@@ -72,8 +72,8 @@ def actor(environ: Mapping[str, str] = os.environ) -> Actor:
 
 
 def caller(permissions: UserPermissions | None) -> Caller | None:
-    """Return this process's user as an operator, since it can write the state directory; None if a group may."""
-    return None if permissions is None or permissions.is_shared else operator()
+    """Return this process's user as an operator, since it can write the state directory; None without rules."""
+    return None if permissions is None else operator()
 
 
 def operator() -> Caller:

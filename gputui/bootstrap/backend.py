@@ -374,8 +374,7 @@ def output_of(
 def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> Entrance:
     """Return shells, commands and process lists of running jobs. Connects to a runtime only on use.
 
-    They are for the user of that uid; None: the user of this process, who in a shared queue asks the process that owns
-    it, unless it is root or the owner of the state directory, or none answers.
+    They are for the user of that uid; None: the user of this process.
     """
     from gputui.engine.actions.permissions import UserPermissions
     from gputui.engine.files.input_marks import InputMark
@@ -384,17 +383,11 @@ def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> 
     permissions = UserPermissions(options.state, options.settings)
     user = os.geteuid() if uid is None else uid
 
-    def refusal(job: Job, submitter: str) -> GputuiError:
-        hint = "only its submitter and operators may enter it"
-        return GputuiError(f"job {job.shown_id} is a job of {submitter}", hint=hint)
-
     def permit(job: Job, submitter: int | None) -> None:
         if not permissions.may_enter(user, submitter):
-            raise refusal(job, bootstrap.user_name(submitter) if submitter is not None else "somebody else")
-
-    def may_try(job: Job) -> None:  # the runtime checks again on entry
-        if not permissions.may_operate(user) and job.submitted_by != bootstrap.user_name(user):
-            raise refusal(job, job.submitted_by)
+            whose = bootstrap.user_name(submitter) if submitter is not None else "somebody else"
+            hint = "only its submitter and operators may enter it"
+            raise GputuiError(f"job {job.shown_id} is a job of {whose}", hint=hint)
 
     def record(job: Job, verb: str, request: ExecRequest | None) -> None:
         import shlex
@@ -405,22 +398,13 @@ def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> 
         words = shlex.join(request.command)[:1000] if request else ""
         store.note(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, job.target, "", words))
 
-    def by_owner(job: Job, request: Entry) -> Channel | None:
-        try:
-            return _owners_streams(options).enter(job.id, request)
-        except NoOwnerError:
-            return None
-
-    is_member = uid is None and permissions.is_shared and user not in {0, options.state.stat().st_uid}
     return Entrance(
         lambda: adapters.make_job_execs(options, store.store_id),
         lambda: store.store_id,
         permit,
         lambda job_id: InputMark(options.state, job_id).set,
         record,
-        by_owner=by_owner if is_member else None,
         command=(sys.executable, "-P", "-m", "gputui", *options.arguments()),
-        may_try=may_try,
     )
 
 

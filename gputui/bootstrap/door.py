@@ -178,7 +178,7 @@ class Door:
             passed.socket.close()
             passed = None
         try:
-            passed = passed or listener.bind(self._path, 0o660 if self._options.settings.store.group else 0o600)
+            passed = passed or listener.bind(self._path, 0o600)
         except OSError as error:
             self._tell(f"{self._path}: {error.strerror}; commands and consoles of others cannot ask this process")
         else:

@@ -40,8 +40,6 @@ class OwnerEvents:
 
     def next(self, seconds: float, gpu: str | None) -> tuple[Snapshot, float] | None:
         follower = self._follower or self._started()
-        if follower is None:
-            return None
         if follower.is_owned is not False:
             follower.wait(self._seen, seconds)
         self._seen = follower.number
@@ -51,14 +49,12 @@ class OwnerEvents:
             follower.look_at(gpu)
         return follower.snapshot, follower.age
 
-    def _started(self) -> Follower | None:
-        """Begin to follow; None if this user reads the files."""
+    def _started(self) -> Follower:
+        """Begin to follow."""
         from gputui.api.follower import Follower
         from gputui.api.wire import to_sockets
-        from gputui.bootstrap.owner import client_of, is_asked
+        from gputui.bootstrap.owner import client_of
 
-        if not is_asked(self._options):
-            return None
         dial = to_sockets(map(Path, self._options.sockets.paths))
         client = client_of(self._options, dial, patience=PATIENCE)
         self._follower, self._seen = Follower(client, longest_pause=LONGEST_PAUSE), 0

@@ -101,8 +101,6 @@ def role_of(uid: int, groups: Iterable[int], owner: int, settings: Settings, res
     if is_one_of(uid, mine, settings.policy.operators, resolve):
         return Role.OPERATOR
     users = settings.access.users
-    if group := settings.store.group:  # its members write the directory, and ask its owner only for streams
-        users = (*users, f"@{group}")
     return Role.USER if EVERYBODY in users or is_one_of(uid, mine, users, resolve) else Role.VIEWER
 
 

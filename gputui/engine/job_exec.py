@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from gputui.domain.container import ExecRequest, ProcessRow, Shell
-from gputui.domain.errors import GputuiError, RuntimeUnavailableError
+from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job, not_running
 from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.state import JobState
@@ -16,12 +16,10 @@ from gputui.ports.backend import Entry
 
 SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 """Command that becomes the best shell there is."""
-ByOwner = Callable[[Job, Entry], "Channel | None"]
-"""Asks the owner of the queue for a stream; None if nobody owns it. Raises GputuiError if he refuses."""
 
 
 class Entrance:
-    """Passes requests to the owner of the queue, or to the runtime of a job, and records what entered then.
+    """Passes requests to the runtime of a job, and records what entered then.
 
     Calls block, from any thread, and raise GputuiError; `processes` only one at a time.
     """
@@ -34,7 +32,6 @@ class Entrance:
         note_input: Callable[[JobId], Callable[[], None]],
         record: Callable[[Job, str, ExecRequest | None], None],
         *,
-        by_owner: ByOwner | None = None,
         command: tuple[str, ...] = ("gputui",),
         may_try: Callable[[Job], None] = lambda job: None,
     ) -> None:
@@ -48,7 +45,6 @@ class Entrance:
         self._permit = permit
         self._note_input = note_input
         self._record = record
-        self._by_owner = by_owner
         self._command = command
         self._may_try = may_try
         self._by_runtime: Mapping[str, JobExec] = {}
@@ -70,16 +66,7 @@ class Entrance:
 
     def enter(self, job: Job, request: Entry) -> Channel:
         """Run a command in the running job, or attach to an interactive one, also while it starts."""
-        if self._by_owner is not None and (channel := self._by_owner(job, request)) is not None:
-            return channel
-        try:
-            channel = self._entered(job, request)
-        except RuntimeUnavailableError as error:
-            if self._by_owner is None:
-                raise
-            hint = "start `gputui serve`, or get access to the engine"
-            text = f"job {job.id} cannot be reached: no scheduler is running here that could be asked, and {error.what}"
-            raise GputuiError(text, hint=hint) from error
+        channel = self._entered(job, request)
         if job.spec.idle_timeout:
             channel.on_input = self._note_input(job.id)
         execute = request if isinstance(request, ExecRequest) else None

@@ -48,7 +48,7 @@ def plain_users(*names: str, config: str = "", environ: Mapping[str, str] | None
     (directory / "config.toml").write_text(f'[access]\nusers = ["*"]\n[scheduler]\nfast_failing_jobs = 0\n{config}')
     store = TinyJobStore(directory / "state", StoreSettings())
     more = {"GPUTUI_SOCKET": str(directory / "api.sock"), **(environ or {})}
-    site = Site(directory, "", {**users, "root": pwd.getpwuid(0)}, store, more)
+    site = Site(directory, {**users, "root": pwd.getpwuid(0)}, store, more)
     try:
         yield site
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,8 +13,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from gputui.domain.state import JobState
-from tests.e2e.members import COMMAND, Site, members
+from tests.e2e.members import COMMAND, Site
 from tests.e2e.person import Person
+from tests.e2e.plain_users import plain_users, served_to_users, socket_of
 from tests.e2e.site import COMMANDS
 from tests.process_list import command_lines
 from tests.runtime.dockerd import IMAGE, Dockerd
@@ -29,15 +31,16 @@ SCRIPT = "trap 'echo two; echo error >&2; exit 7' USR1; echo one; while :; do sl
 
 @dataclass
 class Place:
-    """A shared queue of containers on an engine that can be restarted."""
+    """A queue of containers on an engine that can be restarted."""
 
     site: Site
     engine: Dockerd
+    listener: socket.socket
     scheduler: ExitStack = field(default_factory=ExitStack)
 
     def schedule(self) -> None:
         """Start the scheduler, which serves streams."""
-        self.scheduler.enter_context(self.site.served())
+        self.scheduler.enter_context(served_to_users(self.site, self.listener))
 
     def restart_scheduler(self) -> None:
         """End the scheduler with all streams, as a service manager does, and start it again."""
@@ -61,8 +64,8 @@ def streams(site: Site) -> list[int]:
 @pytest.fixture
 def place(live_engine: Dockerd) -> Iterator[Place]:
     environ = {"GPUTUI_RUNTIME": "docker", "DOCKER_HOST": live_engine.host}
-    with members("alice", environ=environ) as site:
-        found = Place(site, live_engine)
+    with plain_users("alice", environ=environ) as site, socket_of(site) as listener:
+        found = Place(site, live_engine, listener)
         with found.scheduler:
             found.schedule()
             yield found

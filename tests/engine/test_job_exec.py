@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from gputui.domain.container import ExecRequest, ProcessRow
-from gputui.domain.errors import GputuiError, RuntimeUnavailableError
+from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive
 from gputui.domain.state import JobState
-from gputui.engine.job_exec import ByOwner, Entrance
+from gputui.engine.job_exec import Entrance
 from gputui.ports import Channel, JobExec, Permit
-from gputui.ports.backend import Attach, Entry
+from gputui.ports.backend import Attach
 from tests.factories import NOW, job, running
 
 TERMINAL = Interactive(stdin=True, tty=True)
@@ -91,7 +91,7 @@ class FakeExec:
 class Door:
     """An entrance with its runtimes."""
 
-    def __init__(self, by_owner: ByOwner | None = None, error: GputuiError | None = None, **missing: None) -> None:
+    def __init__(self, error: GputuiError | None = None, **missing: None) -> None:
         self.docker, self.process = FakeExec(error), FakeExec(error)
         runtimes: dict[str, JobExec] = {"docker": self.docker, "process": self.process}
         self.made = 0
@@ -109,7 +109,6 @@ class Door:
             lambda job, uid: self.permitted.append((job.id, uid)),
             lambda job_id: lambda: self.typed.append(job_id),
             lambda job, verb, request: self.recorded.append((job.id, verb, request)),
-            by_owner=by_owner,
             may_try=self.may_try,
         )
 
@@ -206,29 +205,3 @@ def test_what_enters_directly_is_recorded() -> None:
     door.entrance.enter(interactive(), Attach())
     door.entrance.enter(running(8), LS)
     assert door.recorded == [(7, "attach", None), (8, "exec", LS)]
-
-
-def test_the_owner_is_asked_first_and_records_by_itself() -> None:
-    asked: list[tuple[int, Entry]] = []
-
-    def by_owner(job: Job, request: Entry) -> Channel | None:
-        asked.append((job.id, request))
-        return Streams()
-
-    door = Door(by_owner)
-    door.entrance.enter(interactive(), Attach("ctrl-a"))
-    door.entrance.enter(running(8), LS)
-    assert asked == [(7, Attach("ctrl-a")), (8, LS)]
-    assert door.recorded == door.docker.asked == []
-
-
-def test_an_engine_that_cannot_be_reached_has_a_scheduler_as_advice() -> None:
-    error = RuntimeUnavailableError("/var/run/docker.sock: Permission denied")
-    with pytest.raises(GputuiError, match=r"no scheduler is running here that could be asked, and .*denied") as told:
-        Door(lambda job, request: None, error).entrance.enter(running(7), LS)
-    assert told.value.hint is not None
-    assert "gputui serve" in told.value.hint
-    door = Door(None, error)
-    with pytest.raises(RuntimeUnavailableError):
-        door.entrance.enter(running(7), LS)
-    assert door.recorded == []

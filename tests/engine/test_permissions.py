@@ -6,21 +6,20 @@ import errno
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.container import RunAs
+from gputui.domain.container import Launch, RunAs
 from gputui.domain.errors import InputError, InputErrors, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
-from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
+from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.ports import JobStore
 from tests.engine.world import World
 from tests.factories import ACTOR, spec
 
@@ -28,15 +27,14 @@ MEMBER = 61_234
 """Unused uid."""
 
 
-def settings(group: str | None = None, operators: tuple[str, ...] = (), **allow: Any) -> Settings:
-    policy = PolicySettings(allow=AllowSettings(**allow), operators=operators)
-    return Settings(policy=policy, store=StoreSettings(group=group))
+def settings(operators: tuple[str, ...] = (), **allow: Any) -> Settings:
+    return Settings(policy=PolicySettings(allow=AllowSettings(**allow), operators=operators))
 
 
 def at_start(permissions: UserPermissions, asked: JobSpec, uid: int | None) -> JobSpec:
-    """Return what is left of the spec once the scheduler has opened its mounts."""
+    """Return the spec that the scheduler starts."""
     with ExitStack() as until:
-        return permissions.at_start(asked, uid, until).spec
+        return permissions.permitted(lambda: "/", Launch("store", 1, 1, asked, (), submitter=uid), until).spec
 
 
 def asking(**options: Any) -> JobSpec:
@@ -79,57 +77,29 @@ HARMLESS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", [*GUARDED, *HARMLESS])
-def test_a_private_queue_allows_everything(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_operators_may_use_every_option_that_the_site_does_not_forbid(tmp_path: Path, options: dict[str, Any]) -> None:
     tmp_path.chmod(0o700)
     permissions = UserPermissions(tmp_path, settings())
     permissions.check(asking(**options), os.geteuid())
     assert at_start(permissions, asking(**options), None) == asking(**options)
 
 
-@pytest.mark.parametrize("options", GUARDED)
-@pytest.mark.parametrize("how", ["group", "mode"])
-def test_in_a_shared_queue_options_that_give_root_are_for_operators(
-    tmp_path: Path, options: dict[str, Any], how: str
-) -> None:
-    tmp_path.chmod(0o2770 if how == "mode" else 0o700)
-    permissions = UserPermissions(tmp_path, settings("lab" if how == "group" else None))
-    with pytest.raises(InputError) as told:
-        permissions.check(asking(**options), MEMBER)
-    assert (told.value.where or "").startswith("--")
-    assert told.value.exit_code == 2
-    for uid in (MEMBER, None):
-        with pytest.raises(RuntimeFault) as fault:
-            at_start(permissions, asking(**options), uid)
-        assert fault.value.cause.code is CauseCode.NOT_ALLOWED
-    permissions.check(asking(**options), 0)
-    permissions.check(asking(**options), tmp_path.stat().st_uid)
-
-
-@pytest.mark.parametrize("options", HARMLESS)
-def test_in_a_shared_queue_other_options_are_for_all_members(tmp_path: Path, options: dict[str, Any]) -> None:
-    UserPermissions(tmp_path, settings("lab")).check(asking(**options), MEMBER)
-
-
 @pytest.mark.parametrize("name", [str(MEMBER), "root"])
 def test_operators_are_named_by_the_site(tmp_path: Path, name: str) -> None:
-    permissions = UserPermissions(tmp_path, settings("lab", operators=("no-such-user", "@no-such-group", name)))
+    permissions = UserPermissions(tmp_path, settings(operators=("no-such-user", "@no-such-group", name)))
     assert permissions.is_operator(MEMBER) is (name != "root")
 
 
 def test_a_group_may_be_named_as_operators(tmp_path: Path) -> None:
-    assert UserPermissions(tmp_path, settings("lab", operators=("@root",))).is_operator(0)
-    assert not UserPermissions(tmp_path, settings("lab", operators=("@root",))).is_operator(MEMBER)
+    assert UserPermissions(tmp_path, settings(operators=("@root",))).is_operator(0)
+    assert not UserPermissions(tmp_path, settings(operators=("@root",))).is_operator(MEMBER)
 
 
-def test_a_switch_forbids_or_allows_an_option_for_all(tmp_path: Path) -> None:
+def test_a_switch_forbids_an_option_to_all(tmp_path: Path) -> None:
     forbidden = UserPermissions(tmp_path, settings(options={"privileged": False, "publish": False}))
     with pytest.raises(InputErrors) as told:
         forbidden.check(asking(privileged=True, publish=("80:80",), cap_add=("SYS_PTRACE",)), 0)
     assert {error.where for error in told.value.errors} == {"--privileged", "--publish"}
-    allowed = UserPermissions(
-        tmp_path, settings("lab", options={"network": True, "docker_socket": True}, mounts=("/run",))
-    )
-    allowed.check(asking(network="host", volumes=("/run/docker.sock:/s",)), MEMBER)
 
 
 def test_links_do_not_lead_mounts_out_of_the_listed_directories(tmp_path: Path) -> None:
@@ -138,23 +108,17 @@ def test_links_do_not_lead_mounts_out_of_the_listed_directories(tmp_path: Path) 
     own.mkdir()
     (data / "out").symlink_to("/etc")
     (data / "in").symlink_to(data / "set")
-    permissions = UserPermissions(own, settings("lab", mounts=(str(data),)))
+    permissions = UserPermissions(own, settings(mounts=(str(data),)))
     good = asking(volumes=(f"{data}/set:/a:ro", f"{data}/in:/b"), mounts=(f"type=bind,src={data}/in/new,dst=/c",))
-    permissions.check(good, MEMBER)
-    with pytest.raises(RuntimeFault, match="new cannot be mounted: no such file or directory"):
-        at_start(permissions, good, MEMBER)
-    (data / "set" / "new").mkdir()
-    with ExitStack() as until:
-        started = permissions.at_start(good, MEMBER, until)
-        options = started.spec.options
-        found = [*(text.rpartition(":")[0] for text in options.volumes), *options.mounts, *started.held]
-        assert len(found) == 3
-        assert {held.path for held in started.held} <= {f"{data}/set", f"{data}/set/new"}
+    permissions.check(good, 0)
+    options = at_start(permissions, good, 0).options
+    assert options.volumes == (f"{data}/set:/a:ro", f"{data}/set:/b")
+    assert options.mounts == (f"type=bind,dst=/c,source={data}/set/new",)
     for source in (f"{data}/out", f"{data}/../state", f"{data}x", str(tmp_path), "/"):
         with pytest.raises(InputError):
-            permissions.check(asking(volumes=(f"{source}:/x",)), MEMBER)
+            permissions.check(asking(volumes=(f"{source}:/x",)), 0)
         with pytest.raises(RuntimeFault):
-            at_start(permissions, asking(mounts=(f"type=bind,source={source},target=/x",)), MEMBER)
+            at_start(permissions, asking(mounts=(f"type=bind,source={source},target=/x",)), 0)
     with pytest.raises(RuntimeFault, match="outside"):
         at_start(UserPermissions(own, settings(mounts=(str(data),))), asking(volumes=("/etc:/e",)), 0)
 
@@ -184,24 +148,15 @@ def test_a_mount_whose_link_cannot_be_read_is_refused_where_mounts_are_limited(
 
 
 def test_named_volumes_count_as_mounts(tmp_path: Path) -> None:
-    shared = UserPermissions(tmp_path, settings("lab", named_volumes=("models",)))
-    shared.check(asking(volumes=("models:/m:ro",), mounts=("type=volume,source=models,target=/n",)), MEMBER)
+    limited = UserPermissions(tmp_path, settings(named_volumes=("models",)))
+    limited.check(asking(volumes=("models:/m:ro",), mounts=("type=volume,source=models,target=/n",)), 0)
     with pytest.raises(InputError, match="the volume 'pgdata' is not one that jobs may"):
-        shared.check(asking(volumes=("pgdata:/m",)), MEMBER)
-    with pytest.raises(InputError, match="the volume 'pgdata'"):
-        UserPermissions(tmp_path, settings(named_volumes=("models",))).check(asking(volumes=("pgdata:/m",)), 0)
-
-
-def test_no_member_may_mount_the_state_directory(tmp_path: Path) -> None:
-    permissions = UserPermissions(tmp_path / "state", settings("lab", mounts=(str(tmp_path),)))
-    for path in (tmp_path, tmp_path / "state", tmp_path / "state" / "logs"):
-        with pytest.raises(InputError, match="own files"):
-            permissions.check(asking(volumes=(f"{path}:/x",)), MEMBER)
+        limited.check(asking(volumes=("pgdata:/m",)), 0)
 
 
 def test_an_unreadable_option_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault) as fault:
-        at_start(UserPermissions(tmp_path, settings("lab")), asking(mounts=("type=",)), MEMBER)
+        at_start(UserPermissions(tmp_path, settings(named_volumes=())), asking(mounts=("type=",)), 0)
     assert fault.value.cause.code is CauseCode.NOT_ALLOWED
 
 
@@ -211,7 +166,7 @@ def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(
     def refuse(spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
         raise InputError("nothing proves who submitted it")
 
-    of_image = replace(settings("lab"), runtime=RuntimeSettings(run_as_submitter=False))
+    of_image = replace(settings(), runtime=RuntimeSettings(run_as_submitter=False))
     world = World(tmp_path / "state", settings=of_image)
     monkeypatch.setattr(world.store, "run_as", refuse)
     job_id = world.submit(1, options=ContainerOptions(privileged=True), retries=3)
@@ -224,39 +179,11 @@ def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(
     assert not world.docker.running()
 
 
-class Proving:
-    """A store that proves the submitter of a job regardless of the job itself; None: no proof."""
-
-    def __init__(self, store: JobStore, uid: int | None) -> None:
-        self._store = store
-        self._uid = uid
-
-    def run_as(self, asked: JobSpec, submitted_uid: int | None = None) -> RunAs:
-        if self._uid is None:
-            raise InputError("nothing proves it")
-        return RunAs(self._uid, is_strict=True)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-@pytest.mark.parametrize(("uid", "state"), [(0, JobState.RUNNING), (MEMBER, JobState.FAILED), (None, JobState.FAILED)])
-def test_a_proof_of_the_submitter_outweighs_a_name(tmp_path: Path, uid: int | None, state: JobState) -> None:
-    world = World(tmp_path / "state", settings=settings("lab"))
-    job_id = world.submit(options=ContainerOptions(privileged=True))
-    with world.store.transaction() as transaction:
-        transaction.put(transaction.get(job_id).evolve(submitted_by="root"))
-    world.store = cast("JobStore", Proving(world.store, uid))
-    world.reborn()
-    world.tick(3)
-    assert world.job(job_id).state is state
-
-
 def test_permissions_are_checked_for_every_kind_of_request(tmp_path: Path) -> None:
     world = World(tmp_path / "state")
-    permissions = UserPermissions(tmp_path, settings("lab"))
-    member = Actions(world.store, world.clock, replace(ACTOR, uid=MEMBER), permissions=permissions)
+    permissions = UserPermissions(tmp_path, settings(options={"privileged": False}))
+    operator = Actions(world.store, world.clock, replace(ACTOR, uid=0), permissions=permissions)
     asked = Submission(asking(privileged=True))
-    for call in (member.act, member.foresee):
+    for call in (operator.act, operator.foresee):
         with pytest.raises(InputError, match="--privileged"):
             call(SubmitJobs((asked,)))

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import Launch
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
-from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
-from gputui.engine.actions.permissions import UserPermissions
+from gputui.domain.policy.permitted_options import MountSource
+from gputui.domain.settings import RuntimeSettings
+from gputui.engine.actions.mount_sources import open_mounts
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock
 from tests.lane import in_its_lane
@@ -70,12 +72,9 @@ def harness(engine: Dockerd) -> Iterator[Harness]:
 
 
 class Starter:
-    """Starts containers as the scheduler does for a member of a shared queue."""
+    """Starts containers with mounts below `members/` alone, which are opened as those of a user are."""
 
     def __init__(self, harness: Harness, place: Path) -> None:
-        allow = AllowSettings({"network": True}, mounts=(f"{place}/members",))
-        settings = Settings(policy=PolicySettings(allow=allow), store=StoreSettings(group="any"))
-        self.permissions = UserPermissions(place / "state", settings)
         self.harness = harness
         self.runtime = harness.open()
         self.place = place
@@ -83,8 +82,15 @@ class Starter:
     def allowed(self, until: ExitStack, script: str, **options: Any) -> Launch:
         launch = self.harness.launch(shell(script))
         spec = JobSpec(image=IMAGE, command=shell(script), options=ContainerOptions(network=NETWORK, **options))
-        found = self.permissions.at_start(spec, MEMBER, until, self.runtime.root_directory)
+        try:
+            found = open_mounts(spec, self.runtime.root_directory(), self._approve, until)
+        except (OSError, ValueError) as error:
+            raise RuntimeFault(Cause(CauseCode.NOT_ALLOWED, str(error))) from error
         return Launch(STORE, launch.job_id, 1, found.spec, (), held=found.held)
+
+    def _approve(self, source: MountSource, path: str) -> None:
+        if not Path(path).is_relative_to(self.place / "members"):
+            raise RuntimeFault(Cause(CauseCode.NOT_ALLOWED, f"{source.path} is foreign"))
 
     def output(self, script: str, **options: Any) -> str:
         with ExitStack() as until:
@@ -128,7 +134,7 @@ def test_a_link_that_is_swapped_during_the_start_mounts_nothing_foreign(
     assert set(seen) == {"own\n"}
     (starter.place / "members/out").symlink_to("../foreign")
     text = text.replace("members/x", "members/out")
-    with pytest.raises(RuntimeFault, match="outside the directories that may be mounted"):
+    with pytest.raises(RuntimeFault, match="is foreign"):
         starter.output("ls /r", **{how: (text,)})
 
 

@@ -27,7 +27,7 @@ from gputui.domain.policy.reasons import Gated, Reasons
 from gputui.domain.policy.retry import JITTER, FastFailureGuard
 from gputui.domain.policy.waits import Dependencies
 from gputui.domain.settings import SchedulerSettings, Settings
-from gputui.domain.snapshot import Leader, Snapshot, WindowView
+from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.state import PendingReason, Reason, utc_moment
 from gputui.domain.units import format_duration
 
@@ -40,10 +40,6 @@ class GateContext(Struct, dict=True):
     guard: FastFailureGuard
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
-    member: Leader | None = None
-    """Scheduler of a member of a group that shares the queue, which cannot run jobs as other users; else None."""
-    as_submitter: bool = False
-    """True if containers also run as their submitter."""
 
     @cached_property
     def dependencies(self) -> Dependencies:
@@ -62,7 +58,7 @@ class GateContext(Struct, dict=True):
         """Gates that can refuse any job now."""
         up = [name for name, status in self.runtimes.items() if status.up]
         all_up = all(runtime_in(up, is_host=each) for each in (False, True))
-        runs_all = all_up and self.member is None and self.support.is_full
+        runs_all = all_up and self.support.is_full
         idle = {
             gate for gate, is_idle in ((_paused, not self.snapshot.controls.paused), (_runtime, runs_all)) if is_idle
         }
@@ -87,16 +83,11 @@ class GateContext(Struct, dict=True):
         return {is_host: _down(self, is_host=is_host) for is_host in (False, True)}
 
     @classmethod
-    def of(
-        cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime, *, as_submitter: bool = False
-    ) -> GateContext:
+    def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> GateContext:
         """Return the facts that a snapshot shows."""
-        leader, member = snapshot.leader, None
-        if leader is not None and leader.uid not in {None, 0} and any(job.spec.warrant for job in snapshot.jobs):
-            member = leader  # it is not root, and some jobs have to run as another user
         runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
         guard = FastFailureGuard.of(snapshot.jobs, settings)
-        return cls(now, settings, guard, snapshot, runtimes, member, as_submitter)
+        return cls(now, settings, guard, snapshot, runtimes)
 
 
 Gate: TypeAlias = Callable[[Job, GateContext], Reason | None]
@@ -162,24 +153,13 @@ def _paused(_: Job, situation: GateContext) -> Reason | None:
 
 
 def _runtime(job: Job, situation: GateContext) -> Reason | None:
-    return situation.down[job.spec.is_host] or _refused(job, situation) or _anothers(job, situation)
+    return situation.down[job.spec.is_host] or _refused(job, situation)
 
 
 def _refused(job: Job, situation: GateContext) -> Reason | None:
     """Return the reason why the engine cannot give it the GPUs it asks for."""
     found = None if job.spec.is_host else situation.support.refuses(job.spec.gpus)
     return Reason(PendingReason.NODE_UNKNOWN, found.sentence) if found else None
-
-
-def _anothers(job: Job, situation: GateContext) -> Reason | None:
-    """Return why a job that runs as its submitter has to wait for another scheduler."""
-    leader, warrant = situation.member, job.spec.warrant
-    if leader is None or not warrant or not (job.spec.is_host or situation.as_submitter):
-        return None
-    if warrant.partition("/")[0] == str(leader.uid):
-        return None
-    who = f"{leader.user} schedules here, and this is a job of {job.submitted_by or 'another user'}"
-    return Reason(PendingReason.NODE_UNKNOWN, f"{who}: only a scheduler that runs as root can run jobs as other users")
 
 
 def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
@@ -249,9 +229,7 @@ def decide_starts(
 ) -> StartDecision:
     """Start the jobs that may start, in order, and reserve GPUs for the first job that does not fit."""
     context = PlanningContext.at(snapshot, settings, now)
-    situation = GateContext.of(
-        snapshot, settings.scheduler, now, as_submitter=settings.runtime.run_as_submitter is not False
-    )
+    situation = GateContext.of(snapshot, settings.scheduler, now)
     waiting = order_queue(context, known)
     gated, able = _parted(context, waiting, situation)
     context.cluster.tenants = frozenset(job.spec.tenant for job in context.waiting)

@@ -29,8 +29,6 @@ from gputui.engine.actions.permissions import within_time_limits
 
 def checked_spec(context: ActionContext, spec: JobSpec) -> JobSpec:
     """Return the spec of a new job as it is stored; raises GputuiError for a forbidden one."""
-    if context.permissions:
-        context.permissions.check_leader(spec, context.actor.uid)
     spec = within_limits(context, spec)
     return with_dependencies(context, spec) if spec.after or spec.after_any else spec
 

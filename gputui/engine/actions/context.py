@@ -53,14 +53,12 @@ class ActionContext(Struct, eq=False):
         if self.caller is not None and not self.caller.operates:
             return True
         site = self.permissions
-        return site is not None and (site.is_shared or bool(site.settings.access.users))
+        return site is not None and bool(site.settings.access.users)
 
     @property
     def may_operate(self) -> bool:
-        """Return whether the actor is an operator; in a private queue every user is."""
-        if self.caller is not None:
-            return self.caller.operates
-        return self.permissions is None or self.permissions.may_operate(self.actor.uid)
+        """Return whether the actor is an operator."""
+        return self.caller is None or self.caller.operates
 
     @property
     def agent_limits(self) -> AccessSettings | None:
@@ -117,11 +115,8 @@ class PriorityCaps:
         if context.may_operate:
             return
         caller, hint = context.caller, "leave it out: the job is then charged to you"
-        if caller is None:
-            is_mine = not users or (
-                context.permissions is not None and context.permissions.is_one_of(context.actor.uid, users)
-            )
-        elif users:
+        assert caller is not None  # who asks without one is an operator
+        if users:
             is_mine = caller.is_one_of(users, context.resolve)
         else:
             is_mine = tenant == caller.user or (users is not None and context.resolve(tenant)[0] is None)

@@ -1,15 +1,13 @@
-"""Permissions of users: options of docker run, longest time, tenants open to them, and their highest priority.
+"""Permissions of users: options of docker run and longest time.
 
-Options are checked at submission and again at the start. The second check matters in a shared queue: its members can
-write the store without our commands.
+Options are checked at submission and again at the start: settings and links may have changed.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from msgspec import Struct
@@ -23,17 +21,15 @@ from gputui.domain.errors import InputError, InputErrors, RuntimeFault
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.policy.permitted_options import (
     SOCKETS,
-    MountSource,
     OptionRefusal,
-    OptionRules,
+    limits_mounts,
     mount_refusal,
     mount_sources,
     option_refusals,
 )
-from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.settings import AllowSettings, SchedulerSettings, Settings
 from gputui.domain.units import format_duration
 from gputui.engine.actions.file_rights import FileAccount, file_account
-from gputui.engine.actions.mount_sources import AllowedMounts, open_mounts
 from gputui.engine.actions.plain_user import PlainUser
 
 
@@ -49,94 +45,54 @@ class UserPermissions(Struct, frozen=True):
         Raises AccessError for what admission refuses to a plain user. With a caller the kernel has told who that is,
         and no account database is asked, which may be slow.
         """
-        if caller is not None and not self.is_shared and not caller.operates:
+        if caller is not None and not caller.operates:
             account = FileAccount(caller.uid, caller.gid, caller.groups, caller.user)
             self._plain_user(caller.uid).check(spec, account)
             return
         if caller is None and self.is_plain(uid):
             self._plain_user(uid).check(spec, file_account(uid))
             return
-        rules = self._rules(uid)
-        found = (*option_refusals(spec.options, rules), *self._mount_refusals(spec, rules))
+        found = (*option_refusals(spec.options, self._allow), *self._mount_refusals(spec))
         errors = tuple(InputError(each.what, where=each.option, hint=each.hint) for each in found)
         if errors:
             raise errors[0] if len(errors) == 1 else InputErrors(errors)
-        if rules.is_restricted:
-            try:
-                with ExitStack() as opened, suppress(OSError):  # what is missing may be made before the start
-                    open_mounts(spec, "/", lambda source, path: None, opened)
-            except ValueError as error:
-                raise InputError(str(error), where="--volume or --mount") from error
-
-    def check_leader(self, spec: JobSpec, uid: int) -> None:
-        """Raise InputError for a host job that the current scheduler cannot run as this user."""
-        if not spec.is_host or not self.is_shared:
-            return
-        from gputui.engine.files.leadership import current_leader  # its codec is no business of the ground
-
-        leader = current_leader(self.directory)
-        if leader is None or leader.uid in {None, 0, uid}:
-            return
-        text = f"{leader.user} schedules here: only a scheduler that runs as root can run jobs as other users"
-        raise InputError(text, where="--host", hint="let root schedule (`gputui serve` as a service)")
 
     def permitted(self, root: Callable[[], str], launch: Launch, until: ExitStack) -> Launch:
-        """Return the launch as the site allows it to its submitter; see `at_start`."""
+        """Return the launch as the site allows it to its submitter, with links in its mounts resolved where limited.
+
+        Raises RuntimeFault for options that this user may not use. `root` returns the root directory as the runtime
+        sees it.
+        """
         if launch.submitter is not None and self.is_plain(launch.submitter):
             return self._plain_user(launch.submitter).admitted(root, launch, until)
-        allowed = self.at_start(launch.spec, launch.submitter, until, root)
-        account = launch.run_as
-        if account is not None and not launch.spec.is_host and self.may_operate(account.uid):
-            account = replace(account, is_strict=False)
-        return replace(launch, spec=allowed.spec, held=allowed.held, run_as=account)
-
-    def at_start(
-        self, spec: JobSpec, uid: int | None, until: ExitStack, root: Callable[[], str] = lambda: "/"
-    ) -> AllowedMounts:
-        """Return the spec to start, with links in its mounts resolved where mounts are restricted.
-
-        Mounts of members are opened below `root`, the root directory as the runtime sees it, until the stack is closed.
-        Raises RuntimeFault for options that this user may not use; uid None: the submitter is unknown.
-        """
-        rules = self._rules(uid)
-
-        def approve(source: MountSource, path: str) -> None:
-            if found := self._mount_refusal(source, path, rules):
-                raise _not_allowed(found.sentence)
-
         try:
-            for each in option_refusals(spec.options, rules):
+            for each in (*option_refusals(launch.spec.options, self._allow), *self._mount_refusals(launch.spec)):
                 raise _not_allowed(each.sentence)
-            if rules.is_restricted and any(mount_sources(spec.options)):
-                return open_mounts(spec, root(), approve, until)
-            for each in self._mount_refusals(spec, rules):
-                raise _not_allowed(each.sentence)
-            return AllowedMounts(spec if rules.allow.mounts is None else _resolved(spec))
+            spec = launch.spec if self._allow.mounts is None else _resolved(launch.spec)
         except OSError as error:
             text = f"{error.filename} cannot be mounted: {(error.strerror or str(error)).lower()}"
             raise _not_allowed(f"{text} (make it before the job starts)") from error
         except ValueError as error:
             raise _not_allowed(str(error)) from error
+        account = launch.run_as
+        if account is not None and not spec.is_host:
+            account = replace(account, is_strict=False)
+        return replace(launch, spec=spec, run_as=account)
 
-    def _rules(self, uid: int | None) -> OptionRules:
-        return OptionRules(
-            self.settings.policy.allow, self.is_shared and not (uid is not None and self.is_operator(uid))
-        )
+    @property
+    def _allow(self) -> AllowSettings:
+        return self.settings.policy.allow
 
-    def _mount_refusals(self, spec: JobSpec, rules: OptionRules) -> Iterator[OptionRefusal]:
-        for source in mount_sources(spec.options) if rules.limit_mounts else ():
+    def _mount_refusals(self, spec: JobSpec) -> Iterator[OptionRefusal]:
+        for source in mount_sources(spec.options) if limits_mounts(self._allow) else ():
             try:
                 resolved = os.path.realpath(source.path)
             except OSError as error:  # a link that only the engine may follow, such as /proc/1/root
                 what = f"{source.path} cannot be checked: {error.filename}: {error.strerror}"
                 yield OptionRefusal(source.option, what, "mount a directory that you may look into")
             else:
-                if found := self._mount_refusal(source, resolved, rules):
+                if found := mount_refusal(source, resolved, self._allow, self.guarded_sockets()):
                     yield found
-
-    def _mount_refusal(self, source: MountSource, resolved: str, rules: OptionRules) -> OptionRefusal | None:
-        own = os.path.realpath(self.directory)
-        return mount_refusal(source, resolved, rules, self.guarded_sockets(), own)
 
     def guarded_sockets(self) -> list[str]:
         """Return the sockets of engines, without links."""
@@ -144,28 +100,14 @@ class UserPermissions(Struct, frozen=True):
         sockets = (*SOCKETS, *([address.removeprefix("unix://")] if address.startswith("unix://") else ()))
         return [os.path.realpath(path) for path in sockets]
 
-    @property
-    def is_shared(self) -> bool:
-        """Return whether users other than its owner may write the queue."""
-        if self.settings.store.group is not None:
-            return True
-        try:
-            return bool(self.directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-        except OSError:
-            return False
-
     def is_plain(self, uid: int) -> bool:
-        """Return whether this is a user of a queue that one account owns: its jobs are its account in a box."""
-        return not self.is_shared and not self.is_operator(uid)
+        """Return whether this is a plain user, whose jobs are the account in a box."""
+        return not self.is_operator(uid)
 
     def _plain_user(self, uid: int) -> PlainUser:
         ours = filter(None, [self.settings.access.socket])
         guarded = (*self.guarded_sockets(), *map(os.path.realpath, ours))
         return PlainUser(uid, self.directory, self.settings, guarded)
-
-    def may_operate(self, uid: int) -> bool:
-        """Return whether this user is an operator; in a private queue every user is."""
-        return not self.is_shared or self.is_operator(uid)
 
     def may_enter(self, uid: int, submitter: int | None) -> bool:
         """Return whether this user may attach to an attempt of that proven submitter, and run commands in it.

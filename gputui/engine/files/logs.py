@@ -6,18 +6,11 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gputui.domain.errors import NotFoundError, RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import Attempt, Job, attempt_with_output
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.text import tail_start
-from gputui.engine.files.file_modes import is_shared
 from gputui.ports import LogStream, Runtime
-
-_OF_MEMBERS = (
-    "members of a shared queue read the output of a container once it has ended; "
-    "until then its submitter may look inside: gputui exec ID COMMAND"
-)
-
 
 LONGEST_LINE = 1024**2
 """Maximum bytes of a line, as in running attempts: a longer one is several, since a job may never end one."""
@@ -62,10 +55,6 @@ class Logs:
             raise NotFoundError(f"attempt {chosen.number} of job {job.shown_id} has no output")
         try:
             return runtime.logs(chosen.container_id, tail=tail, follow=follow, stamped=stamped)
-        except RuntimeAccessError as error:
-            if not is_shared(self._directory):
-                raise
-            raise RuntimeUnavailableError(error.what, hint=_OF_MEMBERS) from error
         except RuntimeUnavailableError:
             raise
         except RuntimeFault as fault:

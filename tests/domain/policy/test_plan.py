@@ -20,8 +20,8 @@ from gputui.domain.policy.gpus.placement import suitable_gpus
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.planning_context import Durations
 from gputui.domain.policy.whatif import timeline
-from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
-from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
+from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.snapshot import Controls, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
 from tests.factories import GIB, NOW, gpu, job, running, spec, uuid, view
 
@@ -186,25 +186,6 @@ def test_a_host_job_that_waits_for_docker_names_the_alternative() -> None:
     assert code is PendingReason.NODE_UNKNOWN
     assert text.endswith("; if this machine has no Docker, start the scheduler with --runtime process")
     assert "--runtime" not in why(planned([job(1, gpus=1)], rows), 1)[1]
-
-
-@pytest.mark.parametrize("as_submitter", [False, True, None])
-@pytest.mark.parametrize(("uid", "waits"), [(None, False), (0, False), (1001, False), (1002, True)])
-def test_a_job_of_another_user_waits_while_a_member_of_the_group_schedules(
-    uid: int | None, waits: bool, as_submitter: bool | None
-) -> None:
-    settings = Settings(runtime=RuntimeSettings(run_as_submitter=as_submitter))
-    host, image = (replace(spec(1, image=name), warrant="1001/0") for name in (None, "busybox"))
-    jobs = [job(1, spec=host, submitted_by="alice"), job(2, spec=image, submitted_by="alice"), job(3, spec=spec(1))]
-    leader = Leader(1, "here", "bob", "console", NOW, uid=uid)
-    found = plan(seen(jobs, leader=leader), settings, NOW)
-    assert set(started(found)) == (
-        {1, 2, 3} - ({1, 2} if waits and as_submitter is not False else {1} if waits else set())
-    )
-    if waits:
-        code, text = why(found, 1)
-        assert code is PendingReason.NODE_UNKNOWN
-        assert text.startswith("bob schedules here, and this is a job of alice: only a scheduler that runs as root")
 
 
 def test_a_server_without_known_gpus_has_its_own_reason() -> None:
