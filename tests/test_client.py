@@ -213,18 +213,46 @@ def test_a_wait_outlives_the_owner(tmp_path: Path) -> None:
 
 
 def test_where_nobody_listens_the_client_says_so(tmp_path: Path) -> None:
-    with Client(str(tmp_path / "api.sock")) as client, pytest.raises(NoOwnerError, match=r"gputui serve"):
+    with Client(str(tmp_path / "api.sock")) as client, pytest.raises(NoOwnerError, match="nobody listens"):
         client.jobs()
 
 
-def test_without_a_name_the_queue_of_the_commands_is_asked(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUTUI_STATE", str(owner.state))
-    monkeypatch.setattr(options, "SITE_CONFIG", owner.state / "site.toml")
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Hide the settings of this machine and of the user who runs the tests."""
+    for name in [name for name in os.environ if name.startswith("GPUTUI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(options, "SITE_CONFIG", tmp_path / "site.toml")
+    return monkeypatch
+
+
+def test_without_a_name_the_queue_of_the_commands_is_asked(owner: Owner, mine: pytest.MonkeyPatch) -> None:
+    mine.setenv("GPUTUI_STATE", str(owner.state))
     with Client() as client:
-        assert client.about().caller.uid == os.geteuid()
-    monkeypatch.setenv("GPUTUI_CLUSTER", "slurm")
+        assert (client.about().caller.uid, client.about().owner.kind) == (os.geteuid(), "serve")
+    mine.setenv("GPUTUI_CLUSTER", "slurm")
     with pytest.raises(GputuiError, match="cluster"):
         Client()
+
+
+def test_a_queue_that_nobody_owns_is_opened_until_an_owner_comes(tmp_path: Path, mine: pytest.MonkeyPatch) -> None:
+    mine.setenv("GPUTUI_STATE", str(tmp_path / "state"))
+    told: list[str] = []
+    with Client(tell=told.append, timeout=PATIENCE) as client:
+        number = client.submit("true", held=True, key="once")
+        assert client.about().owner.kind == "api-stdio"
+        assert [(job.id, job.state) for job in client.jobs()] == [(number, "PENDING")]
+        found: list[JobInfo] = []
+        thread = threading.Thread(target=lambda: found.append(client.wait(number, timeout=PATIENCE)))
+        thread.start()
+        with owning(tmp_path):
+            assert client.submit("true", held=True, key="once") == number
+            client.release(number)
+            thread.join(PATIENCE)
+    assert [job.state for job in found] == ["COMPLETED"]
+    assert len(told) == 1
+    assert "nobody schedules" in told[0]
 
 
 def test_answers_come_in_pages_and_missed_events_are_told(tmp_path: Path) -> None:

@@ -109,18 +109,23 @@ def agents_client(options: Options) -> ApiClient:
     if options.in_cluster:
         hint = "let the agent use the commands: gputui submit, queue, show, logs"
         raise CapabilityError("an engine has this queue, and agents have no tools for that", hint=hint)
+    return client_of(options, to_owner(options), patience=AGENTS_PATIENCE, absence=NEXT_WITHIN, via=AGENT)
+
+
+def to_owner(options: Options) -> Dial:
+    """Return what connects to the owner; its NoOwnerError says what helps where the service alone has the queue."""
     sockets = options.sockets
-    to_any = to_sockets(map(Path, sockets.paths))
+    connect = to_sockets(map(Path, sockets.paths))
 
     def dial(seconds: float) -> Wire:
         try:
-            return to_any(seconds)
+            return connect(seconds)
         except NoOwnerError:
             if sockets.in_process:
                 raise
             raise unanswered(sockets.paths[0]) from None
 
-    return client_of(options, dial, patience=AGENTS_PATIENCE, absence=NEXT_WITHIN, via=AGENT)
+    return dial
 
 
 def client_of(
@@ -131,6 +136,7 @@ def client_of(
     patience: float | None = None,
     absence: float = 0.0,
     waited: float = 0.0,
+    keep: float = 1.0,
     via: str = "",
 ) -> ApiClient:
     """Return a client of the owner; times in seconds as for `ApiClient`, `patience` by default `store.lock_timeout`.
@@ -147,6 +153,7 @@ def client_of(
         headers=_headers() | ({VIA: via} if via else {}),
         absence=absence,
         waited=waited,
+        keep=keep,
     )
 
 

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from gputui.api.client import ApiClient, Reply, new_key
 from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
-from gputui.api.wire import Dial, Wire, to_sockets
+from gputui.api.wire import Dial, Wire
 from gputui.client.answers import EVENTS, Beginning, Event, GpuInfo, JobEvent, JobInfo, WaitInfo
 from gputui.client.listeners import SharedEvents
 from gputui.client.requests import Command, JobOptions, submission
@@ -24,9 +25,10 @@ from gputui.config.options import Sockets
 from gputui.domain import action as actions
 from gputui.domain.action import Action
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import GputuiError, NoOwnerError
+from gputui.domain.errors import CapabilityError, GputuiError, InputError, NoOwnerError
 from gputui.domain.job_spec import Submission
 from gputui.domain.runs import Run
+from gputui.domain.settings import ServerSettings
 from gputui.domain.state import TERMINAL, JobState
 from gputui.domain.units import plural
 
@@ -38,6 +40,8 @@ T = TypeVar("T")
 TIMEOUT = 60.0
 SILENT_AFTER = 15.0
 """Seconds without a byte after which events are asked for again: the owner sends a comment every five."""
+KEEP = 25.0
+"""Seconds for which an idle connection serves the next request; the server closes it after 30."""
 _SINGLY = 20
 """Number of jobs that are looked at one by one."""
 _AT_A_TIME = 4
@@ -67,7 +71,7 @@ class Client:
     def __init__(
         self, where: str | None = None, *, timeout: float = TIMEOUT, tell: Callable[[str], None] | None = None
     ) -> None:
-        """`where` is a socket or `ssh://[user@]host[:port]`; None: what commands of this user ask.
+        """`where` is a socket, `ssh://[user@]host[:port]`, or a server of the settings; None: what commands ask.
 
         An answer may take `timeout` seconds, also that of a new owner in place of one that has ended. `tell` gets a
         sentence about an owner who is slow; by default it is logged.
@@ -338,34 +342,50 @@ class Client:
 
 def _opened(where: str | None, timeout: float, tell: Callable[[str], None]) -> tuple[ApiClient, bool]:
     """Return who asks the owner, and whether his jobs see the files of this machine."""
-    from gputui.bootstrap.owner import client_of
+    from gputui.bootstrap.owner import client_of, to_owner
 
-    if where is None:
-        options = resolve()
-        if options.in_cluster:
-            hint = "use its own commands, or gputui's: gputui submit, gputui queue --json"
-            raise GputuiError("the queue of a cluster has no owner who could be asked", hint=hint)
-    else:
+    if where is not None and ("/" not in where or where.startswith("ssh://")):
+        return _elsewhere(where, timeout, tell)
+    if where is not None:
         path = Path(where).expanduser().absolute()
-        options = Options(path.parent, asked=Sockets((str(path),), in_process=False))
-    dial = _explained(to_sockets(map(Path, options.sockets.paths)), options, is_usual=where is None)
-    return client_of(options, dial, tell, patience=timeout, absence=timeout), True
+        options = Options(path.parent, asked=Sockets((str(path),)))
+    elif (options := resolve()).in_cluster:
+        hint = "use its own commands, or gputui's: gputui submit, gputui queue --json"
+        raise CapabilityError("the queue of a cluster has no owner who could be asked", hint=hint)
+    dial = to_owner(options)
+    if where is None and options.sockets.in_process:
+        dial = _or_here(dial, tell)
+    return client_of(options, dial, tell, patience=timeout, absence=timeout, keep=KEEP), True
 
 
-def _explained(dial: Dial, options: Options, *, is_usual: bool) -> Dial:
-    """Return what connects, with a sentence of what helps if nobody listens."""
+def _elsewhere(where: str, timeout: float, tell: Callable[[str], None]) -> tuple[ApiClient, bool]:
+    """Return who asks the owner on a server, by its address or its name in the settings."""
+    from gputui.bootstrap.servers import chosen_servers, dial_of
 
-    def explained(seconds: float) -> Wire:
-        try:
+    server, *others = chosen_servers([where], resolve().settings)
+    if others:
+        raise InputError("a client asks one server", where=where)
+    name = f"gputui on {server.name}", f"look there: ssh {server.name}"
+    api = ApiClient(dial_of(server), patience=timeout, tell=tell, name=lambda _: name, absence=timeout, keep=KEEP)
+    return api, not server.address
+
+
+def _or_here(dial: Dial, tell: Callable[[str], None]) -> Dial:
+    """Return what connects, where nobody owns the queue to a process of this user that opens it."""
+    from gputui.bootstrap.servers import LOCAL, dial_of
+
+    told = False
+
+    def connected(seconds: float) -> Wire:
+        nonlocal told
+        with suppress(NoOwnerError):
             return dial(seconds)
-        except NoOwnerError as error:
-            if is_usual and not options.sockets.in_process:
-                from gputui.bootstrap.owner import unanswered
+        if not told:
+            told = True
+            tell("nobody schedules in this queue: jobs start once `gputui` or `gputui serve` runs")
+        return dial_of(ServerSettings(LOCAL))(seconds)
 
-                raise unanswered(options.sockets.paths[0]) from None
-            raise NoOwnerError(error.what, hint="start `gputui` or `gputui serve`") from None
-
-    return explained
+    return connected
 
 
 def _read(data: bytes, kind: type[T]) -> T:
