@@ -11,17 +11,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gputui.domain.job import BootTime
-from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings
 from gputui.domain.snapshot import Leader
-from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.engine.process.host import Adapters, Host
 from gputui.gpus.simulated import SimulatedProbe
 from gputui.store import TinyJobStore
 from tests.engine.fakes import FakeRuntime
-from tests.factories import ACTOR, spec
+from tests.factories import ACTOR, job
 from tests.tui.sample import NAMES
 
 GPUS, JOBS, LINES_PER_SECOND = 64, 10_000, 2000
@@ -112,25 +111,21 @@ class BusyServer:
         return Adapters({"docker": self.containers, "process": process}, probe)
 
     def submit(self, count: int) -> None:
-        """Submit that many jobs, of all widths, some with hostile names."""
-        chosen = self.random
-        self.actions.act(
-            SubmitJobs(
-                tuple(
-                    Submission(
-                        spec(
-                            chosen.choice(_WIDTHS),
-                            name=chosen.choice((*NAMES, *(f"train-{n}" for n in range(40)))),
-                            tenant=chosen.choice(("alice", "bob", "carol", "dan", "eve")),
-                            priority=chosen.randrange(101),
-                            time_limit=timedelta(minutes=chosen.randrange(10, 600)),
-                            retries=chosen.choice((0, 0, 2)),
-                        )
-                    )
-                    for _ in range(count)
-                )
+        """Store that many jobs, of all widths, some with hostile names, which an older version has let in."""
+        chosen, now = self.random, self.clock.now()
+        names = (*NAMES, *(f"train-{n}" for n in range(40)))
+        jobs = [
+            job(
+                gpus=chosen.choice(_WIDTHS),
+                name=chosen.choice(names),
+                tenant=chosen.choice(("alice", "bob", "carol", "dan", "eve")),
+                priority=chosen.randrange(101),
+                time_limit=timedelta(minutes=chosen.randrange(10, 600)),
+                retries=chosen.choice((0, 0, 2)),
             )
-        )
+            for _ in range(count)
+        ]
+        self.store.submit([each.evolve(submitted_at=now) for each in jobs], actor=ACTOR)
 
     async def live(self, turn: float = 0.5) -> None:
         """End jobs, successfully or not, and submit others in their place, until cancelled."""
