@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.job import BootTime
     from gputui.domain.snapshot import Snapshot
-    from gputui.engine.actions.permissions import UserPermissions
     from gputui.ports import JobStore, SteadyClock
     from gputui.ports import actions as ports
     from gputui.ports.backend import DirectBackend
@@ -71,13 +70,8 @@ def actor(environ: Mapping[str, str] = os.environ) -> Actor:
     return Actor(uid=uid, user=user_name(uid))
 
 
-def caller(permissions: UserPermissions | None) -> Caller | None:
-    """Return this process's user as an operator, since it can write the state directory; None without rules."""
-    return None if permissions is None else operator()
-
-
-def operator() -> Caller:
-    """Return this process's user as an operator."""
+def caller() -> Caller:
+    """Return this process's user as an operator, since it can write the state directory."""
     from gputui.domain.access import Caller, Role
 
     who, uid = actor(), os.getuid()
@@ -223,16 +217,13 @@ def open_backend(options: Options, waiting: Callable[[str], None] | None = None,
         return clusters.open_backend(options)
     from gputui.bootstrap.backend import LocalBackend
 
-    return LocalBackend(options, waiting, caller=_with_key(options, key) if key else None)
+    return LocalBackend(options, waiting, caller=_with_key(key) if key else None)
 
 
-def _with_key(options: Options, key: str) -> Caller | None:
+def _with_key(key: str) -> Caller:
     from msgspec.structs import replace
 
-    from gputui.engine.actions.permissions import UserPermissions
-
-    who = caller(UserPermissions(options.state, options.settings))
-    return replace(who, key=key) if who is not None else None
+    return replace(caller(), key=key)
 
 
 def ask_backend(options: Options, waiting: Callable[[str], None] | None = None) -> DirectBackend:
@@ -273,7 +264,7 @@ def actions(
 
     settings = options.settings if options else Settings()
     permissions = UserPermissions(options.state, settings) if options else None
-    asks = asks or caller(permissions)
+    asks = asks or (caller() if options else None)
     who = actor() if asks is None else asks.actor
     return Actions(
         store,

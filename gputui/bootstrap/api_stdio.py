@@ -164,7 +164,7 @@ def _services(options: Options, backend: DirectBackend, looker: _Looker) -> Owne
     from gputui.api.visibility import Visibility
     from gputui.bootstrap.backend import LocalBackend
 
-    who, began_at = bootstrap.operator(), bootstrap.clock().now()
+    who, began_at = bootstrap.caller(), bootstrap.clock().now()
     me = Leader(os.getpid(), socket.gethostname(), who.user, "api-stdio", began_at, uid=os.geteuid())
 
     def backend_of(caller: Caller) -> DirectBackend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import threading
@@ -20,12 +19,10 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.config.options import present_directory
 from gputui.domain.access import HOW_TO_USE, Role
-from gputui.domain.audit import Actor
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.errors import (
     AccessError,
     CapabilityError,
-    GputuiError,
     NoOwnerError,
     StoreBusyError,
     StoreOwnedError,
@@ -41,6 +38,7 @@ if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.access import Caller, Resolve
     from gputui.domain.action import Action
+    from gputui.domain.audit import AuditEntry
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
@@ -252,8 +250,12 @@ class LocalBackend:
 
     @cached_property
     def _entrance(self) -> Entrance:
-        uid = self._caller.uid if self._owned is not None and self._caller is not None else None
-        return open_entrance(self._options, self.store, uid)
+        caller = self._caller or bootstrap.caller()
+
+        def record(job: Job, verb: str, request: ExecRequest | None) -> None:
+            self.store.note(entry_of(caller, job, verb, request))
+
+        return entrance_for(self._options, lambda: self.store.store_id, caller, record)
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         return self._entrance.enter(self._own(job_id, "enter it"), request)
@@ -371,43 +373,6 @@ def output_of(
         yield from ((False, line + b"\n") for line in stream)
 
 
-def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> Entrance:
-    """Return shells, commands and process lists of running jobs. Connects to a runtime only on use.
-
-    They are for the user of that uid; None: the user of this process.
-    """
-    from gputui.engine.actions.permissions import UserPermissions
-    from gputui.engine.files.input_marks import InputMark
-    from gputui.engine.job_exec import Entrance
-
-    permissions = UserPermissions(options.state, options.settings)
-    user = os.geteuid() if uid is None else uid
-
-    def permit(job: Job, submitter: int | None) -> None:
-        if not permissions.may_enter(user, submitter):
-            whose = bootstrap.user_name(submitter) if submitter is not None else "somebody else"
-            hint = "only its submitter and operators may enter it"
-            raise GputuiError(f"job {job.shown_id} is a job of {whose}", hint=hint)
-
-    def record(job: Job, verb: str, request: ExecRequest | None) -> None:
-        import shlex
-
-        from gputui.domain.audit import AuditEntry
-
-        who = bootstrap.actor() if uid is None else Actor(uid=uid, user=bootstrap.user_name(uid))
-        words = shlex.join(request.command)[:1000] if request else ""
-        store.note(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, job.target, "", words))
-
-    return Entrance(
-        lambda: adapters.make_job_execs(options, store.store_id),
-        lambda: store.store_id,
-        permit,
-        lambda job_id: InputMark(options.state, job_id).set,
-        record,
-        command=(sys.executable, "-P", "-m", "gputui", *options.arguments()),
-    )
-
-
 def _owners_streams(options: Options) -> StreamClient:
     """Return what asks the process that owns the queue for streams; it connects only then."""
     from gputui.api.client import ApiClient
@@ -417,8 +382,13 @@ def _owners_streams(options: Options) -> StreamClient:
     return StreamClient(ApiClient(to_sockets(map(Path, options.sockets.paths)), patience=_OWNER_WITHIN))
 
 
-def entrance_for(options: Options, store_id: str, caller: Caller, entered: Callable[[], None]) -> Entrance:
-    """Return the way into jobs that this caller may enter; `entered` is called each time."""
+def entrance_for(
+    options: Options,
+    store_id: Callable[[], str],
+    caller: Caller,
+    record: Callable[[Job, str, ExecRequest | None], None],
+) -> Entrance:
+    """Return the way into jobs that this caller may enter; `record` is called each time. It connects only on use."""
     from gputui.domain.access import others_job
     from gputui.engine.files.input_marks import InputMark
     from gputui.engine.job_exec import Entrance
@@ -430,13 +400,25 @@ def entrance_for(options: Options, store_id: str, caller: Caller, entered: Calla
             raise others_job(job, "enter it")
 
     return Entrance(
-        lambda: adapters.make_job_execs(options, store_id),
-        lambda: store_id,
+        lambda: adapters.make_job_execs(options, store_id()),
+        store_id,
         check,
         lambda job_id: InputMark(options.state, job_id).set,
-        lambda job, verb, request: entered(),
+        record,
+        command=(sys.executable, "-P", "-m", "gputui", *options.arguments()),
         may_try=lambda job: check(job, None),
     )
+
+
+def entry_of(caller: Caller, job: Job, verb: str, request: ExecRequest | None) -> AuditEntry:
+    """Return the audit entry of a caller who has entered a job."""
+    import shlex
+
+    from gputui.domain.audit import AuditEntry
+
+    words = shlex.join(request.command)[:1000] if request else ""
+    now = bootstrap.clock().now()
+    return AuditEntry(now, caller.uid, caller.user, verb, job.target, "", words, caller.via)
 
 
 def no_store() -> JobStore:

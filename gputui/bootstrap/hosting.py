@@ -236,15 +236,11 @@ def make_host(
 
 def open_streams(options: Options, store: JobStore) -> Streams:
     """Return the streams of the jobs of this machine's queue, each in a process of its own."""
-    import shlex
-
-    from gputui.domain.audit import AuditEntry
+    from gputui.bootstrap.backend import entry_of
     from gputui.engine.process.streams import Streams
 
     def record(caller: Caller, job: Job, verb: str, request: ExecRequest | None) -> None:
-        words = shlex.join(request.command)[:1000] if request else ""
-        now = bootstrap.clock().now()
-        store.note(AuditEntry(now, caller.uid, caller.user, verb, job.target, "", words, caller.via))
+        store.note(entry_of(caller, job, verb, request))
 
     command = [sys.executable, "-P", "-m", "gputui.bootstrap.stream", *options.arguments()]
     return Streams(command, lambda: store.store_id, store.get, record)

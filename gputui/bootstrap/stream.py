@@ -73,7 +73,7 @@ def serve(options: Options, decision: Decision, connection: socket.socket, pipe:
 
 def _enter(options: Options, decision: Decision, request: Entry, client: _Client, pipe: int) -> None:
     """Enter a job, tell the owner, and pass on what both sides send."""
-    with closing(entrance_for(options, decision.store_id, decision.caller, lambda: _told(pipe))) as entrance:
+    with closing(entrance_for(options, lambda: decision.store_id, decision.caller, lambda *_: _told(pipe))) as entrance:
         try:
             channel = entrance.enter(decision.job, request)
         except GputuiError as error:

@@ -9,7 +9,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from gputui.cli import terminal
 from gputui.cli.checks import CheckLevel, DoctorCheck, driver, engine, state
 from gputui.cli.checks import service as checks
 from gputui.cli.checks.engine import INSTALL, EngineHost
-from gputui.cli.install import SERVICE, SOCKET_UNIT, UNITS
+from gputui.cli.install import SOCKET_UNIT, UNITS
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
@@ -188,19 +188,8 @@ def _without_queue(place: Path) -> Iterator[DoctorCheck]:
 def _directory(options: Options) -> DoctorCheck:
     status = options.state.stat()
     is_writable = os.access(options.state, os.W_OK | os.X_OK)
-    mode, group = stat.S_IMODE(status.st_mode), options.settings.store.group
-    is_owner = status.st_uid == os.geteuid()
-    return state.of_directory(str(options.state), mode, is_owner, is_writable, group, strangers=_strangers(options))
-
-
-def _strangers(options: Options) -> str:
-    """Return the group of the state directory or of its queue that is not the one of the settings; else nothing."""
-    with suppress(OSError, KeyError):
-        wanted = grp.getgrnam(options.settings.store.group or "").gr_gid
-        for path in (options.state, options.state / "queue.json"):
-            if (gid := path.lstat().st_gid) != wanted:
-                return grp.getgrgid(gid).gr_name
-    return ""
+    mode, is_owner = stat.S_IMODE(status.st_mode), status.st_uid == os.geteuid()
+    return state.of_directory(str(options.state), mode, is_owner, is_writable)
 
 
 def _text(path: Path) -> str:
@@ -218,10 +207,7 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     yield from state.of_unreadable(store.unreadable())
     yield from _of_history(store)
     yield from (state.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
-    unit, timer = (Path(UNITS) / name for name in (SERVICE, "gputui-backup.timer"))
-    here, text = f"--state {options.state} ", _text(unit)
-    if here in text and options.settings.store.group and (found := state.of_unit(str(unit), text)):
-        yield found
+    timer, here = Path(UNITS) / "gputui-backup.timer", f"--state {options.state} "
     daily_since = None
     if here in _text(timer.with_suffix(".service")) and timer.exists():
         daily_since = datetime.fromtimestamp(timer.stat().st_mtime, UTC)

@@ -232,9 +232,7 @@ def _service(options: Options) -> str:
     further = [f"ReadWritePaths={path}" for path in paths]
     changed: dict[str, str] = {}
     if _has_other_users(options):
-        # to open members' mounts below the engine's root directory, which /proc shows, takes CAP_SYS_PTRACE
-        more = " CAP_SYS_PTRACE" if settings.store.group is not None else ""
-        changed["CapabilityBoundingSet"] = _OF_OTHERS + more
+        changed["CapabilityBoundingSet"] = _OF_OTHERS
         left_out.add("RestrictSUIDSGID")
         further.append("SystemCallFilter=@chown")
     elif _serves_users(options):
@@ -271,9 +269,9 @@ def _backup(options: Options, backups: Path) -> str:
 
 
 def _has_other_users(options: Options) -> bool:
-    """Return whether the state directory belongs to another user than root, or to a group."""
+    """Return whether the state directory belongs to another user than root."""
     try:
-        return options.settings.store.group is not None or options.state.stat().st_uid != 0
+        return options.state.stat().st_uid != 0
     except FileNotFoundError:
         return options.state != _DEFAULT_STATE and os.geteuid() != 0  # who makes it; systemd makes the default one
     except OSError:

@@ -17,7 +17,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from gputui.domain.log_fields import KEY, LogFields
-from gputui.engine.files.file_modes import file_mode, open_file
+from gputui.engine.files.file_modes import open_file
 
 JOURNAL = "/run/systemd/journal/socket"
 MAX_BYTES = 4 * 1024**2
@@ -33,7 +33,7 @@ class _LogFile(logging.handlers.RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         path = Path(self.baseFilename)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        return os.fdopen(open_file(path, flags, file_mode(path.parent)), "a", encoding="utf-8")
+        return os.fdopen(open_file(path, flags), "a", encoding="utf-8")
 
 
 class JsonFormatter(logging.Formatter):

@@ -236,7 +236,7 @@ def hand_over(options: Options) -> None:
 def errors_file(path: Path) -> int:
     """Open the file for writing; fall back to /dev/null, as on a full disk or for another user's file."""
     try:
-        return new_file(path, 0o600)
+        return new_file(path)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 

@@ -81,7 +81,7 @@ class StoreSettings(Struct, frozen=True):
     keep_finished: int = 2000
     """Maximum number of finished jobs in the queue file."""
     group: str | None = None
-    """Group that may share the state directory; None: only its owner uses it."""
+    """Group that shared the state directory; None: none did. `gputui install --users --convert` ends that."""
     lock_timeout: timedelta = timedelta(seconds=60)
     """Longest time that a command waits for `queue.json.lock` before it gives up."""
     logs_max_age: timedelta | None = None

@@ -74,7 +74,7 @@ class Entrance:
         return channel
 
     def _entered(self, job: Job, request: Entry) -> Channel:
-        """Enter by the name of the attempt's launch, not the queue's container id, which members may write."""
+        """Enter by the name of the attempt's launch, not by the queue's container id."""
         attempt, interactive, permit = job.attempt, job.spec.interactive, partial(self._permit, job)
         if isinstance(request, ExecRequest):
             _running_container(job)

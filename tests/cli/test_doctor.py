@@ -69,31 +69,18 @@ def test_a_runtime() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "is_owner", "is_writable", "group", "level"),
+    ("mode", "is_owner", "is_writable", "level"),
     [
-        (0o700, True, True, None, CheckLevel.OK),
-        (0o755, True, True, None, CheckLevel.WARN),
-        (0o770, True, True, None, CheckLevel.WARN),
-        (0o2770, False, True, "gpu", CheckLevel.OK),
-        (0o777, True, True, "gpu", CheckLevel.WARN),
-        (0o700, True, True, "gpu", CheckLevel.WARN),
-        (0o1777, True, True, None, CheckLevel.WARN),
-        (0o700, False, True, None, CheckLevel.WARN),
-        (0o700, False, False, None, CheckLevel.FAIL),
+        (0o700, True, True, CheckLevel.OK),
+        (0o755, True, True, CheckLevel.WARN),
+        (0o2770, True, True, CheckLevel.WARN),
+        (0o1777, True, True, CheckLevel.WARN),
+        (0o700, False, True, CheckLevel.WARN),
+        (0o700, False, False, CheckLevel.FAIL),
     ],
 )
-def test_permissions(mode: int, is_owner: bool, is_writable: bool, group: str | None, level: CheckLevel) -> None:
-    assert state.of_directory("/state", mode, is_owner, is_writable, group).level is level
-
-
-def test_a_shared_queue_that_was_given_to_another_group_is_found() -> None:
-    told = state.of_directory("/state", 0o2770, True, True, "gpu", strangers="root")
-    assert told.level is CheckLevel.FAIL
-    assert "belongs to the group root, not to gpu" in told.text
-    assert "sudo chgrp -R gpu /state" in told.hint
-    unit = state.of_unit("/etc/systemd/system/gputui.service", "[Service]\nStateDirectory=gputui\n")
-    assert unit is not None
-    assert unit.hint == "sudo gputui install"
+def test_permissions(mode: int, is_owner: bool, is_writable: bool, level: CheckLevel) -> None:
+    assert state.of_directory("/state", mode, is_owner, is_writable).level is level
 
 
 def test_daily_backups_that_are_not_made_are_missed() -> None:

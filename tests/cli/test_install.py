@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,10 +52,6 @@ def test_settings_relax_protections_that_they_conflict_with() -> None:
     with_host_jobs = service(scheduler=SchedulerSettings(host_jobs=True))
     assert "KillMode=process\nDelegate=yes\n\n[Install]" in with_host_jobs
     assert "ProtectHome" not in with_host_jobs
-    shared = service(store=StoreSettings(group="gpu"))
-    assert "ReadWritePaths=/var/lib/gputui\nSystemCallFilter=@chown\n\n[Install]" in shared
-    assert "StateDirectory" not in shared  # systemd would give the files of members to root
-    assert "RestrictSUIDSGID" not in shared
     with_mail = service(hooks=HookSettings(mail_to=("ops@example.org",)))
     assert "NoNewPrivileges" not in with_mail
     assert "ProtectSystem=strict" in with_mail
@@ -63,6 +60,15 @@ def test_settings_relax_protections_that_they_conflict_with() -> None:
     assert " --state /srv/queue state backup --keep 14d /backup\n" in elsewhere["gputui-backup.service"]
     with pytest.raises(InputError, match="cannot stand in a unit"):
         units(Options(Path("/srv/my queue")))
+
+
+@pytest.mark.needs("root")
+def test_a_service_of_root_in_a_users_directory_leaves_his_files_to_him(tmp_path: Path) -> None:
+    os.chown(tmp_path, 61_234, 61_234)
+    of_user = units(Options(tmp_path))["gputui.service"]
+    assert f"ReadWritePaths={tmp_path}\n" in of_user
+    assert "StateDirectory" not in of_user  # systemd would give all files in it to root
+    assert "RestrictSUIDSGID" not in of_user
 
 
 def test_a_service_finds_its_state_directory(run: Run, tmp_path: Path) -> None:

@@ -28,34 +28,27 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.fixture(params=[0o700, 0o2770], ids=["alone", "group"])
-def state(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    tmp_path.chmod(request.param)
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def modes_in(state: Path) -> tuple[int, int]:
-    """Return the modes of directories and of files."""
-    return (0o2770, 0o660) if mode(state) == 0o2770 else (0o700, 0o600)
-
-
-def test_saved_logs_have_the_access_rights_of_the_state_directory(state: Path) -> None:
+def test_saved_logs_are_closed_to_others(state: Path) -> None:
     world = World(state)
     job_id = world.submit()
     world.tick(2)
     world.exit(job_id)
     world.tick(3)
     log = state / f"logs/{job_id}/1.log"
-    assert (mode(log.parent), mode(log)) == modes_in(state)
-    assert mode(log.parent.parent) == modes_in(state)[0]
+    assert [mode(each) for each in (log.parent.parent, log.parent, log)] == [0o700, 0o700, 0o600]
 
 
-@pytest.mark.parametrize("wanted", [0o600, 0o660])
-def test_the_lock_has_the_mode_of_the_directory(tmp_path: Path, wanted: int) -> None:
-    leadership = Leadership(tmp_path, wanted)
+def test_the_lock_is_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE).touch(0o666)
+    leadership = Leadership(tmp_path)
     leadership.acquire(ME)
     leadership.release()
-    assert mode(tmp_path / LOCK_FILE) == wanted
+    assert mode(tmp_path / LOCK_FILE) == 0o600
 
 
 def test_existing_directories_keep_their_mode(state: Path) -> None:
@@ -64,7 +57,7 @@ def test_existing_directories_keep_their_mode(state: Path) -> None:
     with folder_in(state, "logs/7") as folder:
         (folder / "1.log").write_text("x")
     assert mode(state / "logs") == 0o750
-    assert mode(state / "logs" / "7") == modes_in(state)[0]
+    assert mode(state / "logs" / "7") == 0o700
     assert (state / "logs" / "7" / "1.log").read_text() == "x"
 
 
@@ -90,24 +83,20 @@ def test_a_link_that_another_user_planted_is_not_followed(state: Path, place: st
 
 
 @needs_root
-def test_planted_files_are_neither_written_nor_opened_to_the_group(state: Path) -> None:
-    state.chmod(0o2770)
+def test_planted_files_are_not_written(state: Path) -> None:
     victim = state / "shadow"
     victim.write_text("secret")
-    victim.chmod(0o600)
-    for plant in ("symlink_to", "hardlink_to"):
-        for name in ("gpus.jsonl", LOCK_FILE, "gputui.log"):
-            getattr(state / name, plant)(victim)
-        with pytest.raises(OSError, match="link"):
-            open_file(state / "gputui.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o660)
-        with pytest.raises(OSError, match="link"):
-            Leadership(state, 0o660).acquire(ME)
-        assert (victim.read_text(), mode(victim)) == ("secret", 0o600)
-        for name in ("gpus.jsonl", LOCK_FILE, "gputui.log"):
-            (state / name).unlink()
+    for name in ("gpus.jsonl", LOCK_FILE, "gputui.log"):
+        (state / name).symlink_to(victim)
+    with pytest.raises(OSError, match="link"):
+        open_file(state / "gputui.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with pytest.raises(OSError, match="link"):
+        Leadership(state).acquire(ME)
+    assert victim.read_text() == "secret"
+    (state / "gputui.log").unlink()
     os.mkfifo(state / "gputui.log")
     with pytest.raises(OSError, match=r"regular|No such device"):
-        open_file(state / "gputui.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o660)
+        open_file(state / "gputui.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
 @needs_root

@@ -13,7 +13,6 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
 from gputui.engine.files.logs import FileLog, Logs
 from gputui.ports import LogStream
-from gputui.runtime.docker.faults import unavailable
 from tests.engine.world import World
 
 
@@ -70,24 +69,6 @@ def test_an_engine_that_is_down_is_not_taken_for_lost_output(
     monkeypatch.setattr(world.docker, "logs", down)
     with pytest.raises(RuntimeUnavailableError):
         logs.open(job_id)
-
-
-def test_a_member_without_access_to_the_engine_is_not_told_to_become_root(
-    world: World, logs: Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_id = world.submit()
-    world.tick(2)
-    refusal = unavailable("unix:///var/run/docker.sock", PermissionError(13, "Permission denied"))
-
-    def refuse(container_id: str, **_: object) -> LogStream:
-        raise refusal
-
-    monkeypatch.setattr(world.docker, "logs", refuse)
-    for mode, hint in ((0o700, "usermod -aG docker"), (0o2770, "once it has ended")):
-        world.directory.chmod(mode)
-        with pytest.raises(RuntimeUnavailableError, match="no permission") as found:
-            logs.open(job_id)
-        assert hint in str(found.value.hint)
 
 
 def test_what_never_was_is_named(world: World, logs: Logs) -> None:

@@ -19,7 +19,7 @@ import pytest
 from gputui.domain.cause import CauseCode
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
-from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
+from gputui.domain.settings import AdmissionSettings, PolicySettings, RuntimeSettings, Settings
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.tick.start_protocol import start_attempt
 from gputui.runtime.docker.runtime import DockerRuntime
@@ -86,7 +86,7 @@ def started(
     **options: Any,
 ) -> list[str] | RuntimeFault:
     """Return the output of a container of that submitter, or the fault of its start."""
-    site = site or Settings(store=StoreSettings(group="any"))
+    site = site or Settings()
     runtime = harness.open()
     spec = JobSpec(image=IMAGE, command=command, options=ContainerOptions(**options))
     launch = harness.launch(SHOWN)
@@ -117,7 +117,7 @@ def test_a_container_has_the_user_and_the_groups_of_its_submitter(
 
 def test_an_operator_may_name_another_user(harness: Harness, store: TinyJobStore, member: Member) -> None:
     policy = PolicySettings(operators=(str(UID),))
-    site = Settings(store=StoreSettings(group=member.shared), policy=policy)
+    site = Settings(policy=policy)
     own = started(harness, store, UID, site=site)
     chosen = started(harness, store, UID, site=site, user="0", cap_add=("SYS_PTRACE",))
     assert isinstance(own, list)
@@ -128,7 +128,7 @@ def test_an_operator_may_name_another_user(harness: Harness, store: TinyJobStore
 
 
 def test_a_site_may_run_containers_as_their_image_says(harness: Harness, store: TinyJobStore) -> None:
-    site = Settings(store=StoreSettings(group="any"), runtime=RuntimeSettings(run_as_submitter=False))
+    site = Settings(policy=PolicySettings(operators=(str(UID),)), runtime=RuntimeSettings(run_as_submitter=False))
     lines = started(harness, store, UID, site=site)
     assert isinstance(lines, list)
     assert lines[0] == "0"
@@ -140,8 +140,7 @@ def test_a_container_makes_no_file_that_gives_its_user_more_rights(
     """A setuid file of root on a mount would make everybody root who runs it."""
     with tempfile.TemporaryDirectory(prefix="gputui-mounts-", dir="/tmp") as place:
         os.chown(place, UID, member.gid)
-        allow = AllowSettings(mounts=(place,))
-        site = Settings(store=StoreSettings(group="any"), policy=PolicySettings(allow=allow))
+        site = Settings(admission=AdmissionSettings(mounts=(place,)))
         script = shell("cp /bin/busybox /r/sh && chmod 6755 /r/sh && ! chown 0:0 /r/sh 2>&1 && stat -c %u /r/sh")
         lines = started(harness, store, UID, command=script, site=site, volumes=(f"{place}:/r",))
         assert isinstance(lines, list)

@@ -1,4 +1,4 @@
-"""Attempts in a directory that a group may write, with members who plant, swap and move files."""
+"""Attempts in a directory that others may write, and who plant, swap and move files."""
 
 from __future__ import annotations
 
@@ -199,41 +199,6 @@ print(index.find(name + "1"))
 """
 
 
-@as_root
-def test_a_member_neither_begins_nor_repeats_attempts_prepared_by_root(harness: Harness, root: Path) -> None:
-    """The member cannot know if root's scheduler has begun it since."""
-    open_to_all(root)
-    launch = harness.launch(SLEEP)
-    harness.open().create(launch)
-    code = BECOME_MEMBER + ATTEMPTED
-    listed = subprocess.run(
-        [sys.executable, "-c", code, str(root.parent), STORE, str(launch.job_id)],
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
-    made = f"{launch.name} was made by the scheduler of root: only root can begin or remove it"
-    assert listed.stdout.splitlines() == [f"EndUnknown {made}", f"EndUnknown {made}", "CREATED"], listed.stderr
-
-
-@as_root
-def test_an_inaccessible_attempt_is_reported_once_while_it_runs(harness: Harness, root: Path) -> None:
-    open_to_all(root)
-    runtime = harness.open()
-    created = runtime.create(harness.launch(SLEEP))
-    runtime.start(created.id)
-    listed = subprocess.run(
-        [sys.executable, "-c", BECOME_MEMBER + CANCELLED, str(root.parent), STORE, created.id],
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
-    words = f"{created.id} runs as another user, whose processes {MEMBER} cannot end; let root schedule"
-    assert listed.stdout.splitlines() == [words], listed.stderr
-    assert listed.stderr.count(words) == 1
-    assert record(runtime, created.id).state is ContainerState.RUNNING
-
-
 def open_to_all(root: Path) -> None:
     """Give other users access to the state directory, as a group has it."""
     for each in (root.parent.parent, *root.parent.parent.parents):
@@ -244,32 +209,3 @@ def open_to_all(root: Path) -> None:
     os.chown(root.parent, -1, MEMBER)
     os.chown(root, -1, MEMBER)
     root.chmod(0o3770)
-
-
-BECOME_MEMBER = """
-import os, pwd, sys
-from pathlib import Path
-from gputui.bootstrap import clock
-from gputui.domain.container import Launch
-from gputui.domain.errors import RuntimeFault
-from gputui.domain.job import JobSpec
-from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.process.runtime import ProcessRuntime
-os.setgroups([]); os.setgid(54321); os.setuid(54321)
-state, store, name = sys.argv[1:]
-runtime = ProcessRuntime(store, Path(state), RuntimeSettings(), clock())
-"""
-ATTEMPTED = """
-launch = Launch(store, int(name), 1, JobSpec(command=("sleep", "600")), ())
-for call in (lambda: runtime.create(launch), lambda: runtime.remove(launch.name)):
-    try:
-        call()
-    except RuntimeFault as fault:
-        print(fault.cause.code, fault.cause.text)
-print(runtime.inspect(launch.name).state.name)
-"""
-CANCELLED = """
-runtime.terminate(name)
-runtime.kill(name)
-print(*runtime.check().warnings)
-"""

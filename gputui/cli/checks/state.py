@@ -30,34 +30,22 @@ FEW_INODES = 1000
 _SET_CLOCK = "sudo timedatectl set-ntp true"
 
 
-def of_directory(
-    path: str, mode: int, is_owner: bool, is_writable: bool, group: str | None, *, strangers: str = ""
-) -> DoctorCheck:
-    """Judge the permissions of the state directory; `strangers`: a group that it, or its queue, belongs to instead."""
+def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool) -> DoctorCheck:
+    """Judge the permissions of the state directory."""
     name, shown, quoted = "state", f"{path} has mode {mode:04o}", shlex.quote(path)
     if not is_writable:
         why = "Jobs can be neither submitted nor scheduled here."
         hint = f"gputui --state OTHER_DIRECTORY …\nor as its owner or root: ls -ld {quoted}"
         return fail(name, f"{shown} and cannot be written by this user", why, hint)
-    allowed = 0o2770 if group else 0o700
     if mode & stat.S_ISVTX:
         why = "All users can put files there that gputui would trust."
         return warn(name, f"{shown}: it is shared by all users", why, "gputui --state A_DIRECTORY_OF_ITS_OWN …")
-    if group and mode & 0o2070 != 0o2070:
-        why = f"Others of the group {group} cannot use the queue, and gputui changes only directories that it made."
-        hint = f"sudo chgrp {shlex.quote(group)} {quoted} && sudo chmod 2770 {quoted}"
-        return warn(name, f"{shown}: it is not shared with the group {group}", why, hint)
-    if group and strangers:
-        why = f"Others of the group {group} cannot use the queue, and jobs whose proof is no longer their users' fail."
-        hint = f"sudo chgrp -R {shlex.quote(group)} {quoted}\n"
-        hint += f'for each in {quoted}/warrants/*; do sudo chown -R "${{each##*/}}" "$each"; done'
-        return fail(name, f"{path}, or its queue, belongs to the group {strangers}, not to {group}", why, hint)
-    if mode & 0o777 & ~allowed:
+    if mode & 0o077:
         why = "Other users can read the queue, with the environment of its jobs, or change it."
-        return warn(name, f"{shown}: it is open to other users", why, f"chmod {allowed:04o} {quoted}")
-    if not is_owner and not group:
+        return warn(name, f"{shown}: it is open to other users", why, f"chmod 0700 {quoted}")
+    if not is_owner:
         why = "Files that this user creates may be unreadable for the owner's scheduler."
-        hint = 'in /etc/gputui/config.toml:\n[store]\ngroup = "NAME_OF_A_GROUP_OF_BOTH"'
+        hint = "sudo gputui install --users    # a queue for several users"
         return warn(name, f"{path} belongs to another user", why, hint)
     return ok(name, shown)
 
@@ -107,14 +95,6 @@ def of_kept(data: KeptData, now: datetime) -> DoctorCheck:
         return ok(data.kind, text)
     why = "The scheduler removes what is beyond the limit, except for jobs that wait or run."
     return warn(data.kind, f"{text}: more than the limit", why, "gputui serve    # it takes an hour at most")
-
-
-def of_unit(path: str, text: str) -> DoctorCheck | None:
-    """Judge the service's unit in a queue that a group shares; None if nothing is wrong with it."""
-    if "\nStateDirectory=" not in text:
-        return None
-    why = "With StateDirectory= systemd gives all files of the queue to root whenever the service starts."
-    return fail("service", f"{path} takes the queue from its group", why, "sudo gputui install")
 
 
 def of_backup(record: BackupRecord | None, now: datetime, daily_since: datetime | None = None) -> DoctorCheck | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.kept_data import BackupRecord
-from gputui.engine.files.file_modes import file_mode, read_file, replace_file
+from gputui.engine.files.file_modes import read_file, replace_file
 
 FILE = "last-backup.json"
 
@@ -23,4 +23,4 @@ def read_backup_record(state: Path) -> BackupRecord | None:
 
 def write_backup_record(state: Path, record: BackupRecord) -> None:
     """Replace the result of the last backup; raises OSError."""
-    replace_file(state / FILE, msgspec.json.encode(record) + b"\n", file_mode(state))
+    replace_file(state / FILE, msgspec.json.encode(record) + b"\n")

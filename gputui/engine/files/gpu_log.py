@@ -27,9 +27,8 @@ _DIGITS = 3
 class GpuLog:
     """Writer of the GPU history. Blocks briefly every ten seconds; errors lose a step."""
 
-    def __init__(self, directory: Path, mode: int = 0o600) -> None:
+    def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
-        self._mode = mode
         self._stepper = Stepper()
         self._lines: int | None = None
 
@@ -48,14 +47,14 @@ class GpuLog:
             self._lines = len(_lines(self._path))
         if self._lines >= 2 * KEPT:
             kept = _lines(self._path)[-KEPT:]  # the last hour
-            replace_file(self._path, b"\n".join(kept), self._mode)
+            replace_file(self._path, b"\n".join(kept))
             self._lines = len(kept)
         short = {
             uuid: Step(*(None if value is None else round(value, _DIGITS) for value in each))
             for uuid, each in step.gpus.items()
         }
         line = msgspec.json.encode(TakenStep(step.at, short))
-        fd = open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
+        fd = open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         with os.fdopen(fd, "ab", buffering=0) as file:
             file.write(b"\n" + line)  # the previous line may be torn
         self._lines += 1

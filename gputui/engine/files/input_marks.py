@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gputui.domain.job_spec import JobId
-from gputui.engine.files.file_modes import file_mode, folder_in, open_file
+from gputui.engine.files.file_modes import folder_in, open_file
 
 FOLDER = "input"
 _MARK_EVERY = 1.0
@@ -32,7 +32,7 @@ class InputMark:
             return
         self._marked_at = time.monotonic()
         with suppress(OSError), folder_in(self._directory, FOLDER) as folder:
-            mark = open_file(folder / self._name, os.O_RDWR | os.O_CREAT, file_mode(self._directory))
+            mark = open_file(folder / self._name, os.O_RDWR | os.O_CREAT)
             try:
                 os.utime(mark)
             finally:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.snapshot import Leader
-from gputui.engine.files.file_modes import open_regular, set_file_mode
+from gputui.engine.files.file_modes import open_file, open_regular, set_file_mode
 
 LOCK_FILE = "scheduler.lock"
 LINE_FILE = "scheduler.waiting"
@@ -48,9 +48,8 @@ class _Sign(msgspec.Struct):
 class Leadership:
     """The right to schedule in one state directory."""
 
-    def __init__(self, directory: Path, mode: int = 0o600, patience: float = SILENT_AFTER) -> None:
+    def __init__(self, directory: Path, patience: float = SILENT_AFTER) -> None:
         self._path = directory / LOCK_FILE
-        self._mode = mode
         self._patience = patience
         self._fd: int | None = None
         self._line: int | None = None
@@ -85,14 +84,14 @@ class Leadership:
             return False
         fd, is_taken = -1, False
         try:
-            fd = open_regular(self._path, os.O_RDWR | os.O_CREAT, self._mode)
+            fd = open_regular(self._path, os.O_RDWR | os.O_CREAT)
             for pause in (0.002, 0.005, 0.01, 0):  # a process that reads it holds the lock for an instant
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     time.sleep(pause)
                 else:
-                    set_file_mode(fd, self._mode)
+                    set_file_mode(fd)
                     is_taken = True
                     break
         except OSError as error:
@@ -123,9 +122,7 @@ class Leadership:
 
     def _opened(self, name: str) -> int | None:
         with contextlib.suppress(OSError):
-            line = open_regular(self._path.with_name(name), os.O_RDWR | os.O_CREAT, self._mode)
-            set_file_mode(line, self._mode)
-            return line
+            return open_file(self._path.with_name(name), os.O_RDWR | os.O_CREAT)
         return None
 
     def leave_line(self) -> None:

@@ -22,7 +22,7 @@ from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.telemetry_series import Measured, Series, packed, unpacked
 from gputui.domain.telemetry_tally import Tally, TallyRecord
-from gputui.engine.files.file_modes import file_mode, folder_in, new_file, open_regular
+from gputui.engine.files.file_modes import folder_in, new_file, open_regular
 
 _MOST = 1 << 18
 """Maximum number of bytes that are read."""
@@ -74,7 +74,7 @@ def write(directory: Path, job_id: JobId, attempt: int, data: bytes, *, durably:
     with folder_in(directory, place) as folder:
         partial = folder / f".{name}.{os.getpid()}.{threading.get_native_id()}"
         try:
-            with os.fdopen(new_file(partial, file_mode(directory)), "wb") as file:
+            with os.fdopen(new_file(partial), "wb") as file:
                 file.write(data)
                 if durably:
                     file.flush()

@@ -19,7 +19,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.event import PAGE, Event, weekly_report
 from gputui.domain.settings import Settings, WeeklyTime, parse_weekly
 from gputui.domain.text import plain
-from gputui.engine.files.file_modes import file_mode, read_file, replace_file
+from gputui.engine.files.file_modes import read_file, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    replace_file(path, f"{text}\n".encode(), file_mode(path.parent))
+    replace_file(path, f"{text}\n".encode())
 
 
 def made_report(options: Sequence[str], since: datetime, until: datetime) -> Mapping[str, Any]:

@@ -213,10 +213,9 @@ class Host:
         """True if this process may become the scheduler."""
         self._extras = extras
         self._monitor: Monitor = NO_MONITOR
-        mode = 0o660 if settings.store.group else 0o600
         silence = max(SILENT_AFTER, 3 * settings.scheduler.tick_interval.total_seconds())
-        self._leadership = Leadership(directory, mode, silence)
-        self._gpu_log = GpuLog(directory, mode)
+        self._leadership = Leadership(directory, silence)
+        self._gpu_log = GpuLog(directory)
         self._gpu_focus = GpuFocus()
         self._stop = _StopSignal()
         self._threads = DaemonExecutor(4, "host")

@@ -20,7 +20,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.log_fields import about
 from gputui.domain.settings import Settings
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.engine.files.file_modes import file_mode, folder_in, is_file, open_file
+from gputui.engine.files.file_modes import folder_in, is_file, open_file
 from gputui.engine.files.input_marks import forget_input
 from gputui.engine.files.logs import log_path
 from gputui.engine.files.telemetry_files import AttemptKey
@@ -322,9 +322,9 @@ def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None
                 if not _save(runtime, record, folder / name):
                     return
             with suppress(PermissionError):  # another member saved it, with access for itself only
-                os.close(open_file(folder / name, os.O_RDONLY, file_mode(directory)))
+                os.close(open_file(folder / name, os.O_RDONLY))
             with suppress(OSError):  # the marks of standard error, which few logs have
-                os.close(open_file((folder / name).with_suffix(".errors"), os.O_RDONLY, file_mode(directory)))
+                os.close(open_file((folder / name).with_suffix(".errors"), os.O_RDONLY))
     runtime.remove(record.id)
     forget_input(directory, record.job_id)
 

@@ -10,10 +10,10 @@ attempts/<name>/          the name is Launch.name and the container id
 ```
 It is prepared under another name and renamed, so that it exists completely or not at all.
 
-In a shared state directory other members may create such directories and swap directories above. So files are opened
-relative to the directory's descriptor and never through links; a wrapper runs only plans from a directory that no other
-user may write; and signals on the word of a directory reach only its owner's processes, or none if others may write
-there (`reach_of`).
+Root may schedule in a directory of another user, who may create such directories and swap directories above. So files
+are opened relative to the directory's descriptor and never through links; a wrapper runs only plans from a directory
+that no other user may write; and signals on the word of a directory reach only its owner's processes, or none if others
+may write there (`reach_of`).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def parse_name(name: str, store_id: str) -> tuple[int, int] | None:
 def reach_of(status: os.stat_result) -> int | None:
     """Return the uid whose processes may be signalled according to a directory; None: all that we may signal.
 
-    In a shared state directory members can move directories and create their own.
+    The owner of the state directory can move directories and create his own.
     """
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return NOBODY
@@ -259,7 +259,7 @@ class AttemptFolder(Struct, frozen=True):
 
 
 class OpenFolder(AttemptFolder, frozen=True):
-    """Directory of one attempt, held open: it stays the same one if members swap the directories above it."""
+    """Directory of one attempt, held open: it stays the same one if directories above it are swapped."""
 
     place: int
 
@@ -324,9 +324,6 @@ class Access(Struct, frozen=True):
     def for_state(cls, state: Path) -> Access:
         """Return the modes for attempts that this process creates."""
         status = state.stat()
-        if status.st_mode & stat.S_IWGRP:  # any leader may create attempts; sticky: but not change another's
-            shared = stat.S_ISVTX | stat.S_IMODE(status.st_mode)
-            return cls(shared, stat.S_ISGID | 0o750, 0o640, os.geteuid())
         if status.st_uid != os.geteuid():  # root in a user's own directory, which is closed to others
             return cls(0o700, 0o755, 0o644, status.st_uid)
         return cls(0o700, 0o700, 0o600, status.st_uid)
@@ -355,7 +352,7 @@ def attempts_in(root: Path) -> Iterator[tuple[int, Access]]:
 def prepare(root: int, access: Access, launch: Launch, manifest: Manifest, plan: bytes) -> str:
     """Create the attempt's directory under a temporary name, durably, and return that; `publish` renames it.
 
-    `root` may belong to another member, who can then swap its contents at any moment.
+    `root` may belong to another user, who can then swap its contents at any moment.
     """
     aside = f".{launch.name}.{secrets.token_hex(4)}.new"
     os.mkdir(aside, 0o700, dir_fd=root)
@@ -498,7 +495,7 @@ class AttemptIndex:
             return known[1] if known and known[0] == stamp else self._read(folder, stamp, *place)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:  # an unreadable directory of another member must not hide all others
+        except OSError as error:  # an unreadable directory of another user must not hide all others
             if error.errno == errno.EACCES and os.access(self._root, os.X_OK):
                 return ContainerRecord(name, *place, ContainerState.RUNNING)  # assumed, so that it is not run again
             if error.errno == errno.ELOOP:  # gputui creates no links
