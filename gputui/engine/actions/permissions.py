@@ -109,13 +109,6 @@ class UserPermissions(Struct, frozen=True):
         guarded = (*self.guarded_sockets(), *map(os.path.realpath, ours))
         return PlainUser(uid, self.directory, self.settings, guarded)
 
-    def may_enter(self, uid: int, submitter: int | None) -> bool:
-        """Return whether this user may attach to an attempt of that proven submitter, and run commands in it.
-
-        Only its submitter and operators may, since commands in a job have the rights of its submitter.
-        """
-        return self.is_operator(uid) or (submitter is not None and uid == submitter)
-
     def is_one_of(self, uid: int, names: Iterable[str]) -> bool:
         """Return whether one of the names is this user's, or `@group` one of the user's groups."""
         return any(_is(uid, name) for name in names)
