@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from gputui import __version__
+from gputui.domain.settings import ServerSettings
 from gputui.store.queue_files import SCHEMA
+from tests.servers.connections import Connections
 
 ROOT = Path(__file__).parents[2]
 SCHEMA_2 = "2b60c9b50cca"
@@ -170,21 +173,61 @@ def test_the_last_0_1_and_today_work_together(past: Version, today: Version, tmp
     assert last.poll() is None
     for state in ("verify", "export"):
         assert past.run("state", state).returncode == 0
-    remote = tmp_path / "bin" / "ssh"
-    remote.parent.mkdir()
-    remote.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
-    remote.chmod(0o755)
+    path = fake_ssh(tmp_path)
     there = shlex.join(["env", f"PYTHONPATH={past.code}", *past.command])
     config = tmp_path / "config.toml"
     config.write_text(f'[[servers]]\nname = "old"\naddress = "ssh://old"\ncommand = {there!r}\n')
     told = subprocess.run(
         [*today.command[:-6], "--config", str(config), "--on", "old", "queue", "--all", "--json"],
-        env={**today.environment, "PATH": f"{remote.parent}:{os.environ['PATH']}"},
+        env={**today.environment, "PATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
     assert (told.returncode, told.stdout.count('"COMPLETED"')) == (0, 3), told.stderr
+
+
+OLD_CONSOLE = """
+import sys, time
+from datetime import UTC, datetime
+from gputui.domain.settings import ServerSettings
+from gputui.domain.snapshot import EMPTY
+from gputui.servers.connection import ServerConnection
+there = ServerConnection(ServerSettings("a", "ssh://a", sys.argv[1]), lambda: datetime.now(UTC), lambda: None)
+there.start()
+while there.view(EMPTY).problem == "connecting":
+    time.sleep(0.05)
+print(there.view(EMPTY).problem)
+there.close()
+"""
+
+
+def fake_ssh(directory: Path) -> str:
+    """Return a PATH by which ssh runs its last word here."""
+    command = directory / "bin" / "ssh"
+    command.parent.mkdir()
+    command.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    command.chmod(0o755)
+    return f"{command.parent}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("past", [LAST_OF_0_1], indirect=True)
+def test_consoles_over_servers_of_another_version_are_told_which_to_update(
+    past: Version, today: Version, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", path := fake_ssh(tmp_path))
+    command = shlex.join(["env", f"PYTHONPATH={today.code}", *today.command])
+    words = [sys.executable, "-P", "-c", OLD_CONSOLE, command]
+    told = subprocess.run(
+        words, env={**past.environment, "PATH": path}, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert told.stdout == f"gputui {__version__} there is too new for this console (0.1.0): update gputui here\n"
+    there = shlex.join(["env", f"PYTHONPATH={past.code}", *past.command])
+    console = Connections([ServerSettings("old", "ssh://old", there)], 60)
+    console.start()
+    problem = console.until(lambda s: s.servers and s.servers[0].problem not in {"", "connecting"}).servers[0].problem
+    console.there.close()
+    assert problem.startswith("gputui there is too old for this console")
 
 
 OTHER = """
