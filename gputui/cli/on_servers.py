@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -151,6 +152,17 @@ class _ServerOutput:
         if why := _fault(server, code):
             self.complaints.append(why)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the objects of output in JSON; a login shell may have printed lines before it."""
+        for start in re.finditer(r"^[\[{]", self.out, re.MULTILINE):
+            with suppress(ValueError):
+                told = json.loads(self.out[start.start() :])
+                return told if isinstance(told, list) else [told]
+        if not self.code:
+            self.code = 1
+            self.complaints.append(f"its output is no JSON: {plain(self.out, 60)!r}")
+        return []
+
 
 def _part(server: ServerSettings, words: Sequence[str]) -> _ServerOutput:
     argv = _argv(server, words, is_tty=False)
@@ -162,9 +174,4 @@ def _print_json(parts: Sequence[_ServerOutput]) -> None:
     """Print one array, whose objects name their server."""
     from gputui.cli.output import print_json
 
-    rows: list[dict[str, Any]] = []
-    for part in parts:
-        with suppress(ValueError):
-            told = json.loads(part.out)
-            rows += [{"server": part.name, **row} for row in (told if isinstance(told, list) else [told])]
-    print_json(rows)
+    print_json([{"server": part.name, **row} for part in parts for row in part.rows()])

@@ -83,6 +83,16 @@ def test_a_server_that_is_not_reached_leaves_the_others(config: Path, gputui: Ru
     assert (alone.code, "`ssh gone` must work without a question" in alone.err) == (255, True)
 
 
+def test_lines_of_a_login_shell_drop_no_server(site: Site, config: Path, gputui: Run) -> None:
+    speaks = f"echo '[motd] {{welcome}}'; {site.settings[0].command}"
+    config.write_text(config.read_text() + table("talks", "ssh://lab", speaks) + table("mute", "ssh://lab", "echo"))
+    told = gputui("--on", "gpu1", "--on", "talks", "gpus", "--json")
+    assert ({each["server"] for each in told.json}, told.err) == ({"gpu1", "talks"}, "")
+    told = gputui("--on", "mute", "--on", "talks", "gpus", "--json")
+    assert (told.code, {each["server"] for each in told.json}) == (1, {"talks"})
+    assert "gputui: mute: its output is no JSON: 'gpus --json" in told.err
+
+
 def test_a_server_without_gputui(config: Path, gputui: Run) -> None:
     config.write_text(config.read_text() + table("bare", "ssh://lab", "/nowhere/g"))
     told = gputui("--on", "bare", "queue")
