@@ -246,6 +246,16 @@ def test_a_process_of_another_store_job_or_attempt_is_a_stranger(tag: str) -> No
     assert [holder.kind for holder in only(found).holders] == ["job", "process"]
 
 
+@pytest.mark.parametrize(
+    ("user", "kinds"),
+    [("alice", ["job"]), ("root", ["job"]), (None, ["job"]), ("bob", ["job", "process"])],
+)
+def test_the_variable_of_a_job_proves_nothing_in_a_process_of_another_user(user: str | None, kinds: list[str]) -> None:
+    job = running(7, on=[uuid(0)], submitted_by="alice", submitted_uid=1001)
+    found = evidence(jobs=(job,), sample0={"processes": (stranger(attempt="store:7:1", user=user),)})
+    assert [holder.kind for holder in only(found).holders] == kinds
+
+
 def test_processes_that_draw_or_are_known_to_be_harmless_do_not_make_it_busy() -> None:
     harmless = (stranger(compute=False), stranger(command="Xorg"))
     assert only(with_sample(processes=harmless)).state is GpuState.FREE

@@ -302,9 +302,14 @@ def process_owner(process: GpuProcess, evidence: Evidence) -> JobId | None:
             continue
         if process.container_id is not None and process.container_id == attempt.container_id:
             return job.id
-        if process.attempt == f"{evidence.store_id}:{job.id}:{attempt.number}":
+        if process.attempt == f"{evidence.store_id}:{job.id}:{attempt.number}" and _may_be_of(process, job):
             return job.id
     return evidence.sessions.get(process.session) if process.session is not None else None
+
+
+def _may_be_of(process: GpuProcess, job: Job) -> bool:
+    """Return whether the process may say by a variable that it is the job's: anybody may set one."""
+    return job.submitted_uid is None or process.user in {None, "root", job.submitted_by}
 
 
 def resolve_devices(devices: Iterable[str], gpus: tuple[Gpu, ...]) -> frozenset[str]:
