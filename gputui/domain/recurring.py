@@ -22,6 +22,7 @@ from gputui.domain.audit import Actor
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.state import JobState
 from gputui.domain.units import quoted
 
 WORDS = {
@@ -272,6 +273,8 @@ def _offset(zone: tzinfo, at: datetime) -> timedelta:
     return at.astimezone(zone).utcoffset() or _ZERO
 
 
+MOST_WAITING = 100
+"""Waiting jobs of one recurring job from which on no run is made."""
 LATE = timedelta(minutes=1)
 """Delay after which a run counts as missed."""
 
@@ -343,9 +346,11 @@ class RecurringJob(Struct, frozen=True):
         """Return why that run is not made; empty when it is. `live` are its jobs that have not ended."""
         if self.missed is Missed.SKIP and now - run > LATE:
             return "it was missed: no scheduler could make it at its time"
-        first = next(iter(live), None)
-        if self.overlap is Overlap.SKIP and first is not None:
-            return f"job {first.id} of an earlier run was {first.state}"
+        earlier = tuple(live)
+        if self.overlap is Overlap.SKIP and earlier:
+            return f"job {earlier[0].id} of an earlier run was {earlier[0].state}"
+        if (waiting := sum(job.state is JobState.PENDING for job in earlier)) >= MOST_WAITING:
+            return f"{waiting} jobs of earlier runs were waiting"
         return ""
 
     def awaiting(self, zone: tzinfo, now: datetime) -> RecurringJob:

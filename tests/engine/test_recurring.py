@@ -136,6 +136,16 @@ def test_overlapping_runs_follow_the_overlap_option(world: World, overlap: Overl
     assert len(made(world, one)) == runs + 1
 
 
+def test_runs_that_only_wait_do_not_fill_the_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputui.domain.recurring.MOST_WAITING", 3)
+    one = add(world, overlap=Overlap.ALLOW, held=True)
+    world.tick(6, seconds=MINUTE)
+    assert len(made(world, one)) == 3
+    skipped = entry(world, one).skipped
+    assert skipped
+    assert skipped.why == "3 jobs of earlier runs were waiting"
+
+
 def test_a_job_that_ended_without_a_scheduler_prevents_no_run(world: World) -> None:
     """The job still runs by the store when the next scheduler comes, until the runtime has been asked."""
     one = add(world, "0 * * * *")
