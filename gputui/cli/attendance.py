@@ -30,7 +30,7 @@ from gputui.cli.logs import print_log, wait_until_started, was_started
 from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import discard, discard_stdout
 from gputui.domain.action import Cancel
-from gputui.domain.errors import CapabilityError, ClusterError, GputuiError, RuntimeFault
+from gputui.domain.errors import AccessError, CapabilityError, ClusterError, GputuiError, RuntimeFault
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.state import JobState
@@ -243,6 +243,8 @@ class Attendance:
         """Return the awaited streams once they have begun; forget them if there will be none."""
         try:
             return None if self._awaited is None else self._awaited.channel()
+        except AccessError:
+            raise
         except GputuiError:
             self._awaited = None
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 
 import click
 
@@ -10,6 +11,7 @@ from gputui.cli import terminal
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wait import changes_of
+from gputui.domain.errors import NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
@@ -58,9 +60,12 @@ def print_log(stream: LogStream) -> None:
 
 
 def wait_until_started(backend: DirectBackend, job_id: JobId) -> None:
-    """Return when the job has output to follow, or will never have any."""
+    """Return when the job has output to follow, or will never have any; raise at once what forbids to read it."""
     if was_started(job := backend.job(job_id)):
         return
+    if not job.attempts:
+        with suppress(NotFoundError):  # it has not started
+            backend.log(job_id).close()
     with changes_of(backend) as changes:
         if terminal.is_tty(terminal.ERR):
             terminal.echo(f"job {job.shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)

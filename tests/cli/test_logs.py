@@ -8,6 +8,7 @@ import pytest
 
 from gputui.bootstrap import backend
 from gputui.cli import logs
+from gputui.domain.access import others_job
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault
 from gputui.domain.job import Job
@@ -103,6 +104,21 @@ def test_following_waits_for_the_start() -> None:
 def test_following_does_not_wait_for_what_only_others_are_told() -> None:
     """The log itself is refused then."""
     assert logs.was_started(running(1).with_attempt(container_id=None))
+
+
+def test_following_a_job_whose_output_is_not_for_this_user_is_refused_at_once(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Logs):
+        def open(self, job_id: int, *rest: object, **options: object) -> Stream:
+            raise others_job(job(job_id), "read its output")
+
+    put(store, job())
+    monkeypatch.setattr(backend, "open_logs", lambda options, store: Refusing(Stream()))
+    for words in (("logs", "-f", "1"), ("attach", "1")):
+        result = run(*words)
+        assert (result.code, result.out) == (1, "")
+        assert "operators may read its output" in result.err
 
 
 def test_following_does_not_wait_for_output_that_never_comes(store: KeptStore) -> None:
