@@ -49,7 +49,6 @@ def _parameters(route: Route) -> str:
 
 _ERRORS = {
     "access": "a rule forbids it to this account",
-    "warrant": "nothing proves who submitted the job",
     "not-found": "there is no such job, attempt or GPU",
     "refused": "the state of a job or of the queue does not allow it",
     "input": "a parameter or a field of the body is wrong",

@@ -172,8 +172,12 @@ def _of_state(options: Options) -> Iterator[DoctorCheck]:
         yield _directory(options)
         yield from _without_queue(options.state)
         return
+    if (directory := _directory(options)).level is CheckLevel.FAIL:
+        yield directory
+        return
     store = bootstrap.open_store(options)
     try:
+        yield directory
         yield from _of_store(options, store)
     finally:
         store.close()
@@ -186,10 +190,8 @@ def _without_queue(place: Path) -> Iterator[DoctorCheck]:
 
 
 def _directory(options: Options) -> DoctorCheck:
-    status = options.state.stat()
     is_writable = os.access(options.state, os.W_OK | os.X_OK)
-    mode, is_owner = stat.S_IMODE(status.st_mode), status.st_uid == os.geteuid()
-    return state.of_directory(str(options.state), mode, is_owner, is_writable)
+    return state.of_directory(str(options.state), stat.S_IMODE(options.state.stat().st_mode), is_writable)
 
 
 def _text(path: Path) -> str:
@@ -200,16 +202,14 @@ def _text(path: Path) -> str:
 
 
 def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
-    yield _directory(options)
     yield _space(options.state)
     yield from state.of_damage(store.damage())
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)
     yield from state.of_unreadable(store.unreadable())
     yield from _of_history(store)
     yield from (state.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
-    timer, here = Path(UNITS) / "gputui-backup.timer", f"--state {options.state} "
-    daily_since = None
-    if here in _text(timer.with_suffix(".service")) and timer.exists():
+    timer, daily_since = Path(UNITS) / "gputui-backup.timer", None
+    if f"--state {options.state} " in _text(timer.with_suffix(".service")) and timer.exists():
         daily_since = datetime.fromtimestamp(timer.stat().st_mtime, UTC)
     if found := state.of_backup(upkeep.last_backup(options), bootstrap.clock().now(), daily_since):
         yield found

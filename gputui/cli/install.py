@@ -256,7 +256,7 @@ def _service(options: Options) -> str:
 
 
 def _backup(options: Options, backups: Path) -> str:
-    """Return the unit of the backup, which takes the writers' lock and records its result in the state directory."""
+    """Return the unit of the backup, which records its result in the state directory."""
     left_out: set[str] = set()
     changed: dict[str, str] = {}
     if _has_other_users(options):

@@ -69,18 +69,18 @@ def test_a_runtime() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "is_owner", "is_writable", "level"),
+    ("mode", "is_writable", "level"),
     [
-        (0o700, True, True, CheckLevel.OK),
-        (0o755, True, True, CheckLevel.WARN),
-        (0o2770, True, True, CheckLevel.WARN),
-        (0o1777, True, True, CheckLevel.WARN),
-        (0o700, False, True, CheckLevel.WARN),
-        (0o700, False, False, CheckLevel.FAIL),
+        (0o700, True, CheckLevel.OK),
+        (0o755, True, CheckLevel.WARN),
+        (0o770, True, CheckLevel.FAIL),
+        (0o2770, True, CheckLevel.FAIL),
+        (0o1777, True, CheckLevel.FAIL),
+        (0o700, False, CheckLevel.FAIL),
     ],
 )
-def test_permissions(mode: int, is_owner: bool, is_writable: bool, level: CheckLevel) -> None:
-    assert state.of_directory("/state", mode, is_owner, is_writable).level is level
+def test_permissions(mode: int, is_writable: bool, level: CheckLevel) -> None:
+    assert state.of_directory("/state", mode, is_writable).level is level
 
 
 def test_daily_backups_that_are_not_made_are_missed() -> None:

@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.systemd, pytest.mark.xdist_group("machine")]
 ANY = "from gputui.__main__ import main; main()"
 """The command as it is installed, which asks the owner if there is one."""
 CONTAINERS = "[scheduler]\nhost_jobs = false\n"
-SHARED = '[store]\ngroup = "gpu"\n'
 METRICS = "[metrics]\nenabled = true\n"
 SCRAPE = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9877/metrics').status)"
 
@@ -72,43 +71,6 @@ def test_a_private_queue_is_roots(machine: Machine, jobs: str) -> None:
         backup(machine)
 
 
-@pytest.mark.parametrize("jobs", [CONTAINERS, in_its_lane("", is_long=True)])
-def test_a_shared_queue_stays_its_members(machine: Machine, jobs: str) -> None:
-    """Neither the first start nor a restart gives anything to root, and no waiting job loses its proof."""
-    machine.install(jobs + SHARED + METRICS)
-    submitted = [machine.gputui(name, "submit", "busybox", "true") for name in ("alice", "bob")]
-    assert submitted == ["1\n", "2\n"]
-    for number in (3, 4):
-        with machine.serving():
-            assert machine.gputui("alice", "submit", "--gpus", "1", "busybox", "true") == f"{number}\n"
-            machine.gputui("bob", "cancel", "1" if number == 3 else "2")
-            machine.until(lambda: machine.run(sys.executable, "-c", SCRAPE, code=None) == "200\n", "it serves metrics")
-        assert machine.owners(STATE, f"{STATE}/queue.json") == ["root:gpu 2770", "alice:gpu 660"]
-    assert states(machine) == {"alice 1": "CANCELLED", "bob 2": "CANCELLED", "alice 3": "PENDING", "alice 4": "PENDING"}
-    for name in ("alice", "bob"):
-        uid = machine.run("id", "-u", name).strip()
-        assert set(machine.run("find", f"{STATE}/warrants/{uid}", "-printf", "%u\\n").split()) == {name}
-    machine.run("systemctl", "start", "gputui.service")
-    backup(machine)
-    machine.run("systemctl", "stop", "gputui.service")
-    assert machine.owners("/srv/restored")[0] == "root:gpu 2770"
-
-
-@pytest.mark.long
-def test_host_jobs_of_members_survive_a_restart(machine: Machine) -> None:
-    machine.install(SHARED)
-    script = "id -un; echo made > /tmp/by-$0; while [ ! -e /srv/go ]; do sleep 0.1; done"
-    with machine.serving():
-        machine.gputui("alice", "submit", "--host", "--workdir", "/", "--", "sh", "-c", script, "alice")
-        machine.until(lambda: states(machine) == {"alice 1": "RUNNING"}, "it runs")
-    assert machine.run("stat", "--format=%U", "/tmp/by-alice") == "alice\n"  # the machine's /tmp, not the service's
-    with machine.serving():
-        assert states(machine) == {"alice 1": "RUNNING"}
-        machine.run("touch", "/srv/go")
-        machine.until(lambda: states(machine) == {"alice 1": "COMPLETED"}, "it ends")
-        assert machine.gputui("bob", "logs", "1").splitlines()[0] == "alice"
-
-
 @pytest.mark.long
 def test_roots_service_leaves_a_users_queue_to_the_user(machine: Machine) -> None:
     machine.run("install", "-d", "-o", "alice", "-g", "alice", "-m", "700", STATE)
@@ -122,13 +84,12 @@ def test_roots_service_leaves_a_users_queue_to_the_user(machine: Machine) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize("state", ["/srv/queue", "/home/alice/queue", "/tmp/queue"])
-@pytest.mark.parametrize("group", ["", SHARED])
-def test_the_queue_may_lie_anywhere(machine: Machine, state: str, group: str) -> None:
+def test_the_queue_may_lie_anywhere(machine: Machine, state: str) -> None:
     machine.run("rm", "-rf", state)
-    machine.install(CONTAINERS + group, state)
+    machine.install(CONTAINERS, state)
     with machine.serving(state):
         machine.run("systemctl", "start", "gputui-backup.service")
-    assert machine.owners(state) == ["root:gpu 2770" if group else "root:root 700"]
+    assert machine.owners(state) == ["root:root 700"]
 
 
 @pytest.mark.long
@@ -170,7 +131,7 @@ with ExitStack() as until:
 
 
 def test_the_service_sees_the_engines_files_not_its_own_tmp(machine: Machine) -> None:
-    machine.install(CONTAINERS + SHARED)
+    machine.install(CONTAINERS)
     machine.run("install", "-d", "-o", "alice", "-m", "700", "/tmp/of-members/here")
     (machine.root / "srv/look.py").write_text(LOOK)
     with machine.start(sys.executable, "-c", LISTENER) as engine:
@@ -261,29 +222,6 @@ def test_a_users_host_job_is_a_process_of_his_account(machine: Machine) -> None:
     assert "its operators keep it" in machine.python("bob", ANY, "state", "verify", code=1)
     assert "the service of this machine schedules" in machine.python("bob", ANY, "serve", code=1)
     assert machine.run("find", "/home/bob", "/home/carol", "-path", "*gputui*") == ""  # no queue of their own
-
-
-def test_a_shared_queue_becomes_the_services(machine: Machine) -> None:
-    """A host job runs on meanwhile, and what waits stays its submitter's."""
-    machine.install(SHARED)
-    script = "while [ ! -e /srv/go ]; do sleep 0.1; done; id -un"
-    with machine.serving():
-        machine.gputui("alice", "submit", "--host", "--workdir", "/", "--", "sh", "-c", script)
-        machine.gputui("bob", "submit", "--gpus", "1", "busybox", "true")
-        machine.until(lambda: states(machine) == {"alice 1": "RUNNING", "bob 2": "PENDING"}, "it runs")
-    machine.install(SHARED, STATE, "--users", "--convert")
-    machine.run("systemctl", "start", "gputui.socket", "gputui.service")
-    assert role(machine, "alice") == "user"
-
-    def shown() -> list[tuple[str, str]]:
-        jobs = json.loads(machine.gputui("root", "queue", "--all", "--json"))
-        return sorted((job["submitted_by"], job["state"]) for job in jobs)
-
-    assert shown() == [("alice", "RUNNING"), ("bob", "PENDING")]
-    machine.run("touch", "/srv/go")
-    machine.until(lambda: shown() == [("alice", "COMPLETED"), ("bob", "PENDING")], "it ends")
-    assert machine.gputui("root", "logs", "1") == "alice\n"
-    assert machine.owners(STATE, f"{STATE}/queue.json") == ["root:root 700", "root:root 600"]
 
 
 def test_a_hung_service_is_ended(machine: Machine) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import stat
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
@@ -30,23 +29,21 @@ FEW_INODES = 1000
 _SET_CLOCK = "sudo timedatectl set-ntp true"
 
 
-def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool) -> DoctorCheck:
+def of_directory(path: str, mode: int, is_writable: bool) -> DoctorCheck:
     """Judge the permissions of the state directory."""
     name, shown, quoted = "state", f"{path} has mode {mode:04o}", shlex.quote(path)
     if not is_writable:
         why = "Jobs can be neither submitted nor scheduled here."
         hint = f"gputui --state OTHER_DIRECTORY …\nor as its owner or root: ls -ld {quoted}"
         return fail(name, f"{shown} and cannot be written by this user", why, hint)
-    if mode & stat.S_ISVTX:
-        why = "All users can put files there that gputui would trust."
-        return warn(name, f"{shown}: it is shared by all users", why, "gputui --state A_DIRECTORY_OF_ITS_OWN …")
-    if mode & 0o077:
-        why = "Other users can read the queue, with the environment of its jobs, or change it."
+    if mode & 0o022:
+        why = "Others could change every job, so no queue is opened there."
+        hint = f"chmod go-w {quoted}\nor one of its own: gputui --state A_DIRECTORY_OF_ITS_OWN …"
+        hint += f"\nor one that a group shared: sudo gputui --state {quoted} install --users --convert"
+        return fail(name, f"{shown}: others may write there", why, hint)
+    if mode & 0o055:
+        why = "Other users can look into the directory, where the queue is kept with the environment of its jobs."
         return warn(name, f"{shown}: it is open to other users", why, f"chmod 0700 {quoted}")
-    if not is_owner:
-        why = "Files that this user creates may be unreadable for the owner's scheduler."
-        hint = "sudo gputui install --users    # a queue for several users"
-        return warn(name, f"{path} belongs to another user", why, hint)
     return ok(name, shown)
 
 
