@@ -163,10 +163,10 @@ def test_a_terminal_has_its_size_and_a_job_goes_on_without_its_client(place: Pla
 def test_only_its_submitter_and_operators_enter_a_job(place: Place) -> None:
     job = place.started("sleep 600")
     mallory = Caller(ME.uid + 1, 1, (), "mallory", Role.USER)
-    with pytest.raises(GputuiError, match=f"job {job.id} is a job of me"):
+    with pytest.raises(GputuiError, match=f"job {job.id}: only me, who submitted it"):
         entered(*place.ask(job, ExecRequest(("id",)), mallory))
     other = place.started("sleep 600", uid=mallory.uid)  # the queue says so, but not the record of its start
-    with pytest.raises(GputuiError, match=f"job {other.id} is a job of me"):
+    with pytest.raises(GputuiError, match=f"job {other.id}: only me, who submitted it"):
         entered(*place.ask(other, ExecRequest(("id",)), mallory))
     root = Caller(ME.uid + 2, 1, (), "operator", Role.OPERATOR)
     channel = entered(*place.ask(other, ExecRequest(("echo", "in")), root))
