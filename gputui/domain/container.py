@@ -70,7 +70,7 @@ class Launch(Struct, frozen=True):
     submitter: int | None = None
     """Uid of its proven submitter, recorded with the container; None where there is no proof."""
     box: Box | None = None
-    """None: the submitter is an operator, or a member of a shared state directory."""
+    """None: the submitter is an operator."""
     held: tuple[HeldMount, ...] = ()
     """Mounts that are no longer in the spec, because the engine must not resolve their paths again."""
 

@@ -111,7 +111,7 @@ class RuntimeSettings(Struct, frozen=True):
     """The engine's own rotation of a container's output."""
     pids_limit: int | None = None
     run_as_submitter: bool | None = None
-    """True if containers run as the user who submitted them, without capabilities; None: in a shared queue."""
+    """True if containers run as the user who submitted them, without capabilities; None: those of plain users."""
 
 
 class GpuSettings(Struct, frozen=True):
@@ -177,12 +177,12 @@ class AllowSettings(Struct, frozen=True):
     options: Mapping[str, bool] = field(default_factory=dict)
     """Options by their names in a job file.
 
-    `false` forbids one to all, `true` allows it to all. In a shared queue others may be reserved for operators.
+    `false` forbids one to all, `true` allows one to plain users that admission refuses otherwise.
     """
     mounts: tuple[str, ...] | None = None
-    """Host directories that may be mounted, including subdirectories; None: all, but none in a shared queue."""
+    """Host directories that may be mounted, including subdirectories; None: all. For plain users see `[admission]`."""
     named_volumes: tuple[str, ...] | None = None
-    """Volumes of the engine that may be mounted by name; None: all, but none in a shared queue."""
+    """Volumes of the engine that may be mounted by name; None: all by operators, and by plain users their own."""
 
 
 class AccessSettings(Struct, frozen=True):
@@ -284,7 +284,7 @@ class PolicySettings(Struct, frozen=True):
     tenants: tuple[TenantSettings, ...] = ()
     reservations: tuple[Window, ...] = ()
     allow: AllowSettings = AllowSettings()
-    """Options that members may use: in the file a table `[policy.allow]`, with a key for each option, `mounts` and
+    """Options that jobs may use: in the file a table `[policy.allow]`, with a key for each option, `mounts` and
     `named_volumes`."""
     extend: str = "owner"
     """Users who may give a running job more time.
@@ -292,7 +292,7 @@ class PolicySettings(Struct, frozen=True):
     `owner`, its submitter up to `scheduler.max_time` and operators beyond it; or `operator`, only operators.
     """
     operators: tuple[str, ...] = ()
-    """Users, and groups after an @, who may use every option in a shared queue, like root and its owner."""
+    """Users, and groups after an @, who are operators, like root and the owner of the state directory."""
 
 
 class ConsoleSettings(Struct, frozen=True):
