@@ -44,6 +44,8 @@ LINGER = 1.0
 _RECEIVE = 64 << 10
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _MOST_PARAMETERS = 64
+_FREE_CHUNKS, _LEAST_CHUNK = 1000, 1024
+"""Chunks that may have any size, and the mean bytes of those beyond: a mebibyte in single bytes takes a second each."""
 
 
 class _RefusedError(Exception):
@@ -368,7 +370,7 @@ class _ServedClient:
         """Receive the body, of the size that its head told, or of unknown size."""
         if told > self._allowance.longest_body:
             raise self._too_long()
-        parts = bytearray()
+        parts, chunks = bytearray(), 0
         try:
             async with asyncio.timeout(self._limits.body_within):
                 while (event := self._protocol.next_event()) is not h11.PAUSED and type(event) is not h11.EndOfMessage:
@@ -379,6 +381,9 @@ class _ServedClient:
                     elif isinstance(event, h11.Data):
                         parts += event.data
                         self._hold(len(event.data), len(parts))
+                        chunks += event.chunk_start
+                        if chunks > _FREE_CHUNKS + len(parts) // _LEAST_CHUNK:
+                            raise _RefusedError(400, "the body comes in chunks that are too small")
         except TimeoutError as error:
             raise _RefusedError(408, "the body of the request takes too long") from error
         finally:

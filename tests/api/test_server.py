@@ -145,6 +145,17 @@ def test_of_100_mb_it_takes_no_more_than_it_allows(tmp_path: Path) -> None:
         assert resident() - before < 16 << 20
 
 
+def test_a_body_in_chunks_has_few_small_ones(tmp_path: Path) -> None:
+    head = b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with serving(tmp_path) as served:
+        large = (b"400\r\n" + b"x" * 1024 + b"\r\n") * 900
+        assert served.ask(head + b"1\r\nx\r\n" * 900 + large + b"0\r\n\r\n").endswith(b"POST /a 922500")
+        with served.connect() as link:
+            tell(link, head + b"1\r\nx\r\n" * 1100)
+            assert b"chunks that are too small" in rest_of(link)
+        served.until_free()
+
+
 def test_operators_may_send_longer_bodies(tmp_path: Path) -> None:
     body = b"x" * (3 << 20)
     request = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
