@@ -54,7 +54,7 @@ def command() -> None:
 @click.option(
     "--max-priority", metavar="N|none", help="Highest priority of its jobs, 0 to 100; a higher one is refused."
 )
-@click.option("--users", metavar="NAME[,…]|none", help="Users and @groups who may submit for it in a shared queue.")
+@click.option("--users", metavar="NAME[,…]|none", help="Users and @groups who may submit for it, besides operators.")
 @click.option("--clear", is_flag=True, help="Reset to weight 1 and no caps first; by default other values stay.")
 @quiet_option
 @pass_session

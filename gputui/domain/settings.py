@@ -135,9 +135,9 @@ class TenantSettings(Struct, frozen=True):
     pending: int | None = None
     """Maximum number of GPUs held, jobs running, and jobs waiting; None: no cap."""
     max_priority: int | None = None
-    """Highest priority of its jobs; None: 50 in a shared queue for all but operators, else 100."""
+    """Highest priority of its jobs; None: 50 for all but operators where there are other users, else 100."""
     users: tuple[str, ...] = ()
-    """Users, and groups after an @, who may submit for it in a shared queue, besides operators; empty: anybody."""
+    """Users, and groups after an @, who may submit for it, besides operators; empty: anybody."""
 
 
 class Window(Struct, frozen=True):

@@ -142,7 +142,7 @@ class PriorityCaps:
         if (
             is_placed and (self._has_others or self._agent < MAX_PRIORITY) and most < MAX_PRIORITY
         ):  # passing others amounts to any priority
-            text = f"only operators move jobs by hand in a shared queue; tenant {tenant} may have {most}"
+            text = f"only operators move jobs by hand where there are other users; tenant {tenant} may have {most}"
             raise context.refusal(text, "operators-move", where="move", hint=self._hint(tenant, MAX_PRIORITY))
 
     def _check_agent(self, priority: int) -> None:
