@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -108,11 +109,21 @@ def _say_what_is_next(options: Options, *, is_new: bool, has_backups: bool) -> N
     # systemd listens for no service that runs already
     stop = "" if is_new or not _serves_users(options) else f"systemctl stop {SERVICE} && "
     terminal.echo(f"now: systemctl daemon-reload && {stop}systemctl enable --now {' '.join(names)}")
+    if _serves_users(options) and (closed := _closed_to_users(Path(sys.executable))) is not None:
+        terminal.echo(
+            f"users cannot run this gputui, as {closed} is closed to them: install it in /opt/gputui, and again"
+        )
     if allows_host_jobs(options):
         terminal.echo(
             "host jobs are on: they are processes of the service, so it is hardly hardened. If nobody needs them, set\n"
             "host_jobs = false under [scheduler] in /etc/gputui/config.toml, and run gputui install again"
         )
+
+
+def _closed_to_users(program: Path) -> Path | None:
+    """Return a directory that other accounts may not pass, on the way to a program or to what it links to; or None."""
+    ways = (*reversed(program.parents), *reversed(program.resolve().parents))
+    return next((each for each in ways if each.exists() and not each.stat().st_mode & stat.S_IXOTH), None)
 
 
 def _remove(directory: Path, *, dry_run: bool, yes: bool) -> int:

@@ -111,6 +111,16 @@ def test_users_are_added_once(run: Run, tmp_path: Path) -> None:
     assert "there is no group 'gputui-none'" in run(*words[:4], "gputui-none").err
 
 
+def test_a_gputui_that_users_cannot_run_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    monkeypatch.setattr(sys, "executable", str(home / "venv" / "bin" / "python3"))
+    words = ("--state", str(tmp_path / "queue"), "install", "--users", "--unit-dir", str(tmp_path), "--yes")
+    tmp_path.chmod(0o755)
+    closed = next(each for each in (*reversed(tmp_path.parents), home) if not each.stat().st_mode & stat.S_IXOTH)
+    assert f"users cannot run this gputui, as {closed} is closed to them: install it in /opt/gputui" in run(*words).out
+
+
 def test_the_units_can_be_removed(run: Run, tmp_path: Path) -> None:
     place = ("--unit-dir", str(tmp_path))
     assert run("--state", str(tmp_path / "queue"), "install", "--users", *place, "--yes").code == 0
