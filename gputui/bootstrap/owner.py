@@ -90,8 +90,9 @@ def api_backend(
 ) -> ApiBackend:
     """Return the queue of the owner at the other end of these connections."""
     may_read = options.sockets.in_process and os.access(options.state, os.R_OK | os.X_OK)
-    client = client_of(options, dial, waiting, absence=0.0 if may_read else NEXT_WITHIN)
-    reader = client_of(options, dial, waiting, patience=TELL_AFTER, waited=thin.waited()) if may_read else None
+    waited = thin.waited()
+    client = client_of(options, dial, waiting, absence=0.0 if may_read else NEXT_WITHIN, waited=waited)
+    reader = client_of(options, dial, waiting, patience=TELL_AFTER, waited=waited) if may_read else None
     return ApiBackend(
         client,
         reader=reader,
