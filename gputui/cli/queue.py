@@ -111,7 +111,9 @@ def command(
         columns = (*COLUMNS[:GPUS_AT], NODE, *COLUMNS[GPUS_AT:]) if len(snapshot.nodes) > 1 else COLUMNS
         rows = (row(group[0], snapshot, group) for group in arrays.folded(jobs, unfold=unfold))
         terminal.write("\n".join(table.lines(columns, rows, terminal.width())) + "\n")
-        if terminal.is_tty(terminal.ERR) or (snapshot.leader is not None and snapshot.leader.silent_for):
+        leader = snapshot.leader
+        is_unheard = leader is not None and (leader.silent_for or not snapshot.nodes)  # the files tell no nodes
+        if terminal.is_tty(terminal.ERR) or is_unheard:
             terminal.write_lines((f"{plain(note)}\n" for note in footnotes(snapshot)), err=True)
 
 

@@ -19,7 +19,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, Stopping
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.listing import parse_states
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import width
 from tests.cli.conftest import KeptStore, Run, picture, put
@@ -279,3 +279,13 @@ def test_a_name_is_cut_in_a_pipe_too() -> None:
     waiting = job(1, name="x" * 10_000, tenant="y" * 10_000)
     (_, line) = table.lines(queue.COLUMNS, [queue.row(waiting, snapshot([waiting]))], None)
     assert width(line) < 100
+
+
+def test_a_queue_that_the_files_tell_says_so(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, job())
+    notice = Notice("warning", "the scheduler (serve of root, pid 7) does not answer; this is what the files say")
+    shown = Snapshot(taken_at=NOW, jobs=(job(1),), order=(1,), leader=Leader(7, "here", "root", "serve", NOW))
+    for nodes, told in (((), True), ((Node("here"),), False)):
+        seen = replace(shown, nodes=nodes, notices=(notice,))
+        monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store, seen=seen: seen)
+        assert ("does not answer" in run("queue").err) is told

@@ -230,7 +230,7 @@ def test_a_scheduler_that_does_not_respond_is_reported_whatever_the_clock_says(
         now = world.clock.now() + clock_set_by
         return snapshot_builder.files_snapshot(world.store, world.directory, world.settings, now)
 
-    unheard = "the scheduler (serve of root, pid 4711) does not answer, so no GPU is shown"
+    unheard = "the scheduler (serve of root, pid 4711) does not answer; this is what the files say"
     for early in (seen(9), seen(0, timedelta(days=1))):
         assert [notice.text for notice in early.notices] == [unheard]
         assert early.reasons[job_id].text == "the scheduler does not answer"

@@ -168,7 +168,9 @@ def _lost(store: JobStore) -> Iterable[Notice]:
 def _unheard(leader: Leader) -> Iterable[Notice]:
     """Yield a notice of a scheduler that holds its lock, and whose answers this process does not get."""
     who = f"{leader.kind} of {leader.user}, pid {leader.pid}"
-    yield from _silence(leader) or [Notice("warning", f"the scheduler ({who}) does not answer, so no GPU is shown")]
+    yield from _silence(leader) or [
+        Notice("warning", f"the scheduler ({who}) does not answer; this is what the files say")
+    ]
 
 
 def _silence(leader: Leader) -> tuple[Notice, ...]:
