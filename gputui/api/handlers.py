@@ -48,6 +48,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.keys import digest
 from gputui.domain.listing import by_month, end_of, in_order, latest_first, meant, parse_states, seen
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.spec_values import check_execution
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.ports.backend import Attach, DirectBackend, FollowLog, StreamRequest
@@ -268,6 +269,7 @@ class Handlers:
         return self._upgraded(call, call.body)
 
     def execute(self, call: Call) -> Answer:
+        check_execution(call.body)
         return self._upgraded(call, call.body)
 
     def _upgraded(self, call: Call, wanted: StreamRequest) -> Answer:

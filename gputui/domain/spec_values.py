@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gputui.domain.container import ExecRequest
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY, GpuRequest, JobSpec, Submission
 from gputui.domain.text import plain
@@ -60,11 +61,22 @@ def check_values(spec: JobSpec) -> None:
             _check(math.isfinite(value) and abs(value) <= 2**63 - 1, where, "it is no number that fits")
 
 
+def check_execution(request: ExecRequest) -> None:
+    """Raise InputError for a command that cannot be run in a job: some engines never answer one that is too long."""
+    _check(any(request.command), "command", "a command has at least one word")
+    _check_each_text(request)
+    _check(0 <= request.rows < 2**16 and 0 <= request.columns < 2**16, "rows, columns", "0 to 65535")
+
+
+def _check_each_text(value: Struct) -> None:
+    for path, text in _parts(value, ""):
+        if isinstance(text, str):
+            _check("\0" not in text, path, "it has a NUL character")
+            _check(_size(text) <= MAX_TEXT, path, f"UTF-8 of at most {MAX_TEXT} bytes")
+
+
 def _check_texts(spec: JobSpec) -> None:
-    for path, value in _parts(spec, ""):
-        if isinstance(value, str):
-            _check("\0" not in value, path, "it has a NUL character")
-            _check(_size(value) <= MAX_TEXT, path, f"UTF-8 of at most {MAX_TEXT} bytes")
+    _check_each_text(spec)
     for where, text, most in (
         ("--name", spec.name, MAX_NAME),
         ("--tenant", spec.tenant, MAX_TENANT),

@@ -20,6 +20,7 @@ from gputui.api.router import Router
 from gputui.bootstrap.upkeep import backup_parts
 from gputui.domain.action import Cancel, EditJobs, Hold, Release, SetPriority
 from gputui.domain.as_json import job_json, json_text
+from gputui.domain.container import ExecRequest
 from gputui.domain.errors import AccessError, InputError, InputErrors, NotFoundError, StoreFullError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
@@ -165,6 +166,26 @@ def test_streams_are_handed_over(owner: TestOwner) -> None:
         ("alice", job_id, FollowLog(1, 5)),
         ("alice", job_id + 1, Attach(from_start=True)),
     ]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ExecRequest(()),
+        ExecRequest(("",)),
+        ExecRequest(("id\0",)),
+        ExecRequest(("x" * 200_000,)),
+        ExecRequest(("id",), term="x\0"),
+        ExecRequest(("id",), rows=-1),
+        ExecRequest(("id",), columns=70_000),
+    ],
+)
+def test_what_no_engine_runs_is_refused(owner: TestOwner, request_: ExecRequest) -> None:
+    [job_id] = owner.submit()
+    with owner.store.transaction() as transaction:
+        transaction.put(running(job_id, submitted_uid=ALICE))
+    upgrade = {"upgrade": "gputui-stream/1", "connection": "upgrade"}
+    assert owner.ask("POST", f"/v1/jobs/{job_id}/exec", request_, uid=ALICE, headers=upgrade).status == 422
 
 
 # New jobs
