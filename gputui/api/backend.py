@@ -17,6 +17,7 @@ from gputui.api.answers import own_json
 from gputui.api.client import ApiClient, Reply, new_key
 from gputui.api.follower import EventWatch, Follower
 from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewJobs, Undone, UndoRequest
+from gputui.domain.access import HOW_TO_USE
 from gputui.domain.action import Action
 from gputui.domain.arrays import ArrayPlaces, Entries
 from gputui.domain.audit import AuditEntry, targets_of
@@ -491,7 +492,8 @@ def about_of(view: AboutView, home: str) -> About:
     lacking = {names[name]: why for name, why in view.lacking.items() if name in names}
     caps = Caps("gputui", lacking, runs_jobs=True)
     own_uid = None if view.caller.role == "operator" else view.caller.uid
-    return About(view.host, view.caller.user, home, caps, view.scheduler, view.policy, own_uid)
+    only_looks = HOW_TO_USE if view.caller.role == "viewer" else ""
+    return About(view.host, view.caller.user, home, caps, view.scheduler, view.policy, own_uid, only_looks)
 
 
 def _name(view: AboutView) -> str:

@@ -47,6 +47,8 @@ class About(Struct, frozen=True):
     policy: PolicySettings = PolicySettings()
     own_uid: int | None = None
     """Uid on whose jobs alone this user may act; None: nothing here says so."""
+    only_looks: str = ""
+    """What would let this user change anything; empty: the user may."""
 
 
 class Attach(Struct, frozen=True):

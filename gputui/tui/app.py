@@ -29,7 +29,7 @@ from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.tui.actions import ActionThread
 from gputui.tui.commands.command import bindings, doer_of, place_of
-from gputui.tui.commands.places import CHANGING, READ_ONLY_HINT, why_key_does_nothing
+from gputui.tui.commands.places import CHANGING, why_key_does_nothing
 from gputui.tui.commands.table import ANYWHERE_COMMANDS, APP_COMMANDS, WORK_COMMANDS
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
@@ -183,7 +183,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         if isinstance(event, events.Key) and not event.is_forwarded:
             services = self.services
             self._refusal = why_key_does_nothing(
-                event.key, self.screen, services.lacking, only_looks=services.is_read_only
+                event.key, self.screen, services.lacking, only_looks=services.only_looks
             )
         await super().on_event(event)
 
@@ -290,8 +290,8 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     def on_action_requested(self, message: ActionRequested) -> None:
         """Carry out a change on the action thread, as the disk may block. A read-only console refuses every change."""
-        if self.services.is_read_only:
-            self.on_action_failed(ActionFailed(GputuiError("this console is read-only", hint=READ_ONLY_HINT)))
+        if hint := self.services.only_looks:
+            self.on_action_failed(ActionFailed(GputuiError("this console is read-only", hint=hint)))
             return
         self.works.watch(self.actions.add(message))
 

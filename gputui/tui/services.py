@@ -28,6 +28,8 @@ from gputui.tui.pace import Pace, pace_of
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.gpu_rows import GpuPictures, LookChoice
 
+_READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
+
 
 class Pages(Struct, frozen=True):
     """Creates the screens about one job, which any screen with a job can open."""
@@ -119,9 +121,14 @@ class Services(Struct, frozen=True, dict=True):
         return GpuPictures(self.gpu_look, self.gpu_history, self.pace.has_graphs)
 
     @property
+    def only_looks(self) -> str:
+        """What would let the user change anything in a console that is read-only; empty in others."""
+        return _READ_ONLY_HINT if self.settings.console.read_only else self.backend.about().only_looks
+
+    @property
     def is_read_only(self) -> bool:
-        """Return whether the console is read-only."""
-        return self.settings.console.read_only
+        """Return whether the console is read-only, by its settings or for its user."""
+        return bool(self.only_looks)
 
 
 class ShowsSnapshot(Protocol):

@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from gputui.domain.access import others_job
+from gputui.domain.access import HOW_TO_USE, others_job
 from gputui.domain.cluster import Caps
 from gputui.domain.job_spec import JobId
 from gputui.engine.actions.rights import LACKING
@@ -56,6 +56,19 @@ async def test_ones_own_jobs_are_changed_as_ever_and_those_of_others_among_the_m
         await console.press(pilot, "asterisk", "c", "y")
         await console.settle(pilot)
         assert console.audited() == [("cancel", "job 101")]
+
+
+async def test_a_viewers_console_is_read_only_and_says_who_can_change_that() -> None:
+    about = About("node1", "carol", "", Caps("gputui", LACKING), own_uid=BOB, only_looks=HOW_TO_USE)
+    console = Console(about=about)
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        assert console.screen_text.startswith(" read-only │ ")
+        await console.press(pilot, "s")
+        assert console.told[-1].endswith(
+            "is read-only. An operator lets you use the queue by the setting access.users."
+        )
+        assert len(console.app.screen_stack) == 1
 
 
 async def test_the_log_of_another_users_job_is_no_fault() -> None:

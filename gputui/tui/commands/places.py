@@ -178,7 +178,6 @@ def menu_words(commands: tuple[Command, ...]) -> tuple[str, ...]:
 
 
 READ_ONLY = "Not here: this console is read-only."
-READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
 
 _places = cache(places)
 """Places of commands, cached: they never change, and each unavailable command needs them."""
@@ -222,12 +221,11 @@ def _lack(command: Command, lacking: Lacking) -> str:
     return f"Not in this cluster: {sentence.rstrip('.')}." if sentence else ""
 
 
-def why_key_does_nothing(
-    key: str, screen: Screen[Any], lacking: Lacking = ALL_THERE, *, only_looks: bool = False
-) -> str:
+def why_key_does_nothing(key: str, screen: Screen[Any], lacking: Lacking = ALL_THERE, *, only_looks: str = "") -> str:
     """Return a sentence on why a key does nothing now; empty if it does something, or if no command has it here.
 
-    `only_looks`: the console is read-only. Escape leaves whatever there is to leave, and needs no explanation.
+    `only_looks`: what would let the user change anything in a read-only console. Escape leaves whatever there is to
+    leave, and needs no explanation.
     """
     if key == "escape":
         return ""
@@ -238,7 +236,7 @@ def why_key_does_nothing(
         if place is None or command.works_at(place):  # without a place, the key is bound to another action here
             return ""
         if only_looks and command.changes:
-            told = told or f"{command.title}: {READ_ONLY} {READ_ONLY_HINT.capitalize()}."
+            told = told or f"{command.title}: {READ_ONLY} {only_looks.capitalize()}."
         elif reason := _lack(command, lacking) or (_not_now(command, screen) if command.needs else ""):
             told = told or f"{command.title}: {reason}"
     return told
