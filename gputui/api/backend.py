@@ -129,7 +129,9 @@ class ApiBackend:
     # what the queue is
 
     def view(self, client: ApiClient | None = None) -> AboutView:
-        """Return the owner's own description, as it was when it was first asked for."""
+        """Return the owner's own description: of the one that is followed, else of the first that was asked."""
+        if (follower := self._follower) is not None and not follower.problem and follower.about is not None:
+            self._view = follower.about  # of the present owner, who may have other settings than the one before
         if self._view is None:
             found: AboutView = (client or self._client).ask("GET", "/v1/about", result=AboutView)
             self._view = found

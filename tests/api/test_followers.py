@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -130,6 +131,21 @@ def test_a_console_follows_says_when_the_scheduler_hangs_and_takes_over(
     served.end(signal.SIGKILL)
     taken = console.until(lambda seen: seen.leads_here and len(seen.gpus) == 2)
     assert taken.job(job_id)
+
+
+def test_a_follower_knows_the_owner_that_came_next(served: Server, options: Options) -> None:
+    backend = open_api(options)
+    assert backend is not None
+    with closing(backend), closing(backend.watch()) as watch:
+        assert backend.view().owner.pid == served.process.pid
+        served.end(signal.SIGKILL)
+        following, deadline = Server(options), time.monotonic() + PATIENCE
+        try:
+            while backend.view().owner.pid != following.process.pid:
+                assert select.select([watch], [], [], deadline - time.monotonic())[0]
+                watch.clear()
+        finally:
+            following.end(signal.SIGKILL)
 
 
 def test_beside_a_hung_scheduler_operators_read_the_files_and_changes_are_refused_in_time(
