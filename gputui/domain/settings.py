@@ -40,7 +40,7 @@ class SchedulerSettings(Struct, frozen=True):
     """Number of fast failures in a row from which a job's cause mentions them, once its retries are used up; 0: never.
     """
     fast_failing_jobs: int = 5
-    """Number of different jobs of an image or a tenant that fail fast in a row before its other jobs wait; 0: never."""
+    """Number of a user's jobs of an image or a tenant that fail fast in a row before the others wait; 0: never."""
     max_time: timedelta | None = None
     """The longest time limit that may be submitted.
 

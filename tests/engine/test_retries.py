@@ -138,6 +138,16 @@ def test_an_image_whose_jobs_fail_fast_is_paused_with_the_reason_until_one_is_re
     assert world.job(waiting).state is JobState.RUNNING
 
 
+def test_no_user_pauses_an_image_or_a_tenant_for_others(world: World) -> None:
+    world.docker.images.add("broken")
+    ruin(world, 5, image="broken")
+    mine, others = world.submit(image="broken"), world.submit(image="broken")
+    with world.store.transaction() as transaction:
+        transaction.put(transaction.get(others).evolve(submitted_uid=61_001))
+    assert "is paused" in world_reason(world, mine)
+    assert world.job(others).state is JobState.RUNNING
+
+
 def test_after_a_release_the_guard_counts_from_zero(world: World) -> None:
     world.docker.images.add("broken")
     ruin(world, 5, image="broken")

@@ -53,14 +53,16 @@ class _Outcome(Struct, frozen=True):
     is_fast: bool
 
 
-_Groups = dict[str, list[_Outcome]]
+_Key = tuple[int | None, str]
+"""Submitter, and image or tenant: nobody can pause another user's jobs by failing, or is told how they failed."""
+_Groups = dict[_Key, list[_Outcome]]
 
 
 class FastFailureGuard(Struct, frozen=True):
-    """Images and tenants whose latest jobs all failed fast, each with a sentence."""
+    """Images and tenants of a user whose latest jobs all failed fast, each with a sentence."""
 
-    images: Mapping[str, str] = field(default_factory=dict)
-    tenants: Mapping[str, str] = field(default_factory=dict)
+    images: Mapping[_Key, str] = field(default_factory=dict)
+    tenants: Mapping[_Key, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, jobs: Iterable[Job], settings: SchedulerSettings) -> FastFailureGuard:
@@ -69,17 +71,16 @@ class FastFailureGuard(Struct, frozen=True):
             return cls()
         images: _Groups = defaultdict(list)
         tenants: _Groups = defaultdict(list)
-        released: dict[str, datetime] = {}
+        released: dict[tuple[str, _Key], datetime] = {}
         for job in jobs:
+            image, tenant = (job.submitted_uid, job.spec.image or ""), (job.submitted_uid, job.spec.tenant)
             if job.released_at is not None:
-                for key in (f"image {job.spec.image}", f"tenant {job.spec.tenant}"):
+                for key in (("image", image), ("tenant", tenant)):
                     released[key] = max(job.released_at, released.get(key, job.released_at))
             if job.attempts and (outcome := _outcome(job, settings)):
-                images[job.spec.image or ""].append(outcome)
-                tenants[job.spec.tenant].append(outcome)
-        if not tenants:
-            return cls()
-        images.pop("", None)  # host jobs have none
+                if job.spec.image:  # host jobs have none
+                    images[image].append(outcome)
+                tenants[tenant].append(outcome)
         return cls(_paused("image", images, released, settings), _paused("tenant", tenants, released, settings))
 
     def __bool__(self) -> bool:
@@ -87,7 +88,8 @@ class FastFailureGuard(Struct, frozen=True):
 
     def reason(self, job: Job) -> str | None:
         """Return why the job waits with its image or its tenant; None when it does not."""
-        return self.images.get(job.spec.image or "") or self.tenants.get(job.spec.tenant)
+        uid = job.submitted_uid
+        return self.images.get((uid, job.spec.image or "")) or self.tenants.get((uid, job.spec.tenant))
 
 
 def _outcome(job: Job, settings: SchedulerSettings) -> _Outcome | None:
@@ -101,20 +103,20 @@ def _outcome(job: Job, settings: SchedulerSettings) -> _Outcome | None:
 
 
 def _paused(
-    kind: str, groups: _Groups, released: Mapping[str, datetime], settings: SchedulerSettings
-) -> dict[str, str]:
+    kind: str, groups: _Groups, released: Mapping[tuple[str, _Key], datetime], settings: SchedulerSettings
+) -> dict[_Key, str]:
     many = settings.fast_failing_jobs
     paused = {}
-    for name, outcomes in groups.items():
+    for key, outcomes in groups.items():
         if len(outcomes) < many:
             continue
         latest = heapq.nlargest(many, outcomes, key=lambda outcome: (outcome.at, outcome.job.id))
-        since = released.get(f"{kind} {name}")
+        since = released.get((kind, key))
         if all(outcome.is_fast and (since is None or outcome.at > since) for outcome in latest):
             last = latest[0]
             cause = next((each.cause.text for each in reversed(last.job.attempts) if each.cause), "")
-            paused[name] = (
-                f"{kind} {name} is paused, since its last {settings.fast_failing_jobs} jobs failed within "
+            paused[key] = (
+                f"{kind} {key[1]} is paused, since its last {settings.fast_failing_jobs} jobs failed within "
                 f"{format_duration(settings.fast_failure)} (job {last.job.shown_id}: {cause}); release one to continue"
             )
     return paused
