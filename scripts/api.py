@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gputui.api.openapi import routes
-from gputui.api.problems import names_and_statuses
-from gputui.api.routes import AnswerKind, Route, Scope
+from gputui.api.http import names_and_statuses
+from gputui.api.routes import AnswerKind, Route, Scope, routes
 from gputui.domain.access import Role
 
 END = "<!-- end -->"

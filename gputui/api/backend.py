@@ -13,10 +13,10 @@ from weakref import WeakSet
 
 from msgspec import Struct
 
-from gputui.api.answers import own_json
 from gputui.api.client import ApiClient, Reply, new_key
-from gputui.api.follower import EventWatch, Follower
+from gputui.api.http import own_json
 from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewJobs, Undone, UndoRequest
+from gputui.api.streams import EventWatch, Follower
 from gputui.domain.access import HOW_TO_USE
 from gputui.domain.action import Action
 from gputui.domain.arrays import ArrayPlaces, Entries
@@ -37,7 +37,7 @@ from gputui.domain.telemetry_series import Measured
 from gputui.ports.backend import About, AwaitedChannel, DirectBackend, Entry, FollowLog
 
 if TYPE_CHECKING:
-    from gputui.api.job_streams import StreamClient
+    from gputui.api.streams import StreamClient
     from gputui.domain.gpu import Gpu
     from gputui.ports import Channel, GpuProbe, LogStream
     from gputui.ports.store import Queue, StoreWatch
@@ -292,7 +292,7 @@ class ApiBackend:
         wanted = FollowLog(attempt, tail, stamped, follow, in_frames=True)
 
         def asked(client: ApiClient) -> LogStream:
-            from gputui.api.job_streams import StreamClient
+            from gputui.api.streams import StreamClient
 
             return StreamClient(client).log(job_id, wanted)
 
@@ -305,7 +305,7 @@ class ApiBackend:
 
     @cached_property
     def _job_streams(self) -> StreamClient:
-        from gputui.api.job_streams import StreamClient
+        from gputui.api.streams import StreamClient
 
         return StreamClient(self._client)
 
@@ -316,7 +316,7 @@ class ApiBackend:
             return self._backend_instead(error).enter(job_id, request)
 
     def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, AwaitedChannel | None]:
-        from gputui.api.job_streams import SUBMIT
+        from gputui.api.streams import SUBMIT
 
         key, query = new_key(), {"detach_keys": detach_keys, "anyway": "true"}
         jobs = own_json(NewJobs((submission,)))

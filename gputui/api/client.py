@@ -19,7 +19,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from gputui.api import problems
+from gputui.api import http
 from gputui.api.messages import API, Problem
 from gputui.api.wire import Dial, Server, SilenceError, Wire
 from gputui.domain.decoding import decode_json
@@ -531,4 +531,4 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> GputuiErro
         return GputuiError(
             f"the owner of the queue answered with status {status}: {words or headers.get('server', '')}"
         )
-    return problems.error_of(problem)
+    return http.error_of(problem)

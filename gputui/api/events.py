@@ -19,10 +19,9 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from gputui.api.deltas import PART, SnapshotUpdate, json
+from gputui.api.deltas import KEPT, PART, ChangedJob, FieldTracker, SnapshotUpdate, Tracker, json
 from gputui.api.http import Outlet, Stream
 from gputui.api.messages import AboutView, Focus, StreamHello
-from gputui.api.tracker import KEPT, ChangedJob, FieldTracker, Tracker
 from gputui.domain.access import Caller
 from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError, NotFoundError

@@ -6,6 +6,8 @@ look at nothing else of the queue.
 
 from __future__ import annotations
 
+import re
+import socket
 import threading
 import time
 from collections import deque
@@ -13,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import reduce
-from itertools import chain, islice
-from typing import Any, Protocol
+from itertools import chain, count, islice
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Raw, Struct
@@ -22,12 +24,9 @@ from msgspec.structs import asdict, replace
 
 from gputui import __version__
 from gputui.api import messages
-from gputui.api.answers import encoded, own_json
-from gputui.api.http import Answer, Handoff, Outlet, Request, Response, Stream
-from gputui.api.kept_changes import KeptChanges
-from gputui.api.log_ranges import log_answer
-from gputui.api.owner import OwnerServices
-from gputui.api.problems import HttpError
+from gputui.api.http import Answer, Handoff, HttpError, Outlet, Peer, Request, Response, Stream, encoded, own_json
+from gputui.api.messages import ChangeNumber
+from gputui.api.rights import Visibility
 from gputui.api.routes import Route
 from gputui.domain.access import Caller
 from gputui.domain.action import Action, Edit, EditJobs
@@ -41,18 +40,155 @@ from gputui.domain.as_json import (
     recurring_json,
 )
 from gputui.domain.audit import AuditEntry, targets_of
-from gputui.domain.errors import CapabilityError, GputuiError, InputError
+from gputui.domain.errors import CapabilityError, GputuiError, InputError, NotFoundError
 from gputui.domain.filter import parse_filter
 from gputui.domain.job import Job, attempt_with_output
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.keys import digest
 from gputui.domain.listing import by_month, end_of, in_order, latest_first, meant, parse_states, seen
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.spec_values import check_execution
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, SubmitJobs
+from gputui.ports.actions import ActionChange
 from gputui.ports.backend import Attach, DirectBackend, FollowLog, StreamRequest
-from gputui.ports.commands import CommandLine
+from gputui.ports.commands import CommandLine, RunCommand
+
+
+class OwnerServices(Struct, frozen=True):
+    """Services of the process that owns the queue. All may be called from any thread."""
+
+    settings: Settings
+    store_id: str
+    leader: Callable[[], Leader]
+    """Returns this process as others see it."""
+    caller_of: Callable[[Peer, Mapping[str, str]], Caller]
+    """Returns who asks, by the process at the other end and the request's headers, which only the audit believes."""
+    backend: Callable[[Caller], DirectBackend]
+    """Returns the queue with the rights of a caller; close it after use."""
+    latest: Callable[[], Snapshot]
+    """Returns the last published snapshot, which holds all secrets: see `visibility`."""
+    visibility: Visibility
+    """What callers may see of it."""
+    subscribe: Callable[[Callable[[Snapshot], None]], Callable[[], None]]
+    """Has a function called with each new snapshot, in the scheduler's thread; returns one that ends that."""
+    refused: Callable[[Caller, str, str], None]
+    """Writes a refusal into the audit log: the caller, the rule's name, and what was asked for. Limited in rate."""
+    focus: Callable[[str | None], object]
+    """Has the throughput of this GPU read besides."""
+    stream: Callable[[Caller, JobId, StreamRequest, socket.socket, bytes], object]
+    """Gives a connection to a process of its own that serves the stream; the bytes came behind the request.
+
+    The head of the answer is sent here too: 101 and frames, or of a `FollowLog` without frames 200 and plain bytes.
+    Whether the caller may is checked before. Returns soon; safe in a thread of the pool.
+    """
+    command: RunCommand | None = None
+    """Runs a command for its caller; None: this owner runs none."""
+    metrics: Callable[[], bytes] | None = None
+    """Returns the page of metrics; empty, or None: this owner keeps none."""
+    backup: Callable[[], Iterator[bytes]] | None = None
+    """Yields a backup of one moment as a tar archive; None: this owner makes none."""
+    home: Callable[[int], str] = lambda uid: ""
+    """Returns the home directory of a user; empty: unknown."""
+
+
+MOST_BYTES = 8 * 1024**2
+"""Bytes of output in one answer."""
+_RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})", re.ASCII)
+_TYPE = "application/octet-stream"
+_BYTES = (("Accept-Ranges", "bytes"),)
+
+
+@runtime_checkable
+class LogFile(Protocol):
+    """Output in a file, which may be large, and have lines of any length."""
+
+    size: int
+
+    def part(self, first: int, count: int) -> bytes:
+        """Return at most so many bytes from there on."""
+        ...
+
+
+def log_answer(lines: Iterable[bytes], wanted: str | None) -> Response:
+    """Return the lines, or the range of their bytes that the header `Range` names; raises HttpError.
+
+    A range that is too long is shortened. Other forms of ranges are ignored, as RFC 9110 allows.
+    """
+    match = _RANGE.fullmatch(wanted.strip()) if wanted else None
+    if match is None:
+        return Response(body=_whole(lines), content_type=_TYPE, headers=_BYTES)
+    first = int(match[1])
+    last = min(int(match[2]) if match[2] else first + MOST_BYTES - 1, first + MOST_BYTES - 1)
+    if last < first:
+        return Response(body=_whole(lines), content_type=_TYPE, headers=_BYTES)
+    data, size = _from_file(lines, first, last) if isinstance(lines, LogFile) else _from_lines(lines, first, last)
+    if not data:
+        raise HttpError(416, f"there are {size} bytes", headers=(("Content-Range", f"bytes */{size}"),))
+    headers = (("Content-Range", f"bytes {first}-{first + len(data) - 1}/*"), *_BYTES)
+    return Response(206, data, _TYPE, headers)
+
+
+def _from_file(log: LogFile, first: int, last: int) -> tuple[bytes, int]:
+    return log.part(first, last + 1 - first), log.size
+
+
+def _from_lines(lines: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:
+    """Return the bytes, and how many were looked at."""
+    data, size = bytearray(), 0
+    for line in lines:
+        begin, size = size, size + len(line) + 1
+        if size > first:
+            data += (line + b"\n")[max(0, first - begin) : last + 1 - begin]
+        if size > last:
+            break
+    return bytes(data), size
+
+
+def _whole(lines: Iterable[bytes]) -> bytes:
+    data = bytearray()
+    for line in lines:
+        data += line + b"\n"
+        if len(data) > MOST_BYTES:
+            hint = "?tail=1000 for its end, Range: bytes=0- for a part, or ?follow=true"
+            raise HttpError(413, f"it has more than {MOST_BYTES} bytes", hint=hint)
+    return bytes(data)
+
+
+MOST_CHANGES = 20_000
+"""Maximum number of changes that can be undone."""
+
+
+class KeptChanges:
+    """Changes that can be undone by their numbers, as long as this owner lives."""
+
+    def __init__(self) -> None:
+        self._changes: dict[int, tuple[int, ActionChange]] = {}
+        """Changes with the uid of whoever made them."""
+        self._numbers = count(time.time_ns() // 10**9 * 10**6)
+        """Numbers that no owner before has given: one of those would undo something else."""
+        self._lock = threading.Lock()
+
+    def keep(self, caller: Caller, changes: Iterable[ActionChange], indices: Mapping[str, str]) -> list[ChangeNumber]:
+        """Give each change a number; `indices` has the displayed index of each GPU, by UUID."""
+        with self._lock:
+            noted = {next(self._numbers): change for change in tuple(changes)[-MOST_CHANGES:]}
+            self._changes |= {number: (caller.uid, change) for number, change in noted.items()}
+            while len(self._changes) > MOST_CHANGES:
+                del self._changes[next(iter(self._changes))]
+        return [ChangeNumber(number, change.subject(indices), change.done) for number, change in noted.items()]
+
+    def of(self, caller: Caller, numbers: Iterable[int]) -> list[ActionChange]:
+        """Return the caller's changes with these numbers; raises NotFoundError, also for those of others."""
+        with self._lock:
+            found = [self._changes.get(number) for number in numbers]
+        changes = [each[1] for each in found if each is not None and each[0] == caller.uid]
+        if len(changes) < len(found):
+            what = f"{len(found) - len(changes)} of these changes were made before this owner began, or too long ago"
+            raise NotFoundError(what)
+        return changes
+
 
 FORECAST_TIME = 10.0
 """Seconds after which a forecast is cut."""
@@ -393,7 +529,7 @@ class Handlers:
         return Response(body=page, content_type="text/plain; version=0.0.4; charset=utf-8")
 
     def openapi(self, call: Call) -> Response:
-        from gputui.api.openapi import document
+        from gputui.api.routes import document
 
         del call
         return Response(body=document())

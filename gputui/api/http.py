@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any, Protocol, TypeAlias
 
+import msgspec
 from msgspec import Struct
+
+from gputui.api.messages import Problem
+from gputui.domain import errors
+from gputui.domain.as_json import json_text
+from gputui.domain.errors import GputuiError, InputError, InputErrors
 
 
 class Peer(Struct, frozen=True):
@@ -82,3 +90,124 @@ class Handoff(Struct, frozen=True):
 Answer: TypeAlias = Response | Stream | Handoff
 Handle: TypeAlias = Callable[[Request], Answer]
 """Answers a request, in a thread of the server's pool. It turns errors into answers itself; others become a 500."""
+
+
+def encoded(value: Any, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """Return a value as an answer: dicts and lists of them as `--json` prints them, all else in one line."""
+    if isinstance(value, dict) or (isinstance(value, list) and (not value or isinstance(value[0], dict))):
+        return Response(status, (json_text(value) + "\n").encode(), headers=headers)
+    return Response(status, own_json(value) + b"\n", headers=headers)
+
+
+def own_json(value: Any) -> bytes:
+    """Return a value of our own types as JSON in one line."""
+    return _ENCODER.encode(value)
+
+
+def _plain(value: Any) -> dict[Any, Any] | list[Any]:
+    """Return a read-only mapping as a dict, and what yields values as a list; raises TypeError for others."""
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+
+
+CONTENT_TYPE = "application/problem+json"
+_STATUSES: dict[type[GputuiError], int] = {
+    InputError: 422,
+    errors.NotFoundError: 404,
+    errors.AccessError: 403,
+    errors.ParseLocallyError: 421,
+    errors.StoreFullError: 507,
+    errors.StoreBusyError: 503,
+    errors.StoreError: 500,
+    errors.NotLeaderError: 503,
+    errors.RuntimeUnavailableError: 503,
+    errors.RuntimeFault: 502,
+    errors.CapabilityError: 501,
+    errors.ClusterUnavailableError: 503,
+    errors.ClusterError: 502,
+    GputuiError: 409,
+}
+"""Statuses by class; that of the nearest base counts. Others than these say that something does not suit a state."""
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+class HttpError(GputuiError):
+    """A request that is refused for its form, before anybody looks at what it wants."""
+
+    def __init__(
+        self,
+        status: int,
+        what: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.status = status
+        self.headers = headers
+
+
+def names_and_statuses() -> Iterator[tuple[str, int]]:
+    """Yield the name of each error that a request may meet, and its status."""
+    for kind, status in sorted(_STATUSES.items(), key=lambda pair: pair[1]):
+        yield _name_of(kind), status
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return the document of an error; one that is none of gputui is a fault, of which only the kind is told."""
+    if not isinstance(error, GputuiError):
+        title = "this should not have happened"
+        return Problem("urn:gputui:fault", title, 500, detail=f"{type(error).__name__}; the owner's log has more")
+    return Problem(
+        type=f"urn:gputui:{_name(error)}",
+        title=error.what,
+        status=_status(error),
+        detail=error.hint or "",
+        instance=error.where or "",
+        kind=type(error).__name__,
+        exit_code=error.exit_code,
+        rule=error.rule if isinstance(error, errors.AccessError) else "",
+        errors=tuple(map(problem_of, error.errors)) if isinstance(error, InputErrors) else (),
+    )
+
+
+def _status(error: GputuiError) -> int:
+    if isinstance(error, HttpError):
+        return error.status
+    return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
+
+
+def _name(error: GputuiError) -> str:
+    """Return `not-found` for a NotFoundError."""
+    if isinstance(error, HttpError):
+        return HTTPStatus(error.status).phrase.lower().replace(" ", "-")
+    return _name_of(type(error))
+
+
+def _name_of(kind: type[GputuiError]) -> str:
+    return "refused" if kind is GputuiError else _CAMEL.sub("-", kind.__name__.removesuffix("Error")).lower()
+
+
+def answer_to(error: Exception) -> Response:
+    """Return the answer that tells an error."""
+    problem = problem_of(error)
+    headers = error.headers if isinstance(error, HttpError) else ()
+    return Response(problem.status, msgspec.json.encode(problem) + b"\n", CONTENT_TYPE, headers)
+
+
+def error_of(problem: Problem) -> GputuiError:
+    """Return the error that a document tells; one of an unknown kind is a GputuiError with these words."""
+    what, where, hint = problem.title, problem.instance or None, problem.detail or None
+    parts = tuple(each for each in map(error_of, problem.errors) if isinstance(each, InputError))
+    if parts:
+        return InputErrors(parts)
+    kind = getattr(errors, problem.kind, GputuiError)
+    if kind is errors.AccessError:
+        return errors.AccessError(what, rule=problem.rule, where=where, hint=hint)
+    is_plain = isinstance(kind, type) and issubclass(kind, GputuiError) and kind.__init__ is GputuiError.__init__
+    made: GputuiError = (kind if is_plain else GputuiError)(what, where=where, hint=hint)
+    made.exit_code = problem.exit_code
+    return made

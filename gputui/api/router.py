@@ -13,12 +13,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gputui.api.answers import encoded
-from gputui.api.handlers import Call, Handlers
-from gputui.api.http import Answer, Handoff, Request, Response, Stream
+from gputui.api.handlers import Call, Handlers, OwnerServices
+from gputui.api.http import Answer, Handoff, HttpError, Request, Response, Stream, answer_to, encoded
 from gputui.api.messages import API, Forecast
-from gputui.api.owner import OwnerServices
-from gputui.api.problems import HttpError, answer_to
 from gputui.api.routes import ROUTES, Parameter, Route, Scope
 from gputui.domain.access import Caller, Role, others_job
 from gputui.domain.action import Action, Edit, typed

@@ -21,12 +21,10 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import h11
 import msgspec
 
-from gputui.api import peers
+from gputui.api import connections
+from gputui.api.connections import LIMITS, OF_NAMESPACES, PIECE, Allowance, Allowances, Buffer, Limits, Pool
 from gputui.api.http import Answer, Handle, Handoff, Peer, Request, Response, Stream
-from gputui.api.limits import LIMITS, OF_NAMESPACES, Allowance, Allowances, Limits
 from gputui.api.messages import Problem
-from gputui.api.outbox import PIECE, Buffer
-from gputui.api.pool import Pool
 
 log = logging.getLogger(__name__)
 
@@ -220,12 +218,12 @@ class DoorServer:
 
     def _admit(self, accepted: socket.socket) -> None:
         """Serve the connection, unless its user has too many."""
-        pid, uid, _ = peers.credentials(accepted)
-        is_operator = self._is_operator(uid) and (uid != 0 or peers.shares_namespace(pid))
-        counted = OF_NAMESPACES if not is_operator and peers.is_mapped(pid) else uid
+        pid, uid, _ = connections.credentials(accepted)
+        is_operator = self._is_operator(uid) and (uid != 0 or connections.shares_namespace(pid))
+        counted = OF_NAMESPACES if not is_operator and connections.is_mapped(pid) else uid
         allowance = self._allowances.find(counted, is_operator=is_operator)
         refusal = self._allowances.refusal(allowance)
-        peer = None if refusal else peers.peer_of(accepted)
+        peer = None if refusal else connections.peer_of(accepted)
         if peer is None:
             if refusal:
                 _refuse(accepted, problem(429, refusal, "close some, and try again"))

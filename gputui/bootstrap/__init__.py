@@ -236,7 +236,7 @@ def ask_backend(options: Options, waiting: Callable[[str], None] | None = None) 
     if options.sockets.in_process:
         from typing import cast
 
-        from gputui.bootstrap.moving_backend import MovingBackend
+        from gputui.bootstrap.backend import MovingBackend
 
         return cast("DirectBackend", MovingBackend(options, waiting))
     from gputui.bootstrap.owner import open_api

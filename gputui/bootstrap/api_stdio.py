@@ -22,8 +22,8 @@ from gputui.domain.snapshot import Leader, Notice
 from gputui.ports.backend import FollowLog
 
 if TYPE_CHECKING:
+    from gputui.api.handlers import OwnerServices
     from gputui.api.http import Peer
-    from gputui.api.owner import OwnerServices
     from gputui.config import Options
     from gputui.domain.access import Caller
     from gputui.domain.job_spec import JobId
@@ -159,9 +159,8 @@ class _Shared:
 
 def _services(options: Options, backend: DirectBackend, looker: _Looker) -> OwnerServices:
     """Return what the handlers need, with the rights of this process's user; each write locks the queue for itself."""
-    from gputui.api.callers import via_of
-    from gputui.api.owner import OwnerServices
-    from gputui.api.visibility import Visibility
+    from gputui.api.handlers import OwnerServices
+    from gputui.api.rights import Visibility, via_of
     from gputui.bootstrap.backend import LocalBackend
 
     who, began_at = bootstrap.caller(), bootstrap.clock().now()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -22,9 +24,9 @@ from gputui.domain.snapshot import Notice
 from gputui.engine.files.leadership import SILENT_AFTER
 
 if TYPE_CHECKING:
+    from gputui.api.connections import Listener
     from gputui.api.events import EventHub
-    from gputui.api.listener import Listener
-    from gputui.api.owner import OwnerServices
+    from gputui.api.handlers import OwnerServices
     from gputui.api.server import DoorServer
     from gputui.config import Options
     from gputui.domain.access import Caller
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from gputui.ports import JobStore
     from gputui.ports.backend import DirectBackend, StreamRequest
     from gputui.ports.commands import RunCommand
+
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +71,7 @@ def passed_listener(state: Path) -> tuple[str, tuple[int, ...]]:
 
 def keep_inherited() -> None:
     """Keep the sockets that systemd passed for the program that replaces this one in the same process."""
-    from gputui.api.listener import keep_inherited as keep
+    from gputui.api.connections import keep_inherited as keep
 
     keep()
 
@@ -171,20 +174,20 @@ class Door:
 
     def _listen(self) -> None:
         """Take the sockets that were passed, or bind one."""
-        from gputui.api import listener
+        from gputui.api import connections
 
-        passed, self._passed = listener.taken(self._passed) if self._passed else None, ""
+        passed, self._passed = connections.taken(self._passed) if self._passed else None, ""
         if passed is not None and not passed.is_at(self._path):
             passed.socket.close()
             passed = None
         try:
-            passed = passed or listener.bind(self._path, 0o600)
+            passed = passed or connections.bind(self._path, 0o600)
         except OSError as error:
             self._tell(f"{self._path}: {error.strerror}; commands and consoles of others cannot ask this process")
         else:
             self._listeners.append(passed)
             _LISTENERS[self._options.state] = passed
-        if self._is_service and (of_service := listener.inherited()) is not None:
+        if self._is_service and (of_service := connections.inherited()) is not None:
             self._listeners.append(of_service)
 
     def _begin(self) -> None:
@@ -201,9 +204,9 @@ class Door:
             self._beat_until_again()
 
     def _serve(self) -> None:
+        from gputui.api.connections import limits_for
         from gputui.api.events import EventHub
         from gputui.api.handlers import Handlers
-        from gputui.api.limits import limits_for
         from gputui.api.router import Router
         from gputui.api.server import DoorServer
 
@@ -254,10 +257,8 @@ def make_services(
     metrics: Callable[[], bytes] | None = None,
 ) -> OwnerServices:
     """Return what the handlers of the door need of this process; `commands` makes what runs commands for callers."""
-    from gputui.api.account_names import AccountNames
-    from gputui.api.callers import Callers
-    from gputui.api.owner import OwnerServices
-    from gputui.api.visibility import Visibility
+    from gputui.api.handlers import OwnerServices
+    from gputui.api.rights import AccountNames, Callers, Visibility
     from gputui.bootstrap.backend import LocalBackend, Owned
 
     settings, own_cgroup = options.settings, Path("/proc/self/cgroup").read_text(errors="replace")
@@ -339,3 +340,29 @@ class Refusals:
                 self._spent_until = {each: until for each, until in self._spent_until.items() if until > now}
             self._spent_until[uid] = spent
             return True
+
+
+class ServiceManager:
+    """The service manager of this process; tells nobody if there is none. Safe to use from any thread."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._address = environ.get("NOTIFY_SOCKET", "")
+        self._is_ready = False
+
+    def beat(self) -> None:
+        """Tell that the process lives; the first time that it is ready, from when on systemd waits for the next."""
+        signs = [] if self._is_ready else ["READY=1"]
+        self._is_ready = True
+        self._tell(*signs, "WATCHDOG=1")
+
+    def stopping(self) -> None:
+        """Tell that the process ends."""
+        self._tell("STOPPING=1")
+
+    def _tell(self, *signs: str) -> None:
+        """Send the signs; a manager that does not take them is not waited for."""
+        if not self._address.startswith(("/", "@")):
+            return
+        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+            sender.sendto("\n".join(signs).encode(), address)

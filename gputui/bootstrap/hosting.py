@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from gputui import __version__, bootstrap
 from gputui.bootstrap import adapters
-from gputui.bootstrap.backend import open_foreign_use
-from gputui.bootstrap.moving_backend import ConsoleBackend
+from gputui.bootstrap.backend import ConsoleBackend, open_foreign_use
 from gputui.config import Options
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
@@ -116,7 +115,7 @@ def make_behind(
         queue = clusters.queue_of(backend)
         return clusters.make_poll(options, queue, feed, tuple(duties(queue)) if may else ())
     if not bootstrap.may_open(options):
-        from gputui.bootstrap.owner_events import OwnerBehind
+        from gputui.bootstrap.owner import OwnerBehind
 
         return OwnerBehind(options, feed)
     store = store_of(backend)
@@ -162,9 +161,9 @@ def make_host(
     """
     import socket
 
-    from gputui.api.listener import has_inherited
+    from gputui.api.connections import has_inherited
     from gputui.bootstrap.door import Door, make_services
-    from gputui.bootstrap.owner_events import OwnerEvents
+    from gputui.bootstrap.owner import OwnerEvents
     from gputui.engine.hooks.weekly import made_report
     from gputui.engine.process.host import Adapters, Extras, Host
     from gputui.store.queue_files import SCHEMA  # the store is opened after the console's first frame

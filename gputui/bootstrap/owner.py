@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from gputui import bootstrap, thin
 from gputui.api.backend import ApiBackend
-from gputui.api.callers import SUDO_UID, VIA
 from gputui.api.client import TELL_AFTER, ApiClient, cure_of, plain_name
 from gputui.api.messages import AboutView
+from gputui.api.rights import SUDO_UID, VIA
 from gputui.api.wire import Dial, Server, Wire, to_sockets
+from gputui.config import Options
 from gputui.config.options import present_directory
 from gputui.domain.access import AGENT
 from gputui.domain.container import Shell
 from gputui.domain.errors import CapabilityError, NoOwnerError
 from gputui.domain.job import check_running
+from gputui.domain.snapshot import EMPTY, Notice
 
 if TYPE_CHECKING:
-    from gputui.config import Options
+    from gputui.api.streams import Follower
     from gputui.domain.job import Job
+    from gputui.domain.snapshot import Snapshot
+    from gputui.engine.feed import Feed
     from gputui.ports.backend import DirectBackend
+
 
 log = logging.getLogger(__name__)
 
@@ -178,3 +188,127 @@ def _shell(options: Options, job: Job) -> Shell:
     words = (sys.executable, "-P", "-m", "gputui", *options.arguments(), "exec", "-it", str(job.id), "sh")
     place = "this host, with the job's environment, directory and limits" if job.spec.is_host else "the job's container"
     return Shell(words, place)
+
+
+def ask_again(
+    path: str, body: bytes, key: str, options: Options, tell: Callable[[str], None], waited: float
+) -> bytes | None:
+    """Send the request of a command again, until its owner or the next one answers, and return the answer's body.
+
+    None: nobody owns the queue now, and this process may open it. Raises NoOwnerError if it may not, StoreBusyError for
+    an owner who does not answer, and the error that the answer tells. `waited` are the seconds since the first try.
+    """
+    may_open = options.sockets.in_process
+    absence = 0.0 if may_open else NEXT_WITHIN
+    client = client_of(options, to_sockets([Path(path)]), tell, absence=absence, waited=waited)
+    try:
+        return client.request("POST", "/v1/cli", body, key=key).body
+    except NoOwnerError:
+        if may_open:
+            return None
+        raise unanswered(path) from None
+    finally:
+        client.close()
+
+
+PATIENCE = 5.0
+"""Seconds for which a console waits for an answer of the process that it follows."""
+LONGEST_PAUSE = 1.0
+"""Seconds between two tries to connect, at most."""
+
+
+class OwnerEvents:
+    """Follows the owner of a state directory; see `engine.process.host.FollowPort`. `next` is for one thread."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._follower: Follower | None = None
+        self._seen = 0
+
+    @property
+    def answers(self) -> bool:
+        follower = self._follower
+        return follower is not None and not follower.problem
+
+    def next(self, seconds: float, gpu: str | None) -> tuple[Snapshot, float] | None:
+        follower = self._follower or self._started()
+        if follower.is_owned is not False:
+            follower.wait(self._seen, seconds)
+        self._seen = follower.number
+        if follower.is_owned is False or not follower.has_snapshot:
+            return None
+        if not follower.problem:
+            follower.look_at(gpu)
+        return follower.snapshot, follower.age
+
+    def _started(self) -> Follower:
+        """Begin to follow."""
+        from gputui.api.streams import Follower
+        from gputui.api.wire import to_sockets
+
+        dial = to_sockets(map(Path, self._options.sockets.paths))
+        client = client_of(self._options, dial, patience=PATIENCE)
+        self._follower, self._seen = Follower(client, longest_pause=LONGEST_PAUSE), 0
+        self._follower.start()
+        return self._follower
+
+    def stop(self) -> None:
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.close()
+
+
+class OwnerBehind:
+    """What is behind the screen of a console that may only ask the owner of a queue; see `hosting.Behind`."""
+
+    leads = False
+
+    def __init__(self, options: Options, feed: Feed) -> None:
+        self._options = options
+        self._feed = feed
+        self._events = OwnerEvents(options)
+        self._wanted: str | None = None
+        self._last, self._heard_at = EMPTY, time.monotonic()
+        self._is_stopped = False
+        self._wake: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def want_pcie(self, uuid: str | None) -> None:
+        self._wanted = uuid
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        if self._loop is not None and self._wake is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended already
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def run(self) -> None:
+        from gputui.engine.tick.worker_pools import DaemonExecutor
+
+        self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
+        threads = DaemonExecutor(1, "owner")
+        try:
+            while not self._is_stopped:
+                if not await self._loop.run_in_executor(threads, self._publish):
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._wake.wait(), LONGEST_PAUSE)
+        finally:
+            self._events.stop()
+            threads.shutdown()
+
+    def _publish(self) -> bool:
+        """Publish what the owner tells next; return False if there is none."""
+        from gputui.engine.tick import snapshot_builder
+
+        now = bootstrap.clock().now()
+        found = self._events.next(1.0, self._wanted)
+        if found is not None:
+            self._last, self._heard_at = found[0], time.monotonic() - found[1]
+            self._feed.publish(snapshot_builder.as_told(*found, self._options.settings, now))
+            return True
+        where = " and ".join(self._options.sockets.paths)
+        told = Notice("error", f"no scheduler answers at {where}; this is what it said last", True, "no answer")
+        silence = time.monotonic() - self._heard_at
+        old = snapshot_builder.as_told(self._last, silence, self._options.settings, now)
+        self._feed.publish(replace(old, notices=(told,)))
+        return False

@@ -14,7 +14,7 @@ from gputui.domain.text import plain
 
 def run(asked: thin.Unanswered) -> int | None:
     """Return the exit code; None if nothing was done, and the command is for this process."""
-    from gputui.bootstrap.asking import ask_again
+    from gputui.bootstrap.owner import ask_again
 
     try:
         options, waited = resolve(state=asked.state), time.monotonic() - asked.at

@@ -6,10 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -18,7 +19,6 @@ from gputui.api.client import ApiClient, Reply, new_key
 from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
 from gputui.api.wire import Dial, Wire
 from gputui.client.answers import EVENTS, Beginning, Event, GpuInfo, JobEvent, JobInfo, WaitInfo
-from gputui.client.listeners import SharedEvents
 from gputui.client.requests import Command, JobOptions, submission
 from gputui.config import Options, resolve
 from gputui.config.options import Sockets
@@ -34,6 +34,99 @@ from gputui.domain.units import plural
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+
+_CLOSED = "the client was closed"
+
+
+class JobEventSource(Protocol):
+    """Who reads events."""
+
+    def events(self, *kinds: str) -> Iterator[Event]: ...
+
+    def close(self) -> None:
+        """End the events, from any thread."""
+        ...
+
+
+class JobListener:
+    """What one who waits hears."""
+
+    def __init__(self, deadline: float | None) -> None:
+        """`deadline` is a time of the monotonic clock."""
+        self._heard: SimpleQueue[Event | Exception] = SimpleQueue()
+        self._deadline = deadline
+
+    def tell(self, event: Event | Exception) -> None:
+        self._heard.put(event)
+
+    def next(self) -> Event:
+        """Return the next event; raises TimeoutError, and GputuiError when there will be none."""
+        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        try:
+            event = self._heard.get(timeout=left)
+        except Empty:
+            raise TimeoutError from None
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def close(self) -> None:
+        """End the wait, from any thread."""
+        self.tell(GputuiError(_CLOSED))
+
+
+class SharedEvents:
+    """Reads the events in a thread of its own, for as long as somebody listens."""
+
+    def __init__(self, branch: Callable[[], JobEventSource]) -> None:
+        self._branch = branch
+        self._lock = threading.Lock()
+        self._listeners: set[JobListener] = set()
+        self._source: JobEventSource | None = None
+        self._has_begun = False
+
+    @contextmanager
+    def listening(self, deadline: float | None) -> Iterator[JobListener]:
+        """Yield a listener, who hears of a beginning first, and of all that happens after it."""
+        mine = JobListener(deadline)
+        with self._lock:
+            self._listeners.add(mine)
+            if self._source is None:
+                self._source, self._has_begun = self._branch(), False
+                threading.Thread(target=self._run, args=(self._source,), name="gputui", daemon=True).start()
+            elif self._has_begun:
+                mine.tell(Beginning())
+        try:
+            yield mine
+        finally:
+            with self._lock:
+                self._listeners.discard(mine)
+                unheard = None if self._listeners else self._source
+                if unheard is not None:
+                    self._source = None
+            if unheard is not None:
+                unheard.close()
+
+    def _run(self, source: JobEventSource) -> None:
+        last: Exception = GputuiError(_CLOSED)
+        try:
+            for event in source.events("job"):
+                self._tell(source, event)
+        except Exception as error:  # noqa: BLE001 - a border: those who wait raise it
+            last = error
+        self._tell(source, last)
+
+    def _tell(self, source: JobEventSource, event: Event | Exception) -> None:
+        with self._lock:
+            if self._source is not source:
+                return
+            self._has_begun = True
+            if isinstance(event, Exception):
+                self._source = None
+            for each in self._listeners:
+                each.tell(event)
+
 
 T = TypeVar("T")
 
@@ -292,7 +385,7 @@ class Client:
 
     def events(self, *kinds: str) -> Iterator[Event]:
         """Yield what happens from now on: `job`, `gpu` and `notice`, or some of them. Close the client to end it."""
-        from gputui.api.follower import events_of
+        from gputui.api.streams import events_of
 
         query, last = {"kinds": ",".join(kinds or EVENTS)}, ""
         while not self._is_closed:
@@ -324,7 +417,7 @@ class Client:
         With `follow`, wait for its start, and go on to its end. `stamped` lines begin with their times, if known.
         Raises GputuiError if the output is not complete.
         """
-        from gputui.api.job_streams import StreamClient
+        from gputui.api.streams import StreamClient
         from gputui.ports.backend import FollowLog
 
         if follow and attempt is None:

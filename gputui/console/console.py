@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import hosting
-from gputui.bootstrap.moving_backend import open_console_backend
+from gputui.bootstrap.backend import open_console_backend
 from gputui.bootstrap.servers import ServersWatch, open_servers
 from gputui.config import Options, templates_path
 from gputui.console import own_log, serving, startup

@@ -26,8 +26,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import hosting
-from gputui.bootstrap.door import keep_inherited, passed_listener
-from gputui.bootstrap.service_manager import ServiceManager
+from gputui.bootstrap.door import ServiceManager, keep_inherited, passed_listener
 from gputui.config import Options
 from gputui.console.own_log import log_to_file, own_log_path
 from gputui.domain.errors import NotLeaderError

@@ -6,8 +6,9 @@ user may not do, and what agents may not; nothing here decides that.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -15,22 +16,146 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 from msgspec.structs import asdict
 
-from gputui.api.answers import own_json
 from gputui.api.client import ApiClient, new_key
-from gputui.api.follower import events_of
+from gputui.api.http import own_json
 from gputui.api.messages import OWN, AboutView, Acted, NewIds, NewJobs
 from gputui.api.routes import ROUTES
+from gputui.api.streams import events_of
 from gputui.domain.action import Action, Cancel, Hold, Release
 from gputui.domain.decoding import convert, decode_json
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Pairs
+from gputui.domain.log_errors import error_in
+from gputui.domain.redaction import without_secrets
 from gputui.domain.state import JobState
-from gputui.mcp import answers
-from gputui.mcp.answers import Json
+from gputui.domain.text import plain, plain_bytes
 from gputui.request.inherited import inherited
 from gputui.request.job_file import job_of
 from gputui.request.job_options import BY_NAME, JobOption, OptionKind
 from gputui.request.submitter import Submitter
+
+Json = dict[str, Any]
+
+MOST_CHARACTERS = 24_000
+"""Characters of an answer: some six thousand tokens."""
+LONGEST_TEXT = 1000
+"""Characters of a text in it, such as an argument of a command."""
+LONGEST_LINE = 400
+"""Characters of a line of a log."""
+_ATTEMPTS, _AUDIT, _IDS = 5, 10, 20
+"""Latest attempts and entries of the audit log, and first ids, that are shown."""
+_ROW = (
+    *("id", "name", "state", "submitted_by", "tenant", "priority", "image", "held", "submitted_at", "started_at"),
+    *("ended_at", "expected_start_at", "exit_code", "cause", "error", "progress", "suspended", "cancel_requested"),
+)
+_DETAIL = (
+    *("command", "comment", "labels", "time_limit", "limit_at", "held_by", "hold_reason", "not_before", "sweep"),
+    *("requeue_requested", "recurring_id"),
+)
+_ATTEMPT = (
+    *("number", "node", "gpu_count", "started_at", "ended_at", "exit_code", "cause", "error", "efficiency", "notes"),
+    "ports",
+)
+
+
+def told(values: Mapping[str, Any], names: Iterable[str]) -> Json:
+    """Return the values with these names that say something."""
+    return {name: value for name in names if (value := values.get(name)) or (value == 0 and value is not False)}
+
+
+def row(job: Mapping[str, Any]) -> Json:
+    """Return a job as it is listed."""
+    low, high = job["gpus_min"], job["gpus_max"]
+    gpus = "all" if high is None else low if low == high else f"{low}-{high}"
+    found = told(job, _ROW) | {"gpus": gpus}
+    if reason := job["reason"]:
+        found["waits_because"] = reason["text"]
+    if array := job["array"]:
+        found["array"] = told(array, ("id", "limit", "count")) | {"index": array["index"]}
+    return found
+
+
+def detail(job: Mapping[str, Any]) -> Json:
+    """Return a job with its specification, its attempts and who did what to it."""
+    spec = {name: value for name, value in job["spec"].items() if value}
+    attempts = [told(attempt, _ATTEMPT) for attempt in job["attempts"][-_ATTEMPTS:]]
+    audit = [told(entry, ("at", "user", "via", "verb", "before", "after")) for entry in job["audit"][-_AUDIT:]]
+    found = row(job) | told(job, _DETAIL) | {"spec": spec, "attempts": attempts, "audit": audit}
+    left_out = [
+        f"{what}: the latest {len(shown)} of {len(job[name])}"
+        for name, shown, what in (("attempts", attempts, "attempts"), ("audit", audit, "audit entries"))
+        if len(shown) < len(job[name])
+    ]
+    return found | ({"cut": "; ".join(left_out)} if left_out else {})
+
+
+def gpu_row(gpu: Mapping[str, Any]) -> Json:
+    """Return a GPU as it is listed: of processes that are not gputui's only whose they are."""
+    found = told(gpu, ("node", "why", "job_ids", "closed")) | {
+        name: gpu[name]
+        for name in ("index", "model", "state", "memory_used", "memory_total", "utilization", "temperature")
+    }
+    if gpu["health"]["text"]:
+        found["health"] = gpu["health"]["text"]
+    if gpu["drain"]:
+        found["drained"] = gpu["drain"]["reason"] or "by an operator"
+    if gpu["holders"]:
+        found["foreign_users"] = sorted({holder["user"] or "unknown" for holder in gpu["holders"]})
+    return found
+
+
+def ids_told(ids: list[int]) -> Json:
+    """Return ids of jobs, of many the first and how many they are."""
+    if len(ids) <= _IDS:
+        return {"ids": ids}
+    return {"ids": ids[:_IDS], "count": len(ids), "last": ids[-1], "cut": f"the first {_IDS} ids are shown"}
+
+
+def log_told(data: bytes, tail: int) -> Json:
+    """Return the end of a log, and the first line in all of `data` that reports an error."""
+    lines = data.split(b"\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    shown = [plain(plain_bytes(line[-8 * LONGEST_LINE :]), LONGEST_LINE) for line in lines[-tail:]] if tail else []
+    found: Json = {"lines": shown}
+    for place, line in enumerate(lines):
+        text = plain(plain_bytes(line[: 8 * LONGEST_LINE]), LONGEST_LINE)
+        if (kind := error_in(text)) is not None:
+            found["first_error"] = {"line": text, "kind": kind, "lines_before_end": len(lines) - place}
+            break
+    return found
+
+
+def encoded(answer: Json, env: Pairs = ()) -> str:
+    """Return an answer as text: without secrets, and not too long; what is left out of its lists it says.
+
+    `env` is the environment of the job that it is about.
+    """
+    cleaned: Json = _clean(answer, env)
+    while len(text := json.dumps(cleaned, ensure_ascii=False)) > MOST_CHARACTERS:
+        name = max(cleaned, key=lambda each: len(json.dumps(cleaned[each], ensure_ascii=False)))
+        longest = cleaned[name]
+        if not isinstance(longest, list) or len(longest) < 2:
+            return json.dumps({"cut": "the answer is too long to be shown"} | told(cleaned, ("id", "state", "ids")))
+        is_of_end = name in {"lines", "attempts", "audit"}  # whose latest ones matter
+        kept = len(longest) * 3 // 4
+        cleaned[name] = longest[-kept:] if is_of_end else longest[:kept]
+        cleaned["cut"] = f"{name}: only the {'last' if is_of_end else 'first'} {kept} are shown"
+    return text
+
+
+def _clean(value: Any, env: Pairs) -> Any:
+    """Return a value without secrets, control characters and overlong texts."""
+    if isinstance(value, str):
+        lines = without_secrets(value, env).split("\n")
+        text = "\n".join(map(plain, lines))
+        return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
+    if isinstance(value, Mapping):
+        return {plain(str(name)): _clean(each, env) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(each, env) for each in value]
+    return value
+
 
 INSTRUCTIONS = (
     "The queue of a GPU server, with the rights of the user for whom you work. Jobs wait for free GPUs; submit them, "
@@ -130,22 +255,22 @@ class Tools:
     def list_jobs(self, given: Any) -> str:
         """Jobs of all users, those that wait in the order of their starts; without `all` and `state` only live ones."""
         reply = self._client.request("GET", "/v1/jobs", query=_query(given))
-        found: Json = {"jobs": [answers.row(job) for job in decode_json(reply.body)]}
+        found: Json = {"jobs": [row(job) for job in decode_json(reply.body)]}
         if (after := reply.headers.get("next")) is not None:
             found["cut"] = f"there are more jobs: call it with after={after}"
-        return answers.encoded(found)
+        return encoded(found)
 
     def show_job(self, given: Any) -> str:
         """A job with its options, attempts, errors, and who did what to it; without the values of its environment."""
-        found = answers.detail(self._get(f"/v1/jobs/{given.id}"))
-        return answers.encoded(found, self._secrets(given.id))
+        found = detail(self._get(f"/v1/jobs/{given.id}"))
+        return encoded(found, self._secrets(given.id))
 
     def explain_job(self, given: Any) -> str:
         """Why a job waits, its place in the queue, and when it may start."""
         found = self._get(f"/v1/jobs/{given.id}/explain")
         kept = ("id", "position", "waiting", "waits_for", "expected_start_at", "certainty")
-        told = answers.told(found, kept) | {"reason": found["reason"]["text"] if found["reason"] else None}
-        return answers.encoded(told, self._secrets(given.id))
+        short = told(found, kept) | {"reason": found["reason"]["text"] if found["reason"] else None}
+        return encoded(short, self._secrets(given.id))
 
     def list_gpus(self, given: Any) -> str:
         """GPUs, their state, their use and the jobs on them; who you are here, and the limits of agents."""
@@ -153,8 +278,8 @@ class Tools:
         about = self._about()
         you = {"user": about.caller.user, "role": about.caller.role}
         limits = {f"highest_{name}": value for name, value in asdict(about.agents).items() if value is not None}
-        gpus = [answers.gpu_row(gpu) for gpu in self._get("/v1/gpus")]
-        return answers.encoded({"gpus": gpus, "you": you | limits})
+        gpus = [gpu_row(gpu) for gpu in self._get("/v1/gpus")]
+        return encoded({"gpus": gpus, "you": you | limits})
 
     def read_log(self, given: Any) -> str:
         """The last lines of what an attempt printed, and the first error in its last thousand lines."""
@@ -162,7 +287,7 @@ class Tools:
         query = {"tail": max(given.tail, _SEARCHED)}
         secrets = self._secrets(given.id)
         reply = self._client.request("GET", f"/v1/jobs/{given.id}/attempts/{attempt}/log", query=query)
-        return answers.encoded({"id": given.id} | answers.log_told(reply.body, given.tail), secrets)
+        return encoded({"id": given.id} | log_told(reply.body, given.tail), secrets)
 
     def wait_for_events(self, given: Any) -> str:
         """Wait until a job changes its state, or anything happens in the queue; return early if the job has ended.
@@ -195,7 +320,7 @@ class Tools:
             self._open.discard(stream)
         if given.job is not None:
             found["has_ended"] = self._has_ended(given.job)
-        return answers.encoded(found)
+        return encoded(found)
 
     def _has_ended(self, job: JobId | None) -> bool:
         return job is not None and JobState(self._get(f"/v1/jobs/{job}")["state"]).is_terminal
@@ -218,10 +343,10 @@ class Tools:
         spec = submission.spec
         made = {"name": spec.name, "priority": spec.priority, "gpus": spec.gpus.minimum}
         if not is_dry:
-            return answers.encoded(answers.ids_told(list(new.ids)) | made)
+            return encoded(ids_told(list(new.ids)) | made)
         start = next(iter(new.expected), None)
         when = "not known" if start is None else start.isoformat()
-        return answers.encoded({"dry_run": True, "jobs": len(new.ids), "expected_start_at": when} | made)
+        return encoded({"dry_run": True, "jobs": len(new.ids), "expected_start_at": when} | made)
 
     def cancel_jobs(self, given: Any) -> str:
         """End running jobs, and take waiting ones out of the queue: all of them or none. It cannot be undone."""
@@ -237,7 +362,7 @@ class Tools:
 
     def _change(self, action: Action) -> str:
         acted: Acted = self._client.ask("POST", "/v1/actions", own_json(action), result=Acted, key=new_key())
-        return answers.encoded({"done": action.verb} | answers.ids_told(list(acted.ids)))
+        return encoded({"done": action.verb} | ids_told(list(acted.ids)))
 
 
 def _begun(seconds: float, then: Callable[[], object]) -> threading.Timer:
@@ -252,7 +377,7 @@ def _event(kind: str, data: Json, job: JobId | None) -> Json | None:
     if kind == "job":
         if job is not None and data["id"] != job:
             return None
-        return {"kind": kind, "before": data["before"], **answers.row(data["job"])}
+        return {"kind": kind, "before": data["before"], **row(data["job"])}
     return {"kind": kind, **data}
 
 

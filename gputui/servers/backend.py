@@ -8,19 +8,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from itertools import islice
+from datetime import datetime, timedelta
+from itertools import chain, islice
 from operator import methodcaller
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.api.backend import NumberedChange, about_of
-from gputui.api.wire import Dial
+from gputui import __version__
+from gputui.api.backend import ApiBackend, NumberedChange, about_of
+from gputui.api.client import ApiClient
+from gputui.api.messages import AboutView
+from gputui.api.streams import Follower
+from gputui.api.wire import Dial, Server, Wire
 from gputui.domain.action import (
     Action,
     AddRecurring,
     DrainGpus,
+    Edit,
     Pause,
     PlaceJobs,
     RemoveTenant,
@@ -33,18 +40,353 @@ from gputui.domain.action import (
 )
 from gputui.domain.cluster import Caps
 from gputui.domain.container import ProcessRow, Shell
-from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import Job, check_running
-from gputui.domain.job_spec import JobId, own_id, server_of
-from gputui.domain.settings import ServerSettings
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.errors import GputuiError, InputError, InputErrors
+from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeStatus
+from gputui.domain.job import Job, Placed, Placing, check_running
+from gputui.domain.job_spec import JobId, JobSpec, Submission, own_id, server_of, shared_id
+from gputui.domain.recurring import RecurringJob
+from gputui.domain.runs import Run
+from gputui.domain.settings import ServerSettings, Settings
+from gputui.domain.snapshot import Controls, Node, Notice, ServerView, Snapshot
 from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
+from gputui.domain.text import plain
 from gputui.ports import Channel, LogStream
 from gputui.ports.backend import About, Entry
-from gputui.servers.connection import ServerConnection
-from gputui.servers.merging import merged, own_action
+
+V = TypeVar("V")
+_Map = Callable[[JobId], JobId]
+
+
+def _job(job: Job, new: _Map) -> Job:
+    array, placed = job.array, job.placed
+    return replace(
+        job,
+        id=new(job.id),
+        spec=_spec(job.spec, new),
+        array=replace(array, id=new(array.id)) if array is not None else None,
+        placed=_placed(placed, new) if placed is not None else None,
+        recurring=new(job.recurring) if job.recurring is not None else None,
+        runs=tuple(Run(new(run.id), run.index, run.count, run.step) for run in job.runs),
+    )
+
+
+def _spec(spec: JobSpec, new: _Map) -> JobSpec:
+    if not (spec.after or spec.after_any):
+        return spec
+    return replace(spec, after=tuple(map(new, spec.after)), after_any=tuple(map(new, spec.after_any)))
+
+
+def _placed(placed: Placed, new: _Map) -> Placed:
+    return replace(placed, past=new(placed.past), beside=new(placed.beside))
+
+
+def own_action(action: Action) -> Action:
+    """Return an action with the ids and names of its server."""
+    fields = {name: own(getattr(action, name)) for name, own in _OWN.items() if hasattr(action, name)}
+    if isinstance(action, PlaceJobs):
+        del fields["ids"]
+    if isinstance(action, Unreserve):
+        fields["name"] = own_name(action.name)
+    return replace(action, **fields) if fields else action
+
+
+def _own_edit(edit: Edit) -> Edit:
+    ids = {name: tuple(map(own_id, edit.spec[name])) for name in ("after", "after_any") if name in edit.spec}
+    return replace(edit, spec={**edit.spec, **ids}) if ids else edit
+
+
+def _own_submission(submission: Submission) -> Submission:
+    return replace(submission, spec=_spec(submission.spec, own_id))
+
+
+class IdMapper:
+    """Gives the jobs of one server ids that are unique in a console. Unchanged objects stay the same objects."""
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self.name = name
+        self._jobs: dict[JobId, tuple[Job, Job]] = {}
+        """Each job as it came, and as it is shown, by its own id."""
+        self._last: dict[str, tuple[object, object]] = {}
+
+    def shared(self, job_id: JobId) -> JobId:
+        """Return the id in this console."""
+        return shared_id(self._number, self.name, job_id)
+
+    def job(self, job: Job) -> Job:
+        """Return a job with ids of this console."""
+        return _job(job, self.shared)
+
+    def snapshot(self, snapshot: Snapshot) -> Snapshot:
+        """Return a server's snapshot with ids and names of this console."""
+        new = self.shared
+        return replace(
+            snapshot,
+            nodes=self._once("nodes", snapshot.nodes, self._all_nodes),
+            jobs=self._once("jobs", snapshot.jobs, self._all_jobs),
+            order=self._once("order", snapshot.order, lambda order: tuple(map(new, order))),
+            reasons=self._once("reasons", snapshot.reasons, self._by_id),
+            expected_starts=self._once("starts", snapshot.expected_starts, self._by_id),
+            progress=self._by_id(snapshot.progress),
+            recurring=tuple(map(self._recurring, snapshot.recurring)),
+            windows=tuple(
+                replace(view, window=replace(view.window, name=f"{self.name}:{view.window.name}"))
+                for view in snapshot.windows
+            ),
+            leads_here=False,
+            server_name=self.name,
+        )
+
+    def _once(self, name: str, value: V, make: Callable[[V], V]) -> V:
+        """Return the translated value; the same object for the same value."""
+        known = self._last.get(name)
+        if known is None or known[0] is not value:
+            known = self._last[name] = value, make(value)
+        return known[1]  # type: ignore[return-value]  # what `make` returned for this very value
+
+    def _all_jobs(self, jobs: Iterable[Job]) -> tuple[Job, ...]:
+        known, self._jobs = self._jobs, {}
+        for job in jobs:
+            pair = known.get(job.id)
+            self._jobs[job.id] = pair if pair is not None and pair[0] is job else (job, self.job(job))
+        return tuple(shown for _, shown in self._jobs.values())
+
+    def _by_id(self, values: Mapping[JobId, V]) -> Mapping[JobId, V]:
+        return {self.shared(job_id): value for job_id, value in values.items()}
+
+    def _all_nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Return the nodes, named by the server; of several, each with its own name behind that."""
+        names = (f"{self.name}/{node.name}" if len(nodes) > 1 else self.name for node in nodes)
+        views = (tuple(map(self._view, node.gpus)) for node in nodes)
+        return tuple(replace(node, name=name, gpus=gpus) for node, name, gpus in zip(nodes, names, views, strict=True))
+
+    def _view(self, view: GpuView) -> GpuView:
+        if view.job_id is None and not view.job_ids and not view.process_jobs:
+            return view
+        return replace(
+            view,
+            job_id=None if view.job_id is None else self.shared(view.job_id),
+            job_ids=tuple(map(self.shared, view.job_ids)),
+            sharers=tuple(replace(each, job_id=self.shared(each.job_id)) for each in view.sharers),
+            process_jobs={pid: self.shared(job_id) for pid, job_id in view.process_jobs.items()},
+            trespassers=tuple(map(self.shared, view.trespassers)),
+            holders=tuple(
+                each if each.job_id is None else replace(each, job_id=self.shared(each.job_id)) for each in view.holders
+            ),
+        )
+
+    def _recurring(self, entry: RecurringJob) -> RecurringJob:
+        last = None if entry.last_job_id is None else self.shared(entry.last_job_id)
+        return replace(entry, id=self.shared(entry.id), last_job_id=last)
+
+
+def own_name(name: str) -> str:
+    """Return the name of a reservation on its server: `maintenance` of `gpu1:maintenance`."""
+    return name.partition(":")[2] if ":" in name else name
+
+
+_OWN: Mapping[str, Callable[[Any], Any]] = {
+    "ids": lambda ids: tuple(map(own_id, ids)),
+    "submission": _own_submission,
+    "submissions": lambda submissions: tuple(map(_own_submission, submissions)),
+    "places": lambda places: tuple(
+        Placing(tuple(map(own_id, each.ids)), _placed(each.placed, own_id)) for each in places
+    ),
+    "edit": _own_edit,
+    "seen": lambda job: _job(job, own_id) if job is not None else None,
+    "window": lambda window: replace(window, name=own_name(window.name)),
+}
+"""Translation of the fields of actions that have ids or names of a console over several servers."""
+
+
+def merged(servers: Sequence[ServerView], now: datetime) -> Snapshot:
+    """Return the snapshot of all servers, in their order; readings of a silent one are old."""
+    servers = _without_twins(servers)
+    parts = [server.snapshot for server in servers]
+    controls = [part.controls for part in parts]
+    return Snapshot(
+        taken_at=now,
+        nodes=tuple(node for server in servers for node in _nodes(server, now)),
+        jobs=_joined([part.jobs for part in parts]),
+        controls=Controls(
+            paused=bool(controls) and all(each.paused for each in controls),
+            drains={uuid: drain for each in controls for uuid, drain in each.drains.items()},
+            resumed={uuid: at for each in controls for uuid, at in each.resumed.items()},
+            faults={uuid: fault for each in controls for uuid, fault in each.faults.items()},
+        ),
+        order=_joined([part.order for part in parts]),
+        reasons={job_id: reason for part in parts for job_id, reason in part.reasons.items()},
+        expected_starts={job_id: at for part in parts for job_id, at in part.expected_starts.items()},
+        progress={job_id: words for part in parts for job_id, words in part.progress.items()},
+        recurring=_joined([part.recurring for part in parts]),
+        windows=_joined([part.windows for part in parts]),
+        fragmentation=sum(part.fragmentation for part in parts),
+        servers=tuple(servers),
+    )
+
+
+def _joined(parts: Sequence[tuple[object, ...]]) -> tuple:  # type: ignore[type-arg]
+    return tuple(chain.from_iterable(parts)) if len(parts) != 1 else parts[0]
+
+
+def _without_twins(servers: Sequence[ServerView]) -> tuple[ServerView, ...]:
+    """Return the servers without GPUs that an earlier one has too: two queues of one machine, or one queue twice."""
+    owners: dict[str, str] = {}
+    found = []
+    for server in servers:
+        uuids = [view.gpu.uuid for view in server.snapshot.gpus]
+        twin = next((owners[uuid] for uuid in uuids if uuid in owners), "")
+        owners |= {uuid: server.name for uuid in uuids if uuid not in owners}
+        found.append(_without_gpus_of(server, twin, owners) if twin else server)
+    return tuple(found)
+
+
+def _without_gpus_of(server: ServerView, twin: str, owners: Mapping[str, str]) -> ServerView:
+    own = server.snapshot
+    nodes = tuple(
+        replace(node, gpus=tuple(view for view in node.gpus if owners[view.gpu.uuid] == server.name))
+        for node in own.nodes
+    )
+    notice = Notice("warning", f"it has the same GPUs as {twin}, which are shown there", short=f"the GPUs of {twin}")
+    return replace(server, snapshot=replace(own, nodes=nodes, notices=(notice, *own.notices)))
+
+
+def _nodes(server: ServerView, now: datetime) -> tuple[Node, ...]:
+    """Return the nodes of a server without what its own notices tell."""
+    nodes = server.snapshot.nodes or (Node(server.name),)
+    if not server.problem:
+        return tuple(replace(node, runtimes=()) for node in nodes)
+    age = now - server.seen_at if server.seen_at else None
+    status = ProbeStatus(ProbeCode.OK if any(node.gpus for node in nodes) else ProbeCode.FAILED, server.problem)
+    why = f"{server.name} does not answer"
+    return tuple(
+        replace(node, runtimes=(), probe=status, host=None, gpus=tuple(_old(view, age, why) for view in node.gpus))
+        for node in nodes
+    )
+
+
+def _old(view: GpuView, age: timedelta | None, why: str) -> GpuView:
+    """Return a GPU as it was last seen."""
+    state = GpuState.UNKNOWN if view.state is GpuState.FREE else view.state
+    total = view.age + age if view.age is not None and age is not None else None
+    return replace(view, age=total, stale=True, state=state, why=view.why or why, closed=view.closed or why)
+
+
+T = TypeVar("T")
+
+BEGIN_WITHIN = 45.0
+"""Seconds for ssh to connect, and for the first event."""
+ANSWER_WITHIN = 90.0
+"""Seconds for an answer; the server's lock of the queue is waited for up to 60."""
+KEEP = 25.0
+"""Seconds for which an idle connection serves the next request; the server closes it after 30."""
+LONGEST_PAUSE = 30.0
+"""Seconds between two tries to connect, at most."""
+_UNREAD = frozenset({"body", "query"})
+
+
+class ServerConnection:
+    """Keeps one server connected. Only `ask` blocks; methods may be called from any thread."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        number: int,
+        now: Callable[[], datetime],
+        changed: Callable[[], object],
+        dial: Dial,
+    ) -> None:
+        """`number` is that of the server in this console, from 1; `changed` is called after each change of `view`."""
+        self.name = settings.name
+        self.settings = settings
+        self.mapper = IdMapper(number, settings.name)
+        """Translation of its ids."""
+        self._now, self._changed, self._dial_on = now, changed, dial
+        self._wires: WeakSet[Wire] = WeakSet()
+        self._closed = threading.Event()
+        self._backend = ApiBackend(self._client(ANSWER_WITHIN))
+        self._follower = Follower(self._client(BEGIN_WITHIN), self._hear, now, longest_pause=LONGEST_PAUSE)
+        self._known: AboutView | None = None
+
+    def _client(self, patience: float) -> ApiClient:
+        return ApiClient(self._dial, patience=patience, name=_it, keep=KEEP)
+
+    def _dial(self, seconds: float) -> Wire:
+        if self._closed.is_set():
+            raise GputuiError("the connection is closed")
+        wire = self._dial_on(seconds)
+        self._wires.add(wire)
+        return wire
+
+    def start(self) -> None:
+        """Begin to connect; a second call does nothing."""
+        self._follower.start()
+
+    def _hear(self) -> None:
+        if self._follower.about is not self._known:
+            self._known = self._follower.about
+            self._backend.forget_owner()
+        self._changed()
+
+    @property
+    def about(self) -> AboutView | None:
+        """The server's own description; None before the first connection."""
+        return self._follower.about
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The last snapshot, with the server's own ids; EMPTY before the first."""
+        return self._follower.snapshot
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server answers."""
+        return not self._follower.problem
+
+    def view(self) -> ServerView:
+        """Return the server with its last snapshot, whose ids and names are those of this console."""
+        follower, about = self._follower, self.about
+        settings = Settings(scheduler=about.scheduler, policy=about.policy) if about else Settings()
+        seen_at = self._now() - timedelta(seconds=follower.age) if follower.has_snapshot else None
+        return ServerView(
+            self.name, self.mapper.snapshot(follower.snapshot), settings, seen_at, plain(follower.problem, 400)
+        )
+
+    def ask(self, call: Callable[[ApiBackend], T]) -> T:
+        """Return what the server answers; raises GputuiError, which names the server."""
+        if problem := self._follower.problem:
+            raise GputuiError(f"it does not answer: {problem}", where=self.name)
+        try:
+            return call(self._backend)
+        except GputuiError as error:
+            theirs = self.about.gputui if self.about else __version__
+            if theirs != __version__ and error.where in _UNREAD:
+                what = f"its gputui {plain(theirs, 20)} does not know this: {error.what}"
+                raise GputuiError(what, where=self.name, hint="update gputui there") from error
+            for each in (error, *(error.errors if isinstance(error, InputErrors) else ())):
+                each.where = f"{self.name}: {each.where}" if each.where else self.name
+            raise
+
+    def close(self) -> None:
+        """End the connection, without waiting."""
+        self._closed.set()
+        self._follower.close()
+        self._backend.close()
+        for wire in tuple(self._wires):
+            wire.close()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end of the connection."""
+        self._follower.join(timeout)
+
+
+def _it(server: Server) -> tuple[str, str]:
+    """Return the name of a server in sentences that name it already, and what helps if it does not answer."""
+    del server
+    return "it", "what was asked may still be done"
+
 
 LEAST = 0.5
 """Least seconds between two snapshots: changes of several servers are brought together."""

@@ -14,12 +14,11 @@ from msgspec import Struct
 
 from gputui import bootstrap
 from gputui.api.events import EventHub
-from gputui.api.handlers import Handlers
+from gputui.api.handlers import Handlers, OwnerServices
 from gputui.api.http import Answer, Peer, Request, Response
 from gputui.api.messages import NewJobs
-from gputui.api.owner import OwnerServices
+from gputui.api.rights import Visibility
 from gputui.api.router import Router
-from gputui.api.visibility import Visibility
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.config import Options
 from gputui.domain.access import Caller, Role

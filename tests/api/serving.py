@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gputui.api.connections import Limits, Listener, bind
 from gputui.api.http import Answer, Request, Response
-from gputui.api.limits import Limits
-from gputui.api.listener import Listener, bind
 from gputui.api.server import DoorServer
 
 PATIENCE = 30.0

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from gputui.api import account_names
-from gputui.api.account_names import AccountNames
+from gputui.api import rights
+from gputui.api.rights import AccountNames
 
 
 class Directory:
@@ -63,9 +63,9 @@ def test_an_answer_is_kept_for_minutes_and_a_missing_account_for_seconds() -> No
         assert names.name(1001) == "alice"
         assert names.name(1002) == "1002"
     assert directory.asked == [1001, 1002]
-    directory.time = account_names.MISSING_KEPT + 1
+    directory.time = rights.MISSING_KEPT + 1
     assert (names.name(1001), names.name(1002)) == ("alice", "1002")
-    directory.time = account_names.KEPT + 1
+    directory.time = rights.KEPT + 1
     assert names.name(1001) == "alice"
     assert directory.asked == [1001, 1002, 1002, 1001]
 
@@ -74,14 +74,14 @@ def test_a_hanging_database_is_waited_for_once_and_then_not_for_a_while() -> Non
     directory = Directory()
     names = directory.names(patience=0.05)
     assert names.number("alice") == (1001, False)
-    directory.time = account_names.KEPT + 1
+    directory.time = rights.KEPT + 1
     directory.answers.clear()
     assert names.number("alice") == (1001, False)  # as it was
     begun = time.monotonic()
     for uid in range(2000, 2100):
         assert names.name(uid) == str(uid)
     assert time.monotonic() - begun < 2.0  # not a hundred times its patience
-    assert len(directory.asked) <= 2 + account_names.MOST_QUESTIONS
+    assert len(directory.asked) <= 2 + rights.MOST_QUESTIONS
     directory.answers.set()
 
 
@@ -91,7 +91,7 @@ def test_a_database_that_answers_again_is_believed_again() -> None:
     directory.answers.clear()
     assert names.name(1001) == "1001"
     directory.answers.set()
-    directory.time = account_names.PAUSE + 1
+    directory.time = rights.PAUSE + 1
     patient = time.monotonic() + 30
     while names.name(1001) != "alice":
         assert time.monotonic() < patient

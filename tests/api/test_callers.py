@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 import pytest
 from msgspec.structs import replace
 
-from gputui.api.account_names import AccountNames
-from gputui.api.callers import Callers, whereabouts_of
 from gputui.api.http import Peer
+from gputui.api.rights import AccountNames, Callers, whereabouts_of
 from gputui.domain.access import Caller, Role
 from gputui.domain.job import Job
 from gputui.domain.settings import AccessSettings, PolicySettings, Settings

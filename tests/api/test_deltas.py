@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from gputui.api.deltas import SnapshotDecoder, SnapshotUpdate, json
-from gputui.api.tracker import FieldTracker, Tracker
+from gputui.api.deltas import FieldTracker, SnapshotDecoder, SnapshotUpdate, Tracker, json
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import PendingReason, Reason
 from tests.factories import NOW, job, running, uuid, view

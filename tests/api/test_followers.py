@@ -21,10 +21,9 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.api.backend import NumberedChange
 from gputui.api.wire import to_command
-from gputui.bootstrap import moving_backend
-from gputui.bootstrap.backend import LocalBackend
+from gputui.bootstrap import backend as backend_module
+from gputui.bootstrap.backend import LocalBackend, open_console_backend
 from gputui.bootstrap.hosting import make_behind, make_host
-from gputui.bootstrap.moving_backend import open_console_backend
 from gputui.bootstrap.owner import api_backend, open_api
 from gputui.cli import wait
 from gputui.config import Options
@@ -237,7 +236,7 @@ def test_an_owner_is_asked_and_followed_through_a_command_as_over_ssh(served: Se
 def test_a_command_moves_to_an_owner_that_appears_and_goes_on_when_he_ends(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving_backend, "ASK_AGAIN", 0.0)
+    monkeypatch.setattr(backend_module, "ASK_AGAIN", 0.0)
     with closing(bootstrap.ask_backend(options)) as backend:
         [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
         assert not backend.is_scheduled()

@@ -336,7 +336,7 @@ def test_a_backup_is_an_archive_of_the_queue(owner: TestOwner) -> None:
     ],
 )
 def test_errors_are_the_same_on_the_other_side(error: Any) -> None:
-    from gputui.api.problems import answer_to, error_of
+    from gputui.api.http import answer_to, error_of
     from gputui.domain.decoding import decode_json
 
     made = error_of(decode_json(answer_to(error).body, Problem))
@@ -345,7 +345,7 @@ def test_errors_are_the_same_on_the_other_side(error: Any) -> None:
 
 
 def test_every_error_has_a_status() -> None:
-    from gputui.api.problems import problem_of
+    from gputui.api.http import problem_of
     from gputui.domain import errors
 
     made: Callable[..., Any]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.api.listener import bind, inherited, keep_inherited, taken
+from gputui.api.connections import bind, inherited, keep_inherited, taken
 from tests.api.serving import connect
 
 
@@ -88,7 +88,7 @@ def test_what_the_owner_before_passed_is_taken_if_it_listens(tmp_path: Path) -> 
 
 _INHERITS = """
 import os, sys
-from gputui.api.listener import inherited, keep_inherited
+from gputui.api.connections import inherited, keep_inherited
 os.environ["LISTEN_PID"] = str(os.getpid())
 first = inherited()
 first.socket.close()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.api.log_ranges import MOST_BYTES, log_answer
-from gputui.api.problems import HttpError
+from gputui.api.handlers import MOST_BYTES, log_answer
+from gputui.api.http import HttpError
 from gputui.engine.files.logs import LONGEST_LINE, FileLog
 from gputui.runtime.process.log import FileLogStream
 

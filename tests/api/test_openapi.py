@@ -14,8 +14,7 @@ from hypothesis import Phase, settings
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
 from gputui.api.http import Handoff, Response, Stream
-from gputui.api.openapi import described, routes
-from gputui.api.routes import ROUTES
+from gputui.api.routes import ROUTES, described, routes
 from tests.api.owner import ROOT, TestOwner
 from tests.lane import examples
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.api import peers
+from gputui.api import connections
 from tests.needs import need
 
 _CONNECT = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
@@ -46,7 +46,7 @@ def test_another_user_is_known_with_all_groups(listener: socket.socket, count: i
     wrapper = ["setpriv", "--reuid=61234", "--regid=61235", f"--groups={','.join(map(str, groups))}"]
     connection, process = start(listener, "sys.stdin.read()", *wrapper)
     with connection:
-        peer = peers.peer_of(connection)
+        peer = connections.peer_of(connection)
         assert peer is not None
         assert (peer.uid, peer.gid, peer.pid) == (61234, 61235, process.pid)
         assert sorted(peer.groups) == list(groups)
@@ -58,7 +58,7 @@ def test_one_that_has_left_its_connection_to_a_child_is_nobody(listener: socket.
     connection, process = start(listener, "import os; os.fork() or sys.stdin.read()")
     with connection:
         process.wait(30)  # the child reads on
-        assert peers.peer_of(connection) is None
+        assert connections.peer_of(connection) is None
     end(process)
 
 
@@ -66,34 +66,34 @@ def test_one_that_is_not_waited_for_is_nobody_too(listener: socket.socket) -> No
     connection, process = start(listener, "import os; os.fork() and os._exit(0); sys.stdin.read()")
     with connection:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert peers.peer_of(connection) is None
+        assert connections.peer_of(connection) is None
     end(process)
 
 
 def test_an_older_kernel_is_asked_by_the_time_of_the_start(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "SO_PEERPIDFD", 9999)  # an option that this one does not know
+    monkeypatch.setattr(connections, "SO_PEERPIDFD", 9999)  # an option that this one does not know
     connection, process = start(listener, "sys.stdin.read()")
     with connection:
-        peer = peers.peer_of(connection)
+        peer = connections.peer_of(connection)
         assert peer is not None
         assert peer.cgroup
         end(process)
-        assert peers.peer_of(connection) is None
+        assert connections.peer_of(connection) is None
 
 
 def test_a_container_of_its_own_is_seen(listener: socket.socket) -> None:
     need("root")
-    assert peers.shares_namespace(os.getpid())
+    assert connections.shares_namespace(os.getpid())
     command = [sys.executable, "-S", "-c", "import sys; print(flush=True); sys.stdin.read()"]
     inside = subprocess.Popen(["unshare", "--pid", "--fork", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert inside.stdout is not None
     inside.stdout.readline()
     (child,) = Path(f"/proc/{inside.pid}/task/{inside.pid}/children").read_text().split()
-    assert not peers.shares_namespace(int(child))
+    assert not connections.shares_namespace(int(child))
     end(inside)
-    assert not peers.shares_namespace(int(child))
+    assert not connections.shares_namespace(int(child))
 
 
 def test_a_user_namespace_is_seen(listener: socket.socket) -> None:
@@ -102,7 +102,7 @@ def test_a_user_namespace_is_seen(listener: socket.socket) -> None:
         reader = ("setpriv", "--reuid=61234", "--regid=61235", "--clear-groups", *wrapper)
         connection, process = start(listener, "sys.stdin.read()", *reader)
         with connection:
-            peer = peers.peer_of(connection)
+            peer = connections.peer_of(connection)
             assert peer is not None
             assert (peer.uid, peer.is_mapped) == (61234, is_mapped)
         end(process)
@@ -113,10 +113,10 @@ def test_of_a_process_that_is_hidden_nothing_is_known(
 ) -> None:
     connection, process = start(listener, "sys.stdin.read()")
     with connection:
-        monkeypatch.setattr(peers, "PROC", tmp_path)  # as with hidepid
-        peer = peers.peer_of(connection)
+        monkeypatch.setattr(connections, "PROC", tmp_path)  # as with hidepid
+        peer = connections.peer_of(connection)
         assert peer is not None
         assert (peer.pid, peer.cgroup) == (process.pid, "")
-        assert not peers.shares_namespace(process.pid)
+        assert not connections.shares_namespace(process.pid)
         end(process)
-        assert peers.peer_of(connection) is None
+        assert connections.peer_of(connection) is None

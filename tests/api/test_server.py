@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gputui.api.connections import Limits, limits_for
 from gputui.api.http import Answer, Handoff, Outlet, Request, Response, Stream
-from gputui.api.limits import Limits, limits_for
 from gputui.api.server import DoorServer
 from tests.api.serving import answer_of, rest_of, serving, tell, until
 from tests.needs import need

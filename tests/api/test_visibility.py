@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gputui.api.visibility import EVERYTHING, NOTHING_OWN, Visibility
+from gputui.api.rights import EVERYTHING, NOTHING_OWN, Visibility
 from gputui.domain.access import Caller, Role
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode

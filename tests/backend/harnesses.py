@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.api.backend import ApiBackend
-from gputui.api.visibility import Visibility
+from gputui.api.rights import Visibility
 from gputui.bootstrap import clusters, hosting
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.bootstrap.owner import open_api

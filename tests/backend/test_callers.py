@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.api.account_names import AccountNames
-from gputui.api.visibility import Visibility
+from gputui.api.rights import AccountNames, Visibility
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.config import Options
 from gputui.config.options import parse_probe

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import __version__, bootstrap, thin
-from gputui.api.visibility import Visibility
+from gputui.api.rights import Visibility
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.cli.main import owned_commands
 from gputui.cli.main import run as run_command

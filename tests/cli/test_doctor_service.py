@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gputui.api.connections import bind
 from gputui.api.http import Peer, Request, Response
-from gputui.api.listener import bind
 from gputui.api.messages import AboutView, CallerView, OwnerView
 from gputui.api.server import DoorServer
 from gputui.cli.checks import CheckLevel

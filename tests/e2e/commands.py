@@ -150,7 +150,7 @@ _LATE = (
     "apscheduler.triggers.interval",
     "concurrent.futures.thread",
     "docker.errors",
-    "gputui.api.job_streams",
+    "gputui.api.streams",
     "gputui.bootstrap",
     "gputui.gpus.simulated",
     "gputui.runtime.docker.job_exec",

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.api.job_streams import AwaitedStream, OutputStream, entered
+from gputui.api.streams import AwaitedStream, OutputStream, entered
 from gputui.bootstrap import clock
 from gputui.bootstrap.hosting import open_streams
 from gputui.config import Options

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gputui.mcp.answers import LONGEST_LINE, LONGEST_TEXT, MOST_CHARACTERS, encoded, ids_told, log_told
+from gputui.mcp.tools import LONGEST_LINE, LONGEST_TEXT, MOST_CHARACTERS, encoded, ids_told, log_told
 
 ENV = (("API_KEY", "s3cr3t-value"), ("MODEL", "llama"), ("PIN_TOKEN", "1"))
 

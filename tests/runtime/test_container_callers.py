@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.api import peers
-from gputui.api.account_names import AccountNames
-from gputui.api.callers import SUDO_UID, Callers
+from gputui.api import connections
+from gputui.api.rights import SUDO_UID, AccountNames, Callers
 from gputui.domain.access import Caller, Role
 from gputui.domain.job import Job
 from gputui.domain.settings import AccessSettings, Settings
@@ -58,7 +57,7 @@ def ask(engine: Dockerd, door: socket.socket) -> Iterator[Ask]:
         made.append(engine.docker("run", "--detach", *words))
         connection, _ = door.accept()
         with closing(connection):
-            peer = peers.peer_of(connection)
+            peer = connections.peer_of(connection)
             assert peer is not None
             one = running(7, submitted_uid=submitter)
             job = one.evolve(attempts=(replace(one.attempts[0], container_id=made[-1]),))
@@ -104,7 +103,7 @@ def test_a_command_that_entered_a_container_is_in_it(ask: Ask, engine: Dockerd, 
         engine.docker("exec", "--detach", container, PYTHON, "-S", "-c", _ASK, path)
         connection, _ = door.accept()
         with closing(connection):
-            peer = peers.peer_of(connection)
+            peer = connections.peer_of(connection)
         assert peer is not None
         assert container in peer.cgroup
         assert callers([]).caller_of(peer, {}).role is Role.VIEWER

@@ -1,23 +1,252 @@
-"""Streams of jobs as their clients see them: connections that the owner has upgraded and given to other processes."""
+"""Follows the events of an owner, and connects again when they end."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import random
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
+from datetime import UTC, datetime
 
-from gputui.api.client import ApiClient
+from gputui.api.client import ApiClient, ByteStream
+from gputui.api.deltas import SnapshotDecoder, SnapshotUpdate
+from gputui.api.messages import AboutView, Focus, StreamHello
 from gputui.api.routes import UPGRADE
 from gputui.domain import frames
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, NoOwnerError
 from gputui.domain.frames import MalformedFrameError
 from gputui.domain.job_spec import JobId
+from gputui.domain.snapshot import CONNECTING, EMPTY, Snapshot
 from gputui.ports import Channel
 from gputui.ports.backend import Attach, Entry, FollowLog
 from gputui.ports.frame_channel import FrameChannel
+
+log = logging.getLogger(__name__)
+
+SILENT_AFTER = 15.0
+"""Seconds without a byte after which a stream is cut: the owner comments every five."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+"""Seconds before the first new try, and at most."""
+_SHORT = 2.0
+"""Seconds after which a stream that ended counts as a failure no longer."""
+LONGEST_EVENT = 64 * 1024**2
+
+
+class Follower:
+    """Keeps the newest snapshot of an owner, in a thread of its own. Methods may be called from any thread."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        changed: Callable[[], object] = lambda: None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        longest_pause: float = LONGEST_PAUSE,
+    ) -> None:
+        """`changed` is called in the thread after each snapshot, and when the owner is lost."""
+        self._client = client
+        self._changed = changed
+        self._now = now
+        self._longest_pause = longest_pause
+        self._heard = threading.Condition()
+        self._closed = threading.Event()
+        self._stream: ByteStream | None = None
+        self._decoder = SnapshotDecoder()
+        self._last_id = ""
+        self._heard_at = 0.0
+        self._focus: str | None = None
+        self._name = ""
+        self.about: AboutView | None = None
+        """The owner's first message; None before it."""
+        self.snapshot: Snapshot = EMPTY
+        self.number = 0
+        """Number of snapshots and losses so far."""
+        self.problem: str = CONNECTING
+        """Why the owner does not answer; empty while he does."""
+        self.is_owned: bool | None = None
+        """Whether somebody listens; None before the first try."""
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow; a second call does nothing."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the owner was last heard, while he does not answer; else 0."""
+        return time.monotonic() - self._heard_at if self.problem and self._heard_at else 0.0
+
+    @property
+    def has_snapshot(self) -> bool:
+        return self.snapshot is not EMPTY
+
+    def wait(self, number: int, seconds: float) -> bool:
+        """Wait until there is more than `number` tells; return False if there was nothing for so long."""
+        with self._heard:
+            return self._heard.wait_for(lambda: self.number > number or self._closed.is_set(), seconds)
+
+    def look_at(self, gpu: str | None) -> None:
+        """Have the throughput of this GPU read for as long as the follower lives. Blocks for a request."""
+        if gpu == self._focus:
+            return
+        self._focus = gpu
+        self._send_focus()
+
+    def _send_focus(self) -> None:
+        if self._name:
+            with contextlib.suppress(GputuiError):  # its readings stay unknown
+                self._client.request("PUT", "/v1/focus", Focus(self._name, self._focus))
+
+    def close(self) -> None:
+        """End, without waiting."""
+        self._closed.set()
+        if (stream := self._stream) is not None:
+            stream.close()
+        with self._heard:
+            self._heard.notify_all()
+
+    def join(self, timeout: float) -> None:
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    # the thread
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._closed.is_set():
+            began = time.monotonic()
+            try:
+                problem, is_owned = self._follow(), True
+            except NoOwnerError as error:
+                problem, is_owned = str(error), False
+            except GputuiError as error:
+                problem, is_owned = str(error), True
+            except Exception as error:  # a border: whatever an owner sends must not end the thread
+                log.exception("events cannot be read")
+                problem, is_owned = f"{type(error).__name__}: {error}", True
+                self._last_id, self._decoder = "", SnapshotDecoder()
+            failures = 0 if time.monotonic() - began > _SHORT else failures + 1
+            self._lose(problem, is_owned=is_owned)
+            pause = min(self._longest_pause, FIRST_PAUSE * 2 ** min(failures, 8))
+            self._closed.wait(pause * random.uniform(0.8, 1.2))
+
+    def _follow(self) -> str:
+        """Read a stream to its end; return why it ended."""
+        headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
+        self._stream = stream = self._client.stream("/v1/events", headers=headers, silence=SILENT_AFTER)
+        try:
+            if self._closed.is_set():
+                return ""
+            for event, number, data in events_of(self._heard_parts(stream)):
+                self._take(event, number, data)
+        finally:
+            self._stream = None
+            self._name = ""
+            stream.close()
+        silence = time.monotonic() - self._heard_at
+        return f"it sent nothing for {silence:.0f} s" if silence >= SILENT_AFTER else "the connection was closed"
+
+    def _heard_parts(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        for part in parts:
+            self._heard_at = time.monotonic()
+            yield part
+
+    def _take(self, event: str, number: str, data: bytes) -> None:
+        if event == "hello":
+            hello = decode_json(data, StreamHello)
+            self.about, self._name = hello.about, hello.stream
+            if self._focus is not None:
+                self._send_focus()
+        elif event == "reset":
+            self._decoder, self._last_id = SnapshotDecoder(), ""
+        elif event == "snapshot":
+            update = decode_json(data, SnapshotUpdate)
+            snapshot = self._decoder.take(update, self._now())
+            if not update.is_partial:
+                self._last_id = number or self._last_id
+                self.snapshot = snapshot
+                self.problem, self.is_owned = "", True
+                self._tell()
+
+    def _lose(self, problem: str, *, is_owned: bool) -> None:
+        self.problem, self.is_owned = problem or "it ended", is_owned
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._heard:
+            self.number += 1
+            self._heard.notify_all()
+        if not self._closed.is_set():
+            self._changed()
+
+
+def events_of(parts: Iterable[bytes]) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the name, the id and the data of each event of a stream; raises GputuiError for a line without an end."""
+    name, number, data = "message", "", b""
+    for line in _lines(parts):
+        if not line:
+            if data:
+                yield name, number, data
+            name, number, data = "message", "", b""
+            continue
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"event":
+            name = value.decode(errors="replace")
+        elif field == b"id":
+            number = value.decode(errors="replace")
+        elif field == b"data":
+            data = data + b"\n" + value if data else value
+
+
+def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+    rest: list[bytes] = []
+    size = 0
+    for part in parts:
+        *lines, last = part.split(b"\n")
+        for line in lines:
+            yield b"".join((*rest, line))
+            rest, size = [], 0
+        if last:
+            rest.append(last)
+            size += len(last)
+            if size > LONGEST_EVENT:
+                raise GputuiError("the owner of the queue sends an event without an end")
+
+
+class EventWatch:
+    """Descriptor that becomes readable with each news of a follower; see `ports.store.StoreWatch`."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+
+    def tell(self) -> None:
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+
+    def close(self) -> None:
+        with self._lock:
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
 
 SUBMIT = "/v1/jobs"
 """Path of the route that submits."""
