@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputui import __version__, thin
 from gputui.api.routes import ROUTES, AnswerKind, Scope
 from gputui.domain.access import Role
 from tests.api.owner import SECRET
@@ -23,6 +24,28 @@ pytestmark = pytest.mark.needs("root", "curl")
 ALICE, BOB = 61_901, 61_902
 PATIENCE = 60.0
 JOB = {"name": "secret", "command": ["sleep", "600"], "options": {"env": [["KEY", SECRET]]}}
+
+
+COMMANDS = {
+    "submit": ("--tenant", "root", "--host", "--", "true"),
+    "queue": ("--all",),
+    "show": ("{job}",),
+    "gpus": (),
+    "explain": ("{job}",),
+    **dict.fromkeys(("cancel", "hold", "release", "suspend", "unsuspend", "requeue"), ("{job}",)),
+    "signal": ("{job}", "USR1"),
+    "priority": ("{job}", "1"),
+    "pause": ("mine",),
+    "unpause": (),
+    "drain": ("0",),
+    "resume": ("0",),
+    "history": ("--json",),
+    "reserve": ("add", "--gpus", "1", "--start", "18:00", "--for", "1h"),
+    "tenant": ("set", "root", "--weight", "9"),
+    "cron": ("remove", "{cron}"),
+}
+"""Commands of thin clients about another's things; those who only look are told what everybody may know."""
+LOOKING = {"queue", "show", "gpus", "explain", "history"}
 
 
 class Door:
@@ -120,3 +143,33 @@ def test_no_route_lets_one_at_the_others_jobs(door: Door) -> None:
     assert {entry["uid"] for entry in entries} == {BOB}
     assert [entry["after"].partition(": ")[0] for entry in entries] == refused
     assert len(refused) >= 8
+
+
+def test_no_command_lets_one_at_the_others_jobs(door: Door) -> None:
+    assert COMMANDS.keys() == thin.COMMANDS
+    [job_id] = door.json(ALICE, "POST", "/v1/jobs", {"jobs": [{"spec": JOB, "held": True}]})["ids"]
+    every = {
+        "action": "add_recurring",
+        "recurrence": {"expression": "@yearly", "zone": "UTC"},
+        "submission": {"spec": JOB},
+    }
+    [cron] = door.json(ALICE, "POST", "/v1/actions", every)["ids"]
+    before = [door.json(0, "GET", path) for path in (f"/v1/jobs/{job_id}", "/v1/recurring", "/v1/controls", "/v1/gpus")]
+    for command, words in COMMANDS.items():
+        argv = [command, *(word.format(job=job_id, cron=cron) for word in words)]
+        line = {
+            "version": __version__,
+            "argv": argv,
+            "cwd": "/",
+            "ttys": 7,
+            "environ": {"SUDO_UID": "0", "USER": "root"},
+        }
+        status, text = door.ask(BOB, "POST", "/v1/cli", msgspec.json.encode(line))
+        assert (status, SECRET in text) == (200, False), (command, text)
+        assert text.partition("\n")[0] == ("0" if command in LOOKING else "1"), (command, text)
+    after = [door.json(0, "GET", path) for path in (f"/v1/jobs/{job_id}", "/v1/recurring", "/v1/controls", "/v1/gpus")]
+    assert after[:3] == before[:3]
+    assert [(gpu["uuid"], gpu["state"]) for gpu in after[3]] == [(gpu["uuid"], gpu["state"]) for gpu in before[3]]
+    entries = [entry for entry in door.json(0, "GET", "/v1/audit") if entry["verb"] == "refused"]
+    assert {entry["uid"] for entry in entries} == {BOB}
+    assert len(entries) == len(COMMANDS.keys() - LOOKING)
