@@ -115,9 +115,10 @@ def make_behind(
         queue = clusters.queue_of(backend)
         return clusters.make_poll(options, queue, feed, tuple(duties(queue)) if may else ())
     if not bootstrap.may_open(options):
+        from gputui.api.backend import ApiBackend
         from gputui.bootstrap.owner import OwnerBehind
 
-        return OwnerBehind(options, feed)
+        return OwnerBehind(options, feed, backend.know if isinstance(backend, ApiBackend) else None)
     store = store_of(backend)
     host = make_host(
         options,

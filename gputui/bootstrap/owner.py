@@ -230,6 +230,11 @@ class OwnerEvents:
         follower = self._follower
         return follower is not None and not follower.problem
 
+    @property
+    def about(self) -> AboutView | None:
+        """Return how the owner described himself when he was last reached; None: he was not."""
+        return None if self._follower is None else self._follower.about
+
     def next(self, seconds: float, gpu: str | None) -> tuple[Snapshot, float] | None:
         follower = self._follower or self._started()
         if follower.is_owned is not False:
@@ -263,9 +268,11 @@ class OwnerBehind:
 
     leads = False
 
-    def __init__(self, options: Options, feed: Feed) -> None:
+    def __init__(self, options: Options, feed: Feed, told: Callable[[AboutView], None] | None = None) -> None:
+        """`told` is called with how the owner describes himself, which another one may do differently."""
         self._options = options
         self._feed = feed
+        self._told = told
         self._events = OwnerEvents(options)
         self._wanted: str | None = None
         self._last, self._heard_at = EMPTY, time.monotonic()
@@ -304,6 +311,8 @@ class OwnerBehind:
         found = self._events.next(1.0, self._wanted)
         if found is not None:
             self._last, self._heard_at = found[0], time.monotonic() - found[1]
+            if self._told is not None and (about := self._events.about) is not None:
+                self._told(about)
             self._feed.publish(snapshot_builder.as_told(*found, self._options.settings, now))
             return True
         where = " and ".join(self._options.sockets.paths)

@@ -19,7 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.api.backend import NumberedChange
+from gputui.api.backend import ApiBackend, NumberedChange
 from gputui.api.wire import to_command
 from gputui.bootstrap import backend as backend_module
 from gputui.bootstrap.backend import LocalBackend, open_console_backend
@@ -192,6 +192,11 @@ def test_a_console_that_may_only_ask_shows_what_the_owner_tells(served: Server, 
         assert feed.latest.job(job_id)
         assert len(feed.latest.gpus) == 2
         assert not behind.leads
+        following = Server(options)
+        until(lambda seen: seen.leader and seen.leader.pid == following.process.pid)
+        assert isinstance(backend, ApiBackend)
+        assert backend.view().owner.pid == following.process.pid
+        following.end()
         behind.stop()
         thread.join(PATIENCE)
         assert not thread.is_alive()
