@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -238,13 +239,12 @@ def test_one_user_does_not_take_all_connections(tmp_path: Path) -> None:
             link.close()
 
 
-def test_all_users_in_user_namespaces_count_as_one(tmp_path: Path) -> None:
+def test_all_users_in_user_namespaces_count_as_one() -> None:
     need("root", "readers")
-    for place in (tmp_path, *tmp_path.parents[:2]):
-        place.chmod(0o755)
     script = "import socket, sys; s = [socket.socket(socket.AF_UNIX) for _ in range(10)]\n"
     script += "[each.connect(sys.argv[1]) for each in s]; print(flush=True); sys.stdin.read()"
-    with serving(tmp_path) as served:
+    with tempfile.TemporaryDirectory() as place, serving(Path(place)) as served:  # pytest's own are closed to others
+        Path(place).chmod(0o755)
         served.path.chmod(0o666)
         command = ["unshare", "--user", sys.executable, "-S", "-c", script, str(served.path)]
         many = [
