@@ -148,7 +148,7 @@ def page_rows(page: str) -> dict[str, dict[str, dict[str, float | None]]]:
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for by, body in re.findall(r"<h2>By (\w+)</h2>(.*?)</table>", page, re.DOTALL):
         titles = re.findall(r"<th[^>]*><button>([^<]+)</button>", body)[1:]
-        rows = re.findall(r"<tr><td(?: title=\"([^\"]*)\")?>[^<]*</td>((?:<td data-value=.*?</td>)+)", body)
+        rows = re.findall(r"<tr><td(?: title=\"([^\"]*)\")?>[^<]*</td><td>.*?</td>((?:<td data-value=.*?</td>)+)", body)
         for name, cells in rows:
             exact = [float(each) for each in re.findall(r'data-value="([^"]+)"', cells)]
             told = {title: None if value == -1 else value for title, value in zip(titles, exact, strict=True)}
@@ -163,7 +163,9 @@ def of_tiles(page: str, sums: Sums, gap: float) -> list[str]:
     wrong = _different("tile jobs", tiles["jobs"], str(sums.jobs))
     wrong += _outside("tile GPU-hours", float(tiles["GPU-hours held"]) * 3600, _wide(limits.allocated, 18))
     wasted = sum(sums.seconds.get(each, 0.0) for each in ("failed", "preempted", "cancelled")) / sums.allocated
-    wrong += _outside("tile wasted", float(tiles["wasted"].rstrip("%")) / 100, (wasted - 0.05, wasted + 0.05))
+    wrong += _outside(
+        "tile wasted", float(tiles["of held GPU-hours wasted"].rstrip("%")) / 100, (wasted - 0.05, wasted + 0.05)
+    )
     low, high = limits.measured("energy")
     return wrong + _outside("tile kWh", float(tiles["kWh"]), (low / JOULES - 0.005, high / JOULES + 0.005))
 
