@@ -192,7 +192,7 @@ import sys, time
 from datetime import UTC, datetime
 from gputui.domain.settings import ServerSettings
 from gputui.domain.snapshot import EMPTY
-from gputui.servers.backend import ServerConnection
+from gputui.servers.connection import ServerConnection
 there = ServerConnection(ServerSettings("a", "ssh://a", sys.argv[1]), lambda: datetime.now(UTC), lambda: None)
 there.start()
 while there.view(EMPTY).problem == "connecting":
