@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +14,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gputui.replay.policies import POLICIES, dealt, measure
-from gputui.replay.simulation import Figures, allocation_bound
+from gputui.replay.simulation import Figures
 from gputui.replay.trace import Site, TraceJob, digest, generate, prepare, read
 
 LOADS = (0.9, 1.0, 1.2)
 HOUR = 3600.0
 SEEDS = {8: 10, 64: 3}
+
+
+def allocation_bound(jobs: Sequence[TraceJob], gpus: int) -> float:
+    """Return an upper bound of every policy's A.
+
+    All submitted work is done at once, as if it were infinitely divisible.
+    """
+    last = max(job.submit for job in jobs)
+    at = waiting = done = 0.0
+    for job in jobs:
+        worked = min(waiting, gpus * (job.submit - at))
+        at, waiting, done = job.submit, waiting - worked + job.duration * job.gpus, done + worked
+    alone = math.fsum(job.gpus * min(job.duration, last - job.submit) for job in jobs)
+    return min(done, alone) / (gpus * last) if last else 0.0
 
 
 class Trace(NamedTuple):

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from gputui.domain.arrays import ArrayPlaces, Entries, changes_of, chosen, numbered
 from gputui.domain.audit import Actor, AuditEntry
-from gputui.domain.container import RunAs
 from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
@@ -29,7 +28,7 @@ from gputui.domain.snapshot import Controls, Unreadable
 from gputui.domain.state import JobState
 from gputui.store.codec import no_recurring
 from gputui.store.history import submission_entries
-from gputui.store.retention import ended_at, jobs_to_archive, month_of
+from gputui.store.retention import jobs_to_archive, month_of
 
 if TYPE_CHECKING:
     from gputui.domain.job_record import JobRecord
@@ -223,9 +222,14 @@ class MemoryJobStore:
             )
         return tuple(job.id for job in added)
 
-    def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
+    @property
+    def owner(self) -> int:
         """Return this process's user."""
-        return RunAs(os.geteuid())
+        return os.geteuid()
+
+    def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> int:
+        """Return this process's user."""
+        return self.owner
 
     def jobs(self) -> Entries:
         """Return all jobs of the queue, in the order of their ids."""
@@ -264,8 +268,8 @@ class MemoryJobStore:
         """Yield finished jobs that left the queue, by month, then by id; with `since`, those that ended since."""
         contents = self._contents
         left = (job.without(contents.entries.spans) for job in contents.history.values())
-        finished = (job for job in left if job is not None and (since is None or ended_at(job) >= since))
-        yield from sorted(finished, key=lambda job: (month_of(ended_at(job)), job.id))
+        finished = (job for job in left if job is not None and (since is None or job.end >= since))
+        yield from sorted(finished, key=lambda job: (month_of(job.end), job.id))
 
     def past(self, since: datetime | None = None) -> Iterator[Job]:
         """Yield finished jobs that left the queue, latest month first; with `since`, those that ended since."""

@@ -512,5 +512,5 @@ def _moment(at: datetime | None) -> str | None:
 
 
 def _month(job: Job) -> tuple[int, int]:
-    at = job.ended_at or job.submitted_at
+    at = job.end
     return at.year, at.month

@@ -45,7 +45,7 @@ from gputui.domain.filter import parse_filter
 from gputui.domain.job import Job, attempt_with_output
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.keys import digest
-from gputui.domain.listing import by_month, end_of, in_order, latest_first, meant, parse_states, seen
+from gputui.domain.listing import by_month, in_order, latest_first, meant, parse_states, seen
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.spec_values import check_execution
@@ -322,7 +322,7 @@ class Handlers:
             last = _place(cursor)
             left = (job for job in left if latest_first(job) > last)
         page, is_more = _page(left, call.query["limit"])
-        headers = (("Next", f"{end_of(page[-1]).timestamp()!r}-{page[-1].id}"),) if is_more else ()
+        headers = (("Next", f"{page[-1].end.timestamp()!r}-{page[-1].id}"),) if is_more else ()
         return self._listed(call, page, Snapshot(), headers)
 
     def gpus(self, call: Call) -> Response:

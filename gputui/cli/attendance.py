@@ -126,7 +126,7 @@ class Attendance:
             try:
                 while True:
                     job = self._wait_for_start(signals, changes)
-                    if wait.has_ended(job):
+                    if job.has_ended:
                         return self._ended(job)
                     attempt = job.attempts[-1]
                     channel = self._attached(job)
@@ -162,7 +162,7 @@ class Attendance:
         """Return the job when an attempt starts or the job has ended. Raises Leaving when the user leaves."""
         while True:
             job = self._job()
-            if wait.has_ended(job) or self._is_there(job):
+            if job.has_ended or self._is_there(job):
                 return job
             self._await_start()
             snapshot, now = self._backend.snapshots().read(), bootstrap.clock().now()
@@ -353,7 +353,7 @@ class Attendance:
 
     def _is_over(self, number: int) -> bool:
         job = self._job()
-        return wait.has_ended(job) or all(each.is_over for each in job.attempts if each.number == number)
+        return job.has_ended or all(each.is_over for each in job.attempts if each.number == number)
 
     def _lost(self, channel: Channel) -> int:
         """Return the exit code when the streams have ended although the queue says that the job runs."""

@@ -20,7 +20,7 @@ from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError
 from gputui.domain.filter import Filter, FilterSubject, searched_text
 from gputui.domain.job import Attempt, Job, element_spec
-from gputui.domain.listing import by_month, end_of, latest_first
+from gputui.domain.listing import by_month, latest_first
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, quoted
 from gputui.request import times
@@ -76,7 +76,7 @@ COLUMNS: Mapping[str, HistoryColumn] = {
     "command": HistoryColumn(table.TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)),
     "submitted": HistoryColumn(table.TextColumn("SUBMITTED"), lambda job: _at(job.submitted_at)),
     "started": HistoryColumn(table.TextColumn("STARTED"), lambda job: _at(job.started_at)),
-    "ended": HistoryColumn(table.TextColumn("ENDED"), lambda job: _at(end_of(job))),
+    "ended": HistoryColumn(table.TextColumn("ENDED"), lambda job: _at(job.end)),
     "wait": HistoryColumn(table.TextColumn("WAIT", right=True), _waited),
     "time": HistoryColumn(table.TextColumn("TIME", right=True), _ran),
     "gpu_hours": HistoryColumn(table.TextColumn("GPU-H", right=True), _gpu_hours),
@@ -145,7 +145,7 @@ def _ended(queue: Queue, since: datetime | None, until: datetime | None) -> Iter
     """Yield the jobs that ended in that time, the latest first; reads only the months concerned."""
     in_queue = sorted((job for job in queue.jobs().values() if job.state.is_terminal), key=latest_first)
     left = heapq.merge(in_queue, by_month(queue.past(since)), key=latest_first)
-    return (job for job in left if (since is None or end_of(job) >= since) and (until is None or end_of(job) < until))
+    return (job for job in left if (since is None or job.end >= since) and (until is None or job.end < until))
 
 
 def _matching(jobs: Iterable[Job], chosen: Filter, now: datetime) -> Iterator[Job]:

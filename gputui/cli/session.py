@@ -104,16 +104,12 @@ class Session:
         return bootstrap.actor().user
 
     @contextmanager
-    def backend(self, *, is_local: bool = False) -> Iterator[DirectBackend]:
+    def backend(self) -> Iterator[DirectBackend]:
         """Open the queue, and close it at the end; raise StoreDamagedError then if acknowledged changes are missing.
 
-        What could not be read is told on stderr. With `is_local` it is the existing queue of this server, also in
-        cluster mode.
+        What could not be read is told on stderr.
         """
-        options = self.options.local() if is_local else self.options
-        if is_local and not bootstrap.has_queue(options):
-            raise NotFoundError("there is no queue yet", where=str(options.state))
-        with closing(self.opened(options)) as backend:
+        with closing(self.opened(self.options)) as backend:
             try:
                 yield backend
             except NotFoundError:
@@ -125,7 +121,7 @@ class Session:
 
     @contextmanager
     def store(self, *, is_local: bool = False) -> Iterator[JobStore]:
-        """Open the store of this machine's queue as `backend` does."""
+        """Open the store of this machine, as `backend` does; with `is_local` an existing one, in cluster mode too."""
         from gputui.bootstrap.backend import LocalBackend
 
         options = self.options.local() if is_local else self.options

@@ -85,11 +85,6 @@ def changes_of(backend: DirectBackend) -> Iterator[Changes]:
         yield changes
 
 
-def has_ended(job: Job) -> bool:
-    """Return whether the job has ended and will not be retried, as far as is known."""
-    return job.state.is_terminal and not job.requeue_requested
-
-
 def exit_code(job: Job) -> int:
     """Return the exit code for an ended job: its own, or 1 for a job that failed without one or with 0."""
     if job.state is JobState.COMPLETED:
@@ -108,7 +103,7 @@ def ended_among(queue: Queue, waiting: set[JobId]) -> Iterator[Job]:
     jobs = queue.jobs()
     live: set[JobId] = set()
     for entry in jobs.values():
-        if not has_ended(entry):
+        if not entry.has_ended:
             live.update(entry.ids)
     ended = waiting - live
     waiting -= ended
@@ -156,7 +151,7 @@ def command(
     deadline = None if patience is None else time.monotonic() + patience
     with session.backend() as backend:
         wanted = _wanted(backend.queue, ids)
-        if any(not has_ended(backend.job(job_id)) for job_id in wanted[:1]) and not backend.is_scheduled():
+        if any(not backend.job(job_id).has_ended for job_id in wanted[:1]) and not backend.is_scheduled():
             terminal.echo("gputui: no scheduler is running: start `gputui` or `gputui serve`", err=True)
         codes, left = [0], set(wanted)
         try:

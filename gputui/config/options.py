@@ -11,11 +11,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.config.settings_file import load_merged, shown
+from gputui.config.settings_file import load_merged
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
 from gputui.domain.text import plain
+from gputui.domain.units import shown
 
 SITE_CONFIG = Path("/etc/gputui/config.toml")
 ROOT_STATE = Path("/var/lib/gputui")

@@ -39,7 +39,7 @@ from gputui.domain.settings import (
     TracesSettings,
     Window,
 )
-from gputui.domain.units import lacks_unit, parse_duration, parse_size
+from gputui.domain.units import lacks_unit, parse_duration, parse_size, shown
 
 MAX_FILE = 1024**2
 """Maximum size in bytes: settings and job files are written by hand, so a larger file is something else."""
@@ -77,15 +77,16 @@ def _check(path: Path, status: os.stat_result, noun: str) -> None:
     quoted = shlex.quote(str(path))
     why = "so others could run commands as this user through its [hooks]"
     if status.st_uid not in {0, os.geteuid()}:
-        what = f"this {noun} belongs to {_user_name(status.st_uid)}, {why}"
-        raise InputError(what, where=str(path), hint=f"chown {_user_name(os.geteuid())} {quoted}")
+        what = f"this {noun} belongs to {user_name(status.st_uid)}, {why}"
+        raise InputError(what, where=str(path), hint=f"chown {user_name(os.geteuid())} {quoted}")
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o022 and not (noun == "directory" and mode & stat.S_ISVTX):
         what = f"this {noun} has mode {mode:04o} and can be changed by others, {why}"
         raise InputError(what, where=str(path), hint=f"chmod go-w {quoted}")
 
 
-def _user_name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """Return the name of the account, or its number."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -150,11 +151,6 @@ def gpu_names(value: object) -> object:
     """Return GPUs as a list of texts: accepts `6` for `"6"`, and a single value for a list of one."""
     listed = value if isinstance(value, list | tuple) else [value]
     return [str(name) if type(name) is int and name >= 0 else name for name in listed]
-
-
-def shown(text: str) -> str:
-    """Return a short quotation without control characters."""
-    return ascii(text if len(text) <= 40 else text[:37] + "...")
 
 
 def check_removed(names: Iterable[str], where: str) -> None:

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from gputui.domain.errors import CapabilityError, InputError
 from gputui.domain.runs import Run
+from gputui.domain.units import shown
 
 _SLURM = re.compile(
     r"slurm(?:\+ssh://(?P<host>(?:\w[\w.-]{0,31}@)?\w[\w.-]{0,252})(?::(?P<port>\d{1,5}))?)?",
@@ -40,9 +41,8 @@ def parse_engine(text: str, where: str = "cluster.engine") -> Engine | None:
     match = _SLURM.fullmatch(text)
     port = int(match["port"]) if match and match["port"] else None
     if not match or (port is not None and not 0 < port < 65536):
-        quoted = ascii(text if len(text) <= 40 else text[:37] + "...")
         hint = "write slurm, slurm+ssh://HOST, kubernetes or kubernetes:CONTEXT"
-        raise InputError(f"{quoted} is not a cluster", where=where, hint=hint)
+        raise InputError(f"{shown(text)} is not a cluster", where=where, hint=hint)
     return Engine("slurm", match["host"], port)
 
 

@@ -13,15 +13,6 @@ from gputui.domain.job_spec import JobId, JobSpec, PublishedPort
 from gputui.domain.telemetry import Consumption
 
 
-class RunAs(Struct, frozen=True):
-    """The account an attempt runs under."""
-
-    uid: int
-    is_strict: bool = False
-    """True if the state directory is shared; then `--user` may name no other account, but in containers of operators.
-    """
-
-
 class HeldMount(Struct, frozen=True):
     """Directory of the host that the scheduler holds open until the container has started."""
 
@@ -64,9 +55,8 @@ class Launch(Struct, frozen=True):
     array_index: int | None = None
     gpu_names: tuple[str, ...] = ()
     """Names by which the engine's CDI specifications know these GPUs; empty: their UUIDs."""
-    run_as: RunAs | None = None
-    """Account of its submitter. None: a host process runs as the scheduler's user, a container as in its image."""
-
+    run_as: int | None = None
+    """Uid of its account. None: a host process runs as the scheduler's user, a container as in its image."""
     submitter: int | None = None
     """Uid of its proven submitter, recorded with the container; None where there is no proof."""
     box: Box | None = None

@@ -199,10 +199,11 @@ def _fields(text: str) -> list[str]:
 def with_source(text: str, source: str) -> str:
     """Return the mount with another source."""
     kept = [part for part in _fields(text) if part.partition("=")[0].strip().lower() not in {"source", "src"}]
-    return ",".join(_quoted(part) for part in (*kept, f"source={source}"))
+    return ",".join(quoted(part) for part in (*kept, f"source={source}"))
 
 
-def _quoted(field: str) -> str:
+def quoted(field: str) -> str:
+    """Return the field of a list as CSV has it."""
     return '"' + field.replace('"', '""') + '"' if "," in field or '"' in field else field
 
 

@@ -69,12 +69,12 @@ _ABOUT = {
 def ended(job: Job) -> Event:
     """Return the event for a job that has ended and will not be retried."""
     name = _OF_STATE.get(job.state, "job_failed")
-    return Event(end_id(job), name, job.ended_at or job.submitted_at, _sentence(job), _job_data(job))
+    return Event(end_id(job), name, job.end, _sentence(job), _job_data(job))
 
 
 def end_id(job: Job) -> str:
     """Return the id of the event for the end of a job."""
-    at = job.ended_at or job.submitted_at
+    at = job.end
     return f"job-{job.id}-{at.timestamp():.6f}"
 
 

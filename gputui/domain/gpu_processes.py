@@ -318,7 +318,6 @@ class ContainerDetail(Struct, frozen=True):
     """User from its label `user`, else the account named by its image or command line."""
     command: str = ""
     state: str = ""
-    created_at: datetime | None = None
     started_at: datetime | None = None
     exit_code: int | None = None
     mounts: tuple[str, ...] = ()

@@ -259,6 +259,16 @@ class Job(Struct, frozen=True, weakref=True):
         return sweeps.shown_name(self.spec.name, self.spec.sweep, self.array.index)
 
     @property
+    def has_ended(self) -> bool:
+        """Return whether it has ended and will not be retried, as far as is known."""
+        return self.state.is_terminal and not self.requeue_requested
+
+    @property
+    def end(self) -> datetime:
+        """Time of its end; of one cancelled before its start, which has no end time, that of its submission."""
+        return self.ended_at or self.submitted_at
+
+    @property
     def count(self) -> int:
         """Number of jobs it represents: the elements of an entry, else 1."""
         return arrays.count(self.runs) if self.runs else 1

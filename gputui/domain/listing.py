@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from itertools import groupby
 
 from gputui.domain.errors import InputError
@@ -57,17 +56,12 @@ def meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
     return waiting.element(waiting.id)
 
 
-def end_of(job: Job) -> datetime:
-    """Return when the job ended; for a job cancelled before its start, which has no end time, when it was submitted."""
-    return job.ended_at or job.submitted_at
-
-
 def by_month(jobs: Iterable[Job]) -> Iterator[Job]:
     """Sort jobs within each month; the months themselves already arrive in order."""
-    for _, month in groupby(jobs, key=lambda job: (end_of(job).year, end_of(job).month)):
+    for _, month in groupby(jobs, key=lambda job: (job.end.year, job.end.month)):
         yield from sorted(month, key=latest_first)
 
 
 def latest_first(job: Job) -> tuple[float, int]:
     """Return the key by which ended jobs are sorted."""
-    return -end_of(job).timestamp(), -job.id
+    return -job.end.timestamp(), -job.id

@@ -71,11 +71,6 @@ class AttemptTelemetry(Struct, frozen=True):
     """Bytes read from and written to disks, as counted by the kernel for its control group."""
 
     @property
-    def unused(self) -> float | None:
-        """GPU-seconds of `known` in which its GPUs were not used."""
-        return None if self.known is None or self.busy is None else max(0.0, self.known - self.busy)
-
-    @property
     def kilowatt_hours(self) -> float | None:
         """`energy` in kWh."""
         return None if self.energy is None else self.energy / 3_600_000

@@ -171,3 +171,8 @@ def quoted(text: str) -> str:
     """Return the text as a short quotation without control characters; typed text may contain anything."""
     shown = text if len(text) <= 40 else text[:37] + "..."
     return ascii(shown) if not shown.isprintable() else f"'{shown}'"
+
+
+def shown(text: str) -> str:
+    """Return a short quotation in ASCII, without control characters."""
+    return ascii(text if len(text) <= 40 else text[:37] + "...")

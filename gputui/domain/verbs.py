@@ -579,7 +579,6 @@ RESERVE = FormVerb[None](
     capability=Capability.RESERVE,
     shell="reserve add",
 )
-FORM_VERBS: tuple[FormVerb[Any], ...] = (SUBMIT, *ROW_FORM_VERBS, RESERVE)
 VERBS: tuple[Verb[Any], ...] = (*JOB_VERBS, *RUNNING_VERBS, MOVE, *GPU_VERBS, *SCHEDULER_VERBS, *RECURRING_VERBS)
 BY_NAME: dict[str, Verb[Any]] = {verb.name: verb for verb in VERBS}
 JOB_VERB: dict[str, Verb[Job]] = {verb.name: verb for verb in (*JOB_VERBS, MOVE)}

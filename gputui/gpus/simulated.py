@@ -36,6 +36,7 @@ from gputui.domain.gpu_history import STEP, TakenStep, mean
 from gputui.domain.gpu_processes import ContainerDetail, ProcessTarget, SignalOutcome
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
+from gputui.domain.units import shown
 from gputui.gpus.readings import FATAL_XIDS, LOST, SlowReadings, SteadyReasons, health_of
 from gputui.ports import Clock
 
@@ -88,26 +89,22 @@ def parse_simulated(text: str, *, where: str = "--probe") -> SimulatedGpus | Non
     if kind.lower() == "nvml" and not rest:
         return None
     if kind.lower() != "sim" or not 1 <= len(rest) <= 2:
-        raise InputError(f"{_quoted(text)} is not a probe", where=where, hint="write nvml, sim:8 or sim:8:H200")
+        raise InputError(f"{shown(text)} is not a probe", where=where, hint="write nvml, sim:8 or sim:8:H200")
     return SimulatedGpus(_count(rest[0], where), _model(rest[1], where) if len(rest) == 2 else DEFAULT)
 
 
 def _count(text: str, where: str) -> int:
     count = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
     if not 1 <= count <= MOST:
-        raise InputError(f"{_quoted(text)} is not a number of GPUs", where=where, hint=f"1 to {MOST}, as in sim:8")
+        raise InputError(f"{shown(text)} is not a number of GPUs", where=where, hint=f"1 to {MOST}, as in sim:8")
     return count
 
 
 def _model(text: str, where: str) -> str:
     named = text.strip().upper()
     if named not in MODELS:
-        raise InputError(f"{_quoted(text)} cannot be simulated", where=where, hint=f"one of {', '.join(MODELS)}")
+        raise InputError(f"{shown(text)} cannot be simulated", where=where, hint=f"one of {', '.join(MODELS)}")
     return named
-
-
-def _quoted(text: str) -> str:
-    return ascii(text if len(text) <= 40 else text[:37] + "...")
 
 
 def chance(*key: object) -> float:
@@ -637,7 +634,6 @@ class SimulatedContainers:
             found.user or "",
             "start-notebook.py --ip=0.0.0.0",
             "running",
-            created_at=self._began,
             started_at=self._began,
             mounts=(f"/home/{found.user} → /home/jovyan/work",),
             ports=("8888/tcp on 127.0.0.1:8888",),

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from gputui.domain.arrays import Entries
     from gputui.domain.audit import Actor, AuditEntry
-    from gputui.domain.container import RunAs
     from gputui.domain.job import Job
     from gputui.domain.job_record import JobRecord
     from gputui.domain.job_spec import JobId, JobSpec
@@ -221,11 +220,15 @@ class JobStore(Queue, Protocol):
         """
         ...
 
-    def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
-        """Return the account that a job of this spec runs as: its submitter, or the owner of the directory.
+    @property
+    def owner(self) -> int:
+        """Uid of the owner of the directory, as whom jobs of root run, and those of an unknown submitter."""
+        ...
 
-        `submitted_uid` is who submitted it, as the kernel told. A job of root runs as the owner, as does one of an
-        unknown submitter; raises InputError for one of a time when a group wrote the queue.
+    def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> int:
+        """Return the uid that a job of this spec runs as: its submitter, as the kernel told, or the owner.
+
+        Raises InputError for a job of an unknown submitter, of a time when a group wrote the queue.
         """
         ...
 

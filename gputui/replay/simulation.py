@@ -365,20 +365,6 @@ def allocation_ratio(ran: Sequence[Ran], gpus: int) -> float:
     return given / (gpus * last) if last else 0.0
 
 
-def allocation_bound(jobs: Sequence[TraceJob], gpus: int) -> float:
-    """Return an upper bound of every policy's A.
-
-    All submitted work is done at once, as if it were infinitely divisible.
-    """
-    last = max(job.submit for job in jobs)
-    at = waiting = done = 0.0
-    for job in jobs:
-        worked = min(waiting, gpus * (job.submit - at))
-        at, waiting, done = job.submit, waiting - worked + job.duration * job.gpus, done + worked
-    alone = math.fsum(job.gpus * min(job.duration, last - job.submit) for job in jobs)
-    return min(done, alone) / (gpus * last) if last else 0.0
-
-
 def mean_figures(several: Sequence[Figures]) -> Figures:
     """Return the mean of each figure over the schedules that have it."""
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from gputui.domain import docker_args
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY, GpuRequest, LimitWarning, Pairs
 from gputui.domain.units import parse_duration, parse_size, parse_time_span, quoted
@@ -355,7 +356,7 @@ def gpus_text(request: GpuRequest) -> str:
     fields += (
         [f"options={','.join('='.join(pair) for pair in request.driver_options)}"] if request.driver_options else []
     )
-    return fields[0] if len(fields) == 1 else ",".join(map(_quoted_field, fields))
+    return fields[0] if len(fields) == 1 else ",".join(map(docker_args.quoted, fields))
 
 
 def _count_written(request: GpuRequest) -> str:
@@ -366,10 +367,6 @@ def _count_written(request: GpuRequest) -> str:
     if request.minimum == request.maximum:
         return str(request.minimum)
     return f"{request.minimum}-{request.maximum}"
-
-
-def _quoted_field(field: str) -> str:
-    return '"' + field.replace('"', '""') + '"' if "," in field or '"' in field else field
 
 
 _STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT}

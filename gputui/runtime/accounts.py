@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container import RunAs
 from gputui.domain.errors import RuntimeFault
 
 
@@ -31,13 +30,13 @@ class Account(Struct, frozen=True):
         return (self.uid, self.gid) != (os.geteuid(), os.getegid())
 
 
-def account_of(user: str | None, run_as: RunAs | None) -> Account:
+def account_of(user: str | None, run_as: int | None) -> Account:
     """Return the account for `NAME|UID[:GROUP|GID]`, by default the submitter's; raises BAD_SPEC."""
-    submitter = _account(os.geteuid() if run_as is None else run_as.uid)
+    submitter = _account(os.geteuid() if run_as is None else run_as)
     account = submitter if user is None else _chosen(user, submitter)
     if account.is_other and os.geteuid() != 0:
         text = f"it is a job of {account.name}: only a scheduler that runs as root can run jobs as other users"
-        raise _refused(text)
+        raise refused(text)
     return account
 
 
@@ -50,20 +49,22 @@ class ContainerUser(Struct, frozen=True):
     """The submitter's account; None if the job names another user."""
 
 
-def container_user(user: str | None, run_as: RunAs, wanted: Iterable[str] = ()) -> ContainerUser:
+def container_user(
+    user: str | None, run_as: int, wanted: Iterable[str] = (), *, is_boxed: bool = False
+) -> ContainerUser:
     """Return `UID:GID` and additional groups for a container, `wanted` included; raises BAD_SPEC.
 
-    Ids are numbers, because names inside the image may refer to other users.
+    In a plain user's box the job may name no other account. Ids are numbers: names in the image may be other users'.
     """
-    if user is not None and not run_as.is_strict:
+    if user is not None and not is_boxed:
         return ContainerUser(user, tuple(wanted))
-    submitter = _account(run_as.uid)
+    submitter = _account(run_as)
     account = submitter if user is None else _chosen(user, submitter, "operators")
     groups = [str(gid) for gid in account.groups if gid != account.gid]
     for group in wanted:
-        gid = _group(group) if run_as.is_strict else group
-        if run_as.is_strict and submitter.uid != 0 and gid not in (submitter.gid, *submitter.groups):
-            raise _refused(f"--group-add {group!a}: {submitter.name} is not in that group")
+        gid = _group(group) if is_boxed else group
+        if is_boxed and submitter.uid != 0 and gid not in (submitter.gid, *submitter.groups):
+            raise refused(f"--group-add {group!a}: {submitter.name} is not in that group")
         groups.append(str(gid))
     return ContainerUser(f"{account.uid}:{account.gid}", tuple(dict.fromkeys(groups)), account)
 
@@ -94,13 +95,13 @@ def _chosen(user: str, submitter: Account, may_name_others: str = "root") -> Acc
     uid = entry.pw_uid if entry else int(name)
     if uid != submitter.uid and submitter.uid != 0:
         rule = f"jobs run as their submitter, here {submitter.name}; only {may_name_others} may name another user"
-        raise _refused(f"--user {user!a}: {rule}")
+        raise refused(f"--user {user!a}: {rule}")
     account = submitter if uid == submitter.uid else _account(uid)
     if not group:
         return account
     gid = _group(group)
     if submitter.uid != 0 and gid not in (submitter.gid, *submitter.groups):
-        raise _refused(f"--user {user!a}: {submitter.name} is not in the group {group!a}")
+        raise refused(f"--user {user!a}: {submitter.name} is not in the group {group!a}")
     return replace(account, gid=gid, groups=(gid,))
 
 
@@ -112,7 +113,7 @@ def _user(name: str) -> pwd.struct_passwd | None:
     except (KeyError, ValueError):
         if is_number:
             return None
-        raise _refused(f"--user: this host has no user {name!a}") from None
+        raise refused(f"--user: this host has no user {name!a}") from None
 
 
 def _group(name: str) -> int:
@@ -121,7 +122,7 @@ def _group(name: str) -> int:
     try:
         return grp.getgrnam(name).gr_gid
     except (KeyError, ValueError):
-        raise _refused(f"--user or --group-add: this host has no group {name!a}") from None
+        raise refused(f"--user or --group-add: this host has no group {name!a}") from None
 
 
 def _is_id(text: str) -> bool:
@@ -129,5 +130,5 @@ def _is_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 11 and int(text) < 2**32 - 1
 
 
-def _refused(text: str) -> RuntimeFault:
+def refused(text: str) -> RuntimeFault:
     return RuntimeFault(Cause(CauseCode.BAD_SPEC, text))

@@ -40,21 +40,16 @@ def jobs_to_archive(jobs: Iterable[Job], settings: StoreSettings, now: datetime)
         for job_id in job.spec.after + job.spec.after_any
     }
     finished = sorted(
-        (job for job in known if job.state.is_terminal and not job.requeue_requested and not _is_of(job, awaited)),
-        key=lambda job: (ended_at(job), job.id),
+        (job for job in known if job.has_ended and not _is_of(job, awaited)),
+        key=lambda job: (job.end, job.id),
     )
     surplus = len(finished) - settings.keep_finished
     oldest_kept = now - settings.history_after
-    return [job for place, job in enumerate(finished) if place < surplus or ended_at(job) < oldest_kept]
+    return [job for place, job in enumerate(finished) if place < surplus or job.end < oldest_kept]
 
 
 def _is_of(job: Job, arrays: set[JobId]) -> bool:
     return job.array is not None and job.array.id in arrays
-
-
-def ended_at(job: Job) -> datetime:
-    """Return when the job ended; for a job cancelled before its start, when it was submitted."""
-    return job.ended_at or job.submitted_at
 
 
 def month_of(moment: datetime) -> str:
@@ -198,7 +193,7 @@ def _time_of_job(line: bytes) -> datetime | None:
     """Return when the job of a line ended; None for a damaged line."""
     with suppress(msgspec.MsgspecError, GputuiError):
         found = _JOB.decode(line)
-        return ended_at(decode_job(found.id, found.job))
+        return decode_job(found.id, found.job).end
     return None
 
 

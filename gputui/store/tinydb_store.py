@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from gputui.domain.arrays import ArrayPlaces, Entries, changes_of, chosen, numbered
 from gputui.domain.audit import Actor, AuditEntry
-from gputui.domain.container import RunAs
 from gputui.domain.errors import (
     InputError,
     NotFoundError,
@@ -53,7 +52,7 @@ from gputui.store.codec import (
 from gputui.store.files import QUEUE, FileAccess, StoreLock, log_waiting, open_directory
 from gputui.store.history import HistoryFiles, latest, submission_entries
 from gputui.store.queue_files import JournalEntry, Meta, lock_path, new_store_id, read_meta
-from gputui.store.retention import Trimmer, ended_at, jobs_to_archive, month_of
+from gputui.store.retention import Trimmer, jobs_to_archive, month_of
 from gputui.store.storage import JournalDB, JournalStorage, begin_queue, check_not_orphaned
 
 if TYPE_CHECKING:
@@ -287,12 +286,14 @@ class TinyJobStore:
             entry.audit += map(encode, submission_entries(added, actor))
         return tuple(job.id for job in added)
 
-    def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
+    @property
+    def owner(self) -> int:
+        return self._path.parent.stat().st_uid
+
+    def run_as(self, spec: JobSpec, submitted_uid: int | None = None) -> int:
         if spec.warrant and submitted_uid is None:  # of a time when a group could write this
             raise InputError("nothing proves any more who submitted it", hint="submit it again")
-        owner = self._path.parent.stat().st_uid
-        uid = submitted_uid or owner
-        return RunAs(uid, is_strict=uid != owner)
+        return submitted_uid or self.owner
 
     def jobs(self) -> Entries:
         with self.storage.memory:
@@ -356,13 +357,13 @@ class TinyJobStore:
         for found in self._history.documents(None if since is None else month_of(since)):
             left = without_ids(*found, in_queue)
             job = None if left is None else self._history.decoded(*left)
-            if job is not None and (since is None or ended_at(job) >= since):
+            if job is not None and (since is None or job.end >= since):
                 yield job
 
     def past(self, since: datetime | None = None) -> Iterator[Job]:
         months = None if since is None else month_of(since)
         for job in latest(self._history.latest_first(Job, months, self._history.decoded), self.jobs().spans):
-            if since is None or ended_at(job) >= since:
+            if since is None or job.end >= since:
                 yield job
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
@@ -458,4 +459,4 @@ class TinyJobStore:
 
 
 def _month(job: Job) -> str:
-    return month_of(ended_at(job).astimezone(UTC))
+    return month_of(job.end.astimezone(UTC))

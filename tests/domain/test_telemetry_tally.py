@@ -52,7 +52,6 @@ def test_means_are_over_time_and_gpus_and_each_reading_counts_once() -> None:
     counted.add(at(20, 1, utilization=0.8, memory_used=5 * GIB, power=400.0, throttle=("power cap", "sync boost")))
     found = summary(counted, 20)
     assert (found.seconds, found.allocated, found.known, found.busy, found.idle) == (20.0, 40.0, 40.0, 26.0, 0.25)
-    assert found.unused == 14.0
     assert found.utilization == Spread(0.65, 1.0, 1.0)
     assert found.energy == 700 * 10 + 100 * 10 + 400 * 20
     assert found.kilowatt_hours == pytest.approx(16000 / 3.6e6)

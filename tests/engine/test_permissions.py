@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.container import Launch, RunAs
+from gputui.domain.container import Launch
 from gputui.domain.errors import InputError, InputErrors, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings
@@ -163,7 +163,7 @@ def test_an_unreadable_option_is_refused(tmp_path: Path) -> None:
 def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(spec: JobSpec, submitted_uid: int | None = None) -> RunAs:
+    def refuse(spec: JobSpec, submitted_uid: int | None = None) -> int:
         raise InputError("nothing proves who submitted it")
 
     of_image = replace(settings(), runtime=RuntimeSettings(run_as_submitter=False))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.container import Box, Launch, RunAs
+from gputui.domain.container import Box, Launch
 from gputui.domain.errors import AccessError, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import AdmissionSettings, PolicySettings, Settings
@@ -177,7 +177,7 @@ def test_a_plain_users_launch_is_in_a_box(place: Path) -> None:
     with ExitStack() as until:
         launch = admitted(permissions(place, pids=10, memory=1000), asking(), until)
     assert launch.box == Box(10, 1000)
-    assert launch.run_as == RunAs(UID, is_strict=True)
+    assert launch.run_as == UID
     with ExitStack() as until:
         operator = UserPermissions(place / "state", Settings(policy=PolicySettings(operators=(str(UID),))))
         assert admitted(operator, asking(privileged=True), until).box is None

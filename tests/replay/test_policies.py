@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench.policies import Gates
+from bench.policies import Gates, allocation_bound
 from gputui.replay.policies import DEALS, POLICIES, Ran, apportion, dealt, measure
 from gputui.replay.simulation import (
-    allocation_bound,
     allocation_ratio,
     bounded_slowdown,
     fairness,

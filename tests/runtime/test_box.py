@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.container import Box, Launch, RunAs
+from gputui.domain.container import Box, Launch
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.create import create_request
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() == UID, reason="runs as the user of
 
 def body(box: Box | None = BOX, facts: EngineFacts = FACTS, **options: Any) -> dict[str, Any]:
     spec = JobSpec(image="debian", command=("true",), options=ContainerOptions(**options))
-    launch = Launch("store", 1, 1, spec, (), run_as=RunAs(UID, is_strict=True), submitter=UID, box=box)
+    launch = Launch("store", 1, 1, spec, (), run_as=UID, submitter=UID, box=box)
     return create_request(launch, facts, RuntimeSettings()).body
 
 

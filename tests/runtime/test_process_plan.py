@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.container import Launch, RunAs
+from gputui.domain.container import Launch
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec
 from gputui.domain.settings import RuntimeSettings
@@ -141,8 +141,8 @@ def test_gpus_are_named_by_uuid() -> None:
     assert env["GPUTUI_GPUS"] == "2"
 
 
-@pytest.mark.parametrize(("user", "run_as"), [("0:0", None), (None, RunAs(0)), (None, RunAs(1234)), ("nobody", None)])
-def test_only_root_runs_jobs_as_others(user: str | None, run_as: RunAs | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("user", "run_as"), [("0:0", None), (None, 0), (None, 1234), ("nobody", None)])
+def test_only_root_runs_jobs_as_others(user: str | None, run_as: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getegid", lambda: 1000)
     with pytest.raises(RuntimeFault) as fault:
@@ -160,26 +160,25 @@ def test_naming_the_own_account_changes_nothing() -> None:
 def test_only_root_may_name_another_account() -> None:
     """This also holds if the state directory is the submitter's own: root must not act as a third user on its word."""
     nobody = pwd.getpwnam("nobody")
-    own = account_of(None, RunAs(nobody.pw_uid))
+    own = account_of(None, nobody.pw_uid)
     assert (own.uid, own.gid, own.name) == (nobody.pw_uid, nobody.pw_gid, "nobody")
-    assert account_of("nobody", RunAs(nobody.pw_uid)) == own
-    assert account_of("nobody", RunAs(0)) == own
+    assert account_of("nobody", nobody.pw_uid) == own
+    assert account_of("nobody", 0) == own
     for other in ("root", "0", "daemon", "nobody:0", "nobody:daemon"):
         with pytest.raises(RuntimeFault) as fault:
-            account_of(other, RunAs(nobody.pw_uid))
+            account_of(other, nobody.pw_uid)
         assert fault.value.cause.code is CauseCode.BAD_SPEC
         with pytest.raises(RuntimeFault):
-            container_user(other, RunAs(nobody.pw_uid, is_strict=True))
+            container_user(other, nobody.pw_uid, is_boxed=True)
     with pytest.raises(RuntimeFault, match="only operators may name another user"):
-        container_user("root", RunAs(nobody.pw_uid, is_strict=True))
-    assert container_user(None, RunAs(nobody.pw_uid)).user == f"{nobody.pw_uid}:{nobody.pw_gid}"
-    assert container_user("root", RunAs(nobody.pw_uid)) == ContainerUser("root", ())
+        container_user("root", nobody.pw_uid, is_boxed=True)
+    assert container_user(None, nobody.pw_uid).user == f"{nobody.pw_uid}:{nobody.pw_gid}"
+    assert container_user("root", nobody.pw_uid) == ContainerUser("root", ())
 
 
 @pytest.mark.parametrize("last", [1895401105, 2**32 - 2])
 def test_ids_of_directory_services_have_ten_digits(last: int) -> None:
-    root = RunAs(0, is_strict=True)
-    found = container_user(f"{last}:{last - 1}", root, (str(last),))
+    found = container_user(f"{last}:{last - 1}", 0, (str(last),), is_boxed=True)
     assert (found.user, found.groups) == (f"{last}:{last - 1}", (str(last),))
 
 
@@ -187,14 +186,13 @@ def test_ids_of_directory_services_have_ten_digits(last: int) -> None:
 def test_no_id_is_the_one_by_which_the_kernel_changes_nothing(wrong: str) -> None:
     for user in (wrong, f"0:{wrong}"):
         with pytest.raises(RuntimeFault, match="this host has no"):
-            container_user(user, RunAs(0, is_strict=True))
+            container_user(user, 0, is_boxed=True)
 
 
 def test_groups_may_have_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
     known = grp.struct_group(("domain users", "x", 1895400513, []))
     monkeypatch.setattr(grp, "getgrnam", {known.gr_name: known}.__getitem__)
-    root = RunAs(0, is_strict=True)
-    found = container_user("0:domain users", root, ["domain users"])
+    found = container_user("0:domain users", 0, ["domain users"], is_boxed=True)
     assert (found.user, found.groups) == ("0:1895400513", ("1895400513",))
 
 

@@ -68,7 +68,7 @@ def test_what_a_warrant_proves_is_recorded(shared: TinyJobStore, tmp_path: Path)
     first, second = proven(shared, ALICE, "true"), proven(shared, BOB, "true")
     with closing(after(shared, tmp_path)) as store:
         jobs = [store.get(first), store.get(second)]
-        assert [store.run_as(job.spec, job.submitted_uid).uid for job in jobs] == [ALICE, BOB]
+        assert [store.run_as(job.spec, job.submitted_uid) for job in jobs] == [ALICE, BOB]
     assert [(job.submitted_uid, job.submitted_by, job.held) for job in jobs] == [
         (ALICE, str(ALICE), False),
         (BOB, str(BOB), False),

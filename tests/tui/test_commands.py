@@ -8,7 +8,6 @@ import pytest
 
 from gputui.tui.app import Gputui
 from gputui.tui.commands.command import DIALOG, Command
-from gputui.tui.commands.places import keys_document
 from gputui.tui.commands.table import COMMANDS
 from gputui.tui.screens.choosers import ColumnChooser
 from gputui.tui.screens.detail import Detail
@@ -26,6 +25,7 @@ from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuCards
 from gputui.tui.widgets.job_table import JobTable
+from scripts.keys import keys_document
 
 KEYS = Path(__file__).parents[2] / "docs" / "keys.md"
 

@@ -13,7 +13,6 @@ from gputui.domain.gpu_history import STEP, Step, TakenStep
 from gputui.domain.job import Job
 from gputui.domain.job_spec import ContainerOptions, PublishedPort
 from gputui.domain.state import JobState
-from gputui.tui.commands.places import keys_document
 from gputui.tui.keys import key_name, key_of
 from gputui.tui.messages import ExitChoice
 from gputui.tui.present.cells import Cell, Column, lay_out, split_at_word
@@ -27,6 +26,7 @@ from gputui.tui.queue.columns import COLUMNS, ENDED
 from gputui.tui.queue.tab_models import RECURRING_COLUMNS, WINDOW_COLUMNS
 from gputui.tui.screens.main import Main
 from gputui.tui.widgets.filter_line import FilterLine
+from scripts.keys import keys_document
 from tests.factories import NOW, running, uuid
 from tests.tui import days, sample
 from tests.tui.console import Console

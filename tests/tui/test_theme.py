@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from rich.color import Color
+from rich.color_triplet import ColorTriplet
 from rich.segment import Segment
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
@@ -27,16 +28,14 @@ from gputui.tui.themes.palette import (
     DARK,
     GROUNDS,
     LIGHT,
-    TEXTS,
-    TOLD_APART,
     Palette,
     ThemeFilter,
-    as_shown,
     blended,
     contrast,
     has_few_colours,
     palette_of,
     rounded,
+    rounded_by_rich,
     wants_ascii,
 )
 from gputui.tui.themes.selection import (
@@ -53,6 +52,25 @@ from tests.tui.console import Console
 from tests.tui.sight import SIGHTS, distance
 
 DESIGNED = {"dark": DARK, "light": LIGHT, "contrast": CONTRAST}
+TOLD_APART = (
+    ("good", "warn"),
+    ("good", "bad"),
+    ("warn", "bad"),
+    ("other", "good"),
+    ("other", "warn"),
+    ("other", "bad"),
+    ("accent", "bad"),
+    ("accent", "warn"),
+    ("quiet", "good"),
+    ("quiet", "warn"),
+    ("quiet", "bad"),
+    ("ink", "good"),
+    ("ink", "warn"),
+    ("ink", "bad"),
+)
+"""Pairs that represent different states: running and failed, running and foreign, completed and failed."""
+TEXTS = ("ink", "quiet", "accent", "good", "warn", "bad", "other")
+"""Roles of text."""
 APART = 0.06
 """Minimum distance of distinguishable colours: three times the least visible one."""
 FULL = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
@@ -63,6 +81,10 @@ XTERM = TerminalTheme(
     [(127,) * 3, (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255), (0, 255, 255), (255,) * 3],
 )
 """xterm's own sixteen colours (charproc.c's defaults, XTerm-col.ad)."""
+
+
+def as_shown(colour: str) -> str:
+    return rounded_by_rich(ColorTriplet(*bytes.fromhex(colour[1:]))).hex
 
 
 def on_xterm(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -19,11 +20,13 @@ from gputui.domain.policy.whatif import change_of
 from gputui.domain.settings import AccessSettings, PolicySettings, Settings, TenantSettings
 from gputui.domain.state import JobState
 from gputui.domain.verbs import (
-    FORM_VERBS,
     GPU_VERBS,
     JOB_VERB,
     MOVE,
+    RESERVE,
+    ROW_FORM_VERBS,
     SCHEDULER_VERBS,
+    SUBMIT,
     VERBS,
     BaseVerb,
     FormVerb,
@@ -52,6 +55,9 @@ MAY_BE_EMPTY = {
 }
 names = pytest.mark.parametrize("verb", VERBS, ids=[verb.name for verb in VERBS])
 job_verbs = pytest.mark.parametrize("verb", JOB_VERB.values(), ids=JOB_VERB)
+
+
+FORM_VERBS: tuple[FormVerb[Any], ...] = (SUBMIT, *ROW_FORM_VERBS, RESERVE)
 
 
 def store_for(verb: Verb[Job]) -> MemoryJobStore:

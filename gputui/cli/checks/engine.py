@@ -473,14 +473,6 @@ def _home(uid: int) -> Path:
         return Path.home()
 
 
-def user_name(uid: int) -> str:
-    """Return the name of the account, or its number."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
-
-
 def own_engine(uid: int) -> str:
     """Return the engine that a user who ran sudo has chosen instead of the machine's; empty: none is seen.
 

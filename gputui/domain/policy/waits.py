@@ -151,7 +151,7 @@ def _how_ended(job: Job) -> str:
 def cancelled_with(requeued: Iterable[Job], jobs: Iterable[Job]) -> list[Job]:
     """Return the jobs that are cancelled because one of the first had failed, and those that waited for them."""
     names = {name for job in requeued for name in (*job.ids, *((job.array.id,) if job.array else ()))}
-    over = [job for job in jobs if job.state.is_terminal and not job.requeue_requested]
+    over = [job for job in jobs if job.has_ended]
     lost = [job for job in over if job.cause is not None and job.cause.code is CauseCode.DEPENDENCY_NEVER_MET]
     found: list[Job] = []
     while more := [job for job in lost if job not in found and not names.isdisjoint(job.spec.after)]:

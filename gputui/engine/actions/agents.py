@@ -43,10 +43,10 @@ def check_new(context: ActionContext, jobs: Iterable[Job], queued: Callable[[], 
 
 def check_changed(context: ActionContext, before: Job, after: Job) -> None:
     """Raise AccessError for a job that an agent lets take more GPUs than agents may, also by running it again."""
-    if (limit := context.agent_gpus) is None or not _is_live(after):
+    if (limit := context.agent_gpus) is None or after.has_ended:
         return
     wanted, had = after.spec.gpus, before.spec.gpus
-    if not _is_live(before) or wanted.everything > had.everything or wanted.maximum > had.maximum:
+    if before.has_ended or wanted.everything > had.everything or wanted.maximum > had.maximum:
         _check_one(after, limit)
 
 
@@ -64,12 +64,7 @@ def check_taken(context: ActionContext, before: int, queued: Callable[[], Iterab
 def _of_agent(context: ActionContext, jobs: Iterable[Job]) -> Iterable[Job]:
     """Yield the live jobs that agents submitted for the user."""
     uid = context.caller.uid if context.caller is not None else context.actor.uid
-    return (job for job in jobs if _is_live(job) and job.submitted_uid == uid and is_agents(job.submitted_via))
-
-
-def _is_live(job: Job) -> bool:
-    """Return whether the job has not ended, or is to run again."""
-    return not job.state.is_terminal or job.requeue_requested
+    return (job for job in jobs if not job.has_ended and job.submitted_uid == uid and is_agents(job.submitted_via))
 
 
 def _check_one(job: Job, limit: int) -> None:

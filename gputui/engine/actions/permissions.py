@@ -74,10 +74,7 @@ class UserPermissions(Struct, frozen=True):
             raise _not_allowed(f"{text} (make it before the job starts)") from error
         except ValueError as error:
             raise _not_allowed(str(error)) from error
-        account = launch.run_as
-        if account is not None and not spec.is_host:
-            account = replace(account, is_strict=False)
-        return replace(launch, spec=spec, run_as=account)
+        return replace(launch, spec=spec)
 
     @property
     def _allow(self) -> AllowSettings:
@@ -142,16 +139,16 @@ def account_number(name: str) -> tuple[int | None, bool]:
 
 def _is(uid: int, name: str) -> bool:
     """Return whether the name, or the group after an @, is this user's."""
-    import grp
     import pwd
 
+    number, is_group = account_number(name)
+    if number is None or not is_group:
+        return number == uid
     try:
-        if not name.startswith("@"):
-            return uid == (int(name) if name.isascii() and name.isdigit() else pwd.getpwnam(name).pw_uid)
         account = pwd.getpwuid(uid)
-        return grp.getgrnam(name[1:]).gr_gid in os.getgrouplist(account.pw_name, account.pw_gid)
     except KeyError:
         return False
+    return number in os.getgrouplist(account.pw_name, account.pw_gid)
 
 
 def _resolved(spec: JobSpec) -> JobSpec:

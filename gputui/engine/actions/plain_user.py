@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container import Launch, RunAs
+from gputui.domain.container import Launch
 from gputui.domain.errors import AccessError, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.policy import admission
@@ -81,7 +81,7 @@ class PlainUser(Struct, frozen=True):
                 raise _not_allowed(str(refused)) from refused
             except (OSError, ValueError, NotImplementedError) as error:
                 raise _not_allowed(_unopened(error).sentence) from error
-        return replace(launch, spec=allowed.spec, held=allowed.held, box=box, run_as=RunAs(self.uid, is_strict=True))
+        return replace(launch, spec=allowed.spec, held=allowed.held, box=box, run_as=self.uid)
 
     def _open(
         self, spec: JobSpec, root: str, rules: AdmissionRules, account: FileAccount, until: ExitStack

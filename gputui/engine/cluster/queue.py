@@ -157,4 +157,4 @@ class EngineQueue:
 
 
 def _month(job: Job) -> str:
-    return f"{job.ended_at or job.submitted_at:%Y-%m}"
+    return f"{job.end:%Y-%m}"

@@ -158,7 +158,7 @@ def _is_live(name: str, jobs: Entries, unreadable: Collection[Unreadable]) -> bo
     job = jobs.get(JobId(int(name)))
     if job is None:
         return any(entry.key == name for entry in unreadable)
-    return not job.state.is_terminal or job.requeue_requested
+    return not job.has_ended
 
 
 def _visit(path: Path, measures: dict[str, _Measure], now: datetime, *, is_live: bool) -> None:

@@ -173,7 +173,7 @@ class Streams:
 
     def _hold(self, job: Job, asked: _Asked) -> bool:
         """Keep a connection until its job starts; return False if it runs or has ended."""
-        if _is_over(job) or job.state is JobState.RUNNING:
+        if job.has_ended or job.state is JobState.RUNNING:
             return False
         with self._lock:
             if self._is_closed:  # the next owner is asked
@@ -206,7 +206,7 @@ class Streams:
             except GputuiError:  # the store cannot be read now
                 continue
             else:
-                over = _is_over(job)
+                over = job.has_ended
             if over or job.state is JobState.RUNNING:
                 threading.Thread(target=self._hand_over, args=(job_id,), name="gputui-streams", daemon=True).start()
 
@@ -228,7 +228,7 @@ class Streams:
         for asked in some:
             try:
                 job = self._job_of(job_id)
-                if _is_over(job):
+                if job.has_ended:
                     asked.refuse(f"job {job.shown_id} is {job.state}")
                 elif not asked.is_gone:
                     found.append(self._start(asked, job))
@@ -297,10 +297,6 @@ class Streams:
             self._held.clear()
         for asked in held:
             asked.connection.close()
-
-
-def _is_over(job: Job) -> bool:
-    return job.state.is_terminal and not job.requeue_requested
 
 
 class _Pipe:

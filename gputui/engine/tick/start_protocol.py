@@ -256,11 +256,9 @@ def _faults_of_preparation() -> Iterator[None]:
 
 def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> Launch:
     """Return the launch with its account."""
-    is_image_user = not launch.spec.is_host and settings.run_as_submitter is False
-    account = store.run_as(launch.spec, launch.submitter)
-    launch = replace(launch, submitter=account.uid)
-    is_submitters = launch.spec.is_host or account.is_strict or settings.run_as_submitter
-    return replace(launch, run_as=account) if is_submitters and not is_image_user else launch
+    uid, wanted = store.run_as(launch.spec, launch.submitter), settings.run_as_submitter
+    is_submitters = launch.spec.is_host or (wanted is not False and (wanted or uid != store.owner))
+    return replace(launch, submitter=uid, run_as=uid if is_submitters else None)
 
 
 def _with_values(launch: Launch) -> Launch:

@@ -150,11 +150,6 @@ class Connection:
         return self._tunnel
 
     @property
-    def client_url(self) -> str | None:
-        """Address at which other local programs reach the engine through the same ssh tunnel, if any."""
-        return f"unix://{self._tunnel.socket_path()}" if self._tunnel else None
-
-    @property
     def longest_pause(self) -> float:
         """Longest pause in seconds between attempts; short for a local socket, whose check is cheap."""
         return 1.0 if self._is_near else LONGEST_PAUSE

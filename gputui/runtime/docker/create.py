@@ -395,7 +395,9 @@ def _account(launch: Launch, options: ContainerOptions, facts: EngineFacts) -> C
     """Return the account of the container; None: the user whom the image or the job names."""
     if launch.box is not None and (launch.box.is_image_user or facts.remaps_users):
         return None
-    return None if launch.run_as is None else container_user(options.user, launch.run_as, options.group_add)
+    if launch.run_as is None:
+        return None
+    return container_user(options.user, launch.run_as, options.group_add, is_boxed=launch.box is not None)
 
 
 _ROOT_IN_A_BOX = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID")

@@ -66,7 +66,6 @@ class EngineFacts(Struct, frozen=True):
     api: tuple[int, ...] = ()
     """API version; empty if it does not tell which fields the engine knows, as Podman's."""
     default_runtime: str = "runc"
-    live_restore: bool = False
     warnings: tuple[str, ...] = ()
     data_root: str = ""
     """Directory of its images and containers, on its own machine."""
@@ -93,7 +92,6 @@ def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
         is_too_old=too_old,
         api=() if podman else _numbers(version.get("ApiVersion")),
         default_runtime=str(info.get("DefaultRuntime") or "runc"),
-        live_restore=bool(info.get("LiveRestoreEnabled")),
         warnings=tuple(_warnings(version, info, podman)),
         data_root=str(info.get("DockerRootDir") or ""),
         gpus=_gpus(version, info, podman, too_old),

@@ -68,7 +68,6 @@ def detail_of(inspected: EngineJson) -> ContainerDetail:
         user=str(labels.get(USER) or config.get("User") or ""),
         command=" ".join([str(inspected.get("Path") or ""), *map(str, inspected.get("Args") or ())]).strip(),
         state=str(state.get("Status") or ""),
-        created_at=parse_time(inspected.get("Created")),
         started_at=parse_time(state.get("StartedAt")),
         exit_code=None if state.get("Running") else state.get("ExitCode"),
         mounts=tuple(map(_mount, inspected.get("Mounts") or ())),

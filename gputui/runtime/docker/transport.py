@@ -35,8 +35,6 @@ from gputui.runtime.docker.endpoint import Endpoint, TlsFiles
 docker.utils.config.find_config_file = lambda config_path=None: None
 
 _PLAIN_PORT, _TLS_PORT = 2375, 2376
-_SOCKET_URL = "http+docker://localhost"
-"""Address that docker-py uses for engines behind a UNIX socket."""
 _KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),

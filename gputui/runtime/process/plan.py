@@ -8,21 +8,14 @@ from collections.abc import Iterable
 
 from msgspec.structs import asdict
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import DEFAULT_ENVIRONMENT, Launch
-from gputui.domain.errors import RuntimeFault
-from gputui.runtime.accounts import Account, account_of
+from gputui.runtime.accounts import Account, account_of, refused
 
 _OF_HOSTS = frozenset({"env", "workdir", "user", "cpus", "cpu_shares", "memory", "ulimits", "labels"})
 """Options that apply to a host process; the others are for containers."""
 _OPTIONS = {"volumes": "--volume", "mounts": "--mount"}
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-def refused(text: str) -> RuntimeFault:
-    """Return the fault of a spec that cannot run as a host process."""
-    return RuntimeFault(Cause(CauseCode.BAD_SPEC, text))
 
 
 def check(launch: Launch) -> None:
@@ -63,7 +56,7 @@ def _session(launch: Launch, account: Account) -> list[tuple[str, str]]:
     interactive = launch.spec.interactive
     if interactive is None:
         return []
-    owner = launch.run_as.uid if launch.run_as else account.uid
+    owner = account.uid if launch.run_as is None else launch.run_as
     records = [("session", "tty" if interactive.tty else "pipes"), ("session_uid", str(owner))]
     return records + ([("session_input", "1")] if interactive.stdin else [])
 

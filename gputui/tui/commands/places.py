@@ -11,11 +11,10 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
-from gputui.domain.notices import with_keys
 from gputui.domain.verbs import JOBS
 from gputui.tui.commands import table
 from gputui.tui.commands.command import Command, place_of
-from gputui.tui.keys import key_name, order_words
+from gputui.tui.keys import key_name
 from gputui.tui.textual_internals import bindings_to
 
 _IN_A_TAB = frozenset({"pause_recurring", "resume_recurring", "remove"})
@@ -244,32 +243,3 @@ def why_key_does_nothing(key: str, screen: Screen[Any], lacking: Lacking = ALL_T
 
 def _chain(screen: Screen[Any]) -> list[DOMNode]:
     return [*(screen.focused or screen).ancestors_with_self]
-
-
-def keys_document() -> str:
-    lines = [
-        "# Keys",
-        "",
-        "Written by `python scripts/keys.py` from `gputui/tui/commands/`; `?` in the console shows the same.",
-        "Commands about a job act on the selected job, on the job that holds the selected GPU, or on the job whose log",
-        "is shown, according to the pane that has the focus. The mouse selects, scrolls, and opens with a double",
-        "click; tabs, titles of columns, notices and the words in the last line can be clicked, the line above the",
-        "queue and that above the log dragged, and lines of a log picked by dragging. The last column is what the",
-        "settings file calls a command: see docs/console.md, Custom keys. The right button lists what can be",
-        "done to the row under it.",
-    ]
-    lines += ["", with_keys(order_words(), lambda name: f"`{key_name(_by_name[name].keys[0])}`")]
-    for group, commands in by_group().items():
-        lines += ["", f"## {group}", "", "| keys | name | does | in settings |", "|---|---|---|---|"]
-        lines += [
-            f"| {_quoted(command)} | {command.title} | {command.help} | `{command.name}` |" for command in commands
-        ]
-    return "\n".join(lines) + "\n"
-
-
-_by_name = {command.name: command for commands in by_group().values() for command in commands}
-
-
-def _quoted(command: Command) -> str:
-    names = (key_name(key).replace("|", "\\|") for key in command.keys)  # `|` ends a table cell
-    return " ".join(f"`{name}`" for name in names)

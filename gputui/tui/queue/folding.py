@@ -127,7 +127,7 @@ def _end_of(job: Job) -> str:
 
 
 def _end(job: Job) -> tuple[datetime, JobId]:
-    return job.ended_at or job.submitted_at, job.id
+    return job.end, job.id
 
 
 class EndedCounts(Struct):

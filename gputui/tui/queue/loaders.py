@@ -102,7 +102,7 @@ class HistoryLoader:
 
 
 def _ended(job: Job) -> tuple[datetime, int]:
-    return job.ended_at or job.submitted_at, job.id
+    return job.end, job.id
 
 
 class ScoresMade(Message, bubble=False):

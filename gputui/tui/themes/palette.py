@@ -58,29 +58,10 @@ class Palette(Struct, frozen=True):
         yield from self.logs
 
 
-TEXTS = ("ink", "quiet", "accent", "good", "warn", "bad", "other")
-"""Roles of text."""
 GROUNDS = ("ground", "raised", "picked", "picked_faint")
 """Roles of grounds."""
 BARS = (("good", "runs"), ("bad", "overrun"), ("ink", "planned"), ("warn", "head"), ("ink", "sick"))
 """Roles of text on the bars of a timeline, and of their grounds."""
-TOLD_APART = (
-    ("good", "warn"),
-    ("good", "bad"),
-    ("warn", "bad"),
-    ("other", "good"),
-    ("other", "warn"),
-    ("other", "bad"),
-    ("accent", "bad"),
-    ("accent", "warn"),
-    ("quiet", "good"),
-    ("quiet", "warn"),
-    ("quiet", "bad"),
-    ("ink", "good"),
-    ("ink", "warn"),
-    ("ink", "bad"),
-)
-"""Pairs that represent different states: running and failed, running and foreign, completed and failed."""
 DARK = Palette()
 """The roles with their default colours."""
 
@@ -334,14 +315,11 @@ _ENOUGH = 7.0
 def colours() -> dict[str, ColorTriplet]:
     """Return the colours that Rich rounds to themselves; the first sixteen differ between users."""
     every = (ColorTriplet(*each) for each in (*_CUBE, *_GREYS))
-    return {colour.hex: colour for colour in every if colour == _rounded_by_rich(colour)}
+    return {colour.hex: colour for colour in every if colour == rounded_by_rich(colour)}
 
 
-def as_shown(colour: str) -> str:
-    return _rounded_by_rich(_parts(colour)).hex
-
-
-def _rounded_by_rich(colour: ColorTriplet) -> ColorTriplet:
+def rounded_by_rich(colour: ColorTriplet) -> ColorTriplet:
+    """Return the colour that a terminal with 256 colours shows instead."""
     return Color.from_triplet(colour).downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
 
 
