@@ -19,7 +19,7 @@ from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewJobs, Un
 from gputui.api.streams import EventWatch, Follower
 from gputui.domain.access import HOW_TO_USE
 from gputui.domain.action import Action
-from gputui.domain.arrays import ArrayPlaces, Entries
+from gputui.domain.arrays import Entries, places_of
 from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.container import ProcessRow, Shell
@@ -30,7 +30,6 @@ from gputui.domain.job_record import JobRecord, record_of
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.keys import stored_key
 from gputui.domain.recurring import RecurringJob
-from gputui.domain.runs import Run
 from gputui.domain.snapshot import Controls, Node, Snapshot, Unreadable
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
@@ -422,12 +421,7 @@ class ApiQueue:
         return self._entries[1]
 
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
-        found: dict[JobId, ArrayPlaces] = {}
-        for job in self.jobs().values():
-            if job.array is not None:
-                runs = job.runs or (Run(job.id, job.array.index, 1),)
-                found.setdefault(job.array.id, ArrayPlaces()).add(runs)
-        return found
+        return places_of(self.jobs().values())
 
     def get(self, job_id: JobId) -> Job:
         return self._backend.job(job_id)

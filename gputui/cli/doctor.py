@@ -142,7 +142,6 @@ def _members(group: str) -> list[str]:
 def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
     """Check the cluster; nothing of this machine but its commands matters then."""
     from gputui.bootstrap import clusters, nodes
-    from gputui.cli.checks import state
 
     with closing(clusters.open_backend(options)) as backend:
         cluster = backend.queue.cluster

@@ -318,6 +318,15 @@ class ArrayPlaces(Mapping[int, JobId]):
         return len(self._alone) + sum(run.count for run in self._runs)
 
 
+def places_of(jobs: Iterable[Job]) -> dict[JobId, ArrayPlaces]:
+    """Return the ids of elements by array and index."""
+    found: dict[JobId, ArrayPlaces] = {}
+    for job in jobs:
+        if job.array is not None:
+            found.setdefault(job.array.id, ArrayPlaces()).add(job.runs or (Run(job.id, job.array.index, 1),))
+    return found
+
+
 class Names(Mapping[JobId, str]):
     """Names by id; iteration is over entries alone."""
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from gputui.domain import docker_args
 from gputui.domain.container import Box
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
-from gputui.domain.policy.permitted_options import MountSource, OptionRefusal
+from gputui.domain.policy.permitted_options import NAMES, MountSource, OptionRefusal, holds, option_of
 from gputui.domain.settings import AdmissionSettings, AllowSettings
 from gputui.domain.units import format_size
 
@@ -93,14 +93,14 @@ def refusals(spec: JobSpec, rules: AdmissionRules) -> Iterator[OptionRefusal]:
         value = getattr(spec.options, field)
         if value in (None, ()) or value is False:
             continue
-        name = _ALLOW_NAMES.get(field, field)
+        name = NAMES.get(field, field)
         if rules.allow.options.get(name) is False:
-            yield OptionRefusal(_option(name), "is forbidden here", f"the setting policy.allow.{name}")
+            yield OptionRefusal(option_of(name), "is forbidden here", f"the setting policy.allow.{name}")
         elif not (name in OPENED and rules.allow.options.get(name) is True and not _joins_another(value)):
             try:
                 yield from _of_option(field, name, value, spec, rules)
             except ValueError as error:
-                yield OptionRefusal(_option(name), f"cannot be read: {error}", "see docker run --help")
+                yield OptionRefusal(option_of(name), f"cannot be read: {error}", "see docker run --help")
 
 
 def _joins_another(value: object) -> bool:
@@ -114,20 +114,11 @@ def _of_option(field: str, name: str, value: object, spec: JobSpec, rules: Admis
     rule = (_OF_HOST_JOBS if spec.is_host else _RULES).get(field) or _RULES.get(field)
     why = "is only for operators" if rule is None else rule(value, rules)
     if why:
-        yield OptionRefusal(_option(name), why, _hint(name))
+        yield OptionRefusal(option_of(name), why, _hint(name))
 
 
 def _hint(name: str) -> str:
     return f"leave it out, or an operator sets policy.allow.{name} = true" if name in OPENED else "leave it out"
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-_ALLOW_NAMES: Mapping[str, str] = MappingProxyType(
-    {"volumes": "volume", "mounts": "mount", "ulimits": "ulimit", "labels": "label"}
-)
 
 
 # images and GPUs
@@ -404,8 +395,3 @@ def mount_roots(rules: AdmissionRules) -> Iterator[tuple[str, str]]:
             above, _, begun = fixed.rpartition("/")
             whole = (begun + brace + rest).replace("{user}", rules.user).replace("{uid}", str(rules.uid))
             yield above or "/", posixpath.normpath(whole)
-
-
-def holds(directory: str, path: str) -> bool:
-    """Return whether the path is that directory, or is in it."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")

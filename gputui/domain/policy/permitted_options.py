@@ -12,13 +12,13 @@ from gputui.domain import docker_args
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.settings import AllowSettings
 
-_NAMES: Mapping[str, str] = MappingProxyType(
+NAMES: Mapping[str, str] = MappingProxyType(
     {"volumes": "volume", "mounts": "mount", "ulimits": "ulimit", "labels": "label"}
 )
 DOCKER_SOCKET = "docker_socket"
 """Key for mounts of an engine's socket, which amount to root access."""
 ALLOWABLE = (
-    *(_NAMES.get(name, name) for name in ContainerOptions.__struct_fields__),
+    *(NAMES.get(name, name) for name in ContainerOptions.__struct_fields__),
     DOCKER_SOCKET,
 )
 """Names of options that the site may forbid, or allow to all users."""
@@ -60,11 +60,11 @@ def option_refusals(options: ContainerOptions, allow: AllowSettings) -> Iterator
     """
     for field in options.__struct_fields__:
         value = getattr(options, field)
-        name = _NAMES.get(field, field)
+        name = NAMES.get(field, field)
         if value in (None, ()) or value is False:
             continue
         if allow.options.get(name) is False:
-            yield OptionRefusal(_option(name), "is forbidden here", f"the setting policy.allow.{name}")
+            yield OptionRefusal(option_of(name), "is forbidden here", f"the setting policy.allow.{name}")
     if allow.named_volumes is None:
         return
     named = [("--volume", docker_args.volume_source(text)) for text in options.volumes]
@@ -93,11 +93,11 @@ def mount_refusal(
 ) -> OptionRefusal | None:
     """Return why a mount is refused; `resolved`: its path without links, `guarded`: sockets of engines."""
     shown = source.path if source.path == resolved else f"{source.path}, which is {resolved},"
-    if allow.options.get(DOCKER_SOCKET) is False and any(_holds(resolved, each) for each in guarded):
+    if allow.options.get(DOCKER_SOCKET) is False and any(holds(resolved, each) for each in guarded):
         why = f"policy.allow.{DOCKER_SOCKET} is false"
         return OptionRefusal(source.option, f"{shown} holds an engine's socket", why)
     roots = allow.mounts
-    if roots is None or any(_holds(os.path.realpath(root), resolved) for root in roots):
+    if roots is None or any(holds(os.path.realpath(root), resolved) for root in roots):
         return None
     listed = ", ".join(roots) or "no directory yet"
     return OptionRefusal(
@@ -105,10 +105,11 @@ def mount_refusal(
     )
 
 
-def _holds(directory: str, path: str) -> bool:
+def holds(directory: str, path: str) -> bool:
     """Return whether the path is that directory, or is in it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def _option(name: str) -> str:
+def option_of(name: str) -> str:
+    """Return the option of a name, as `docker run` has it."""
     return "--" + name.replace("_", "-")

@@ -80,15 +80,9 @@ class EngineQueue:
         return self._read()[1]
 
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
-        from gputui.domain.arrays import ArrayPlaces
-        from gputui.domain.runs import Run
+        from gputui.domain.arrays import places_of
 
-        found: dict[JobId, ArrayPlaces] = {}
-        for job in self.jobs().values():
-            if job.array is not None:
-                runs = job.runs or (Run(job.id, job.array.index, 1),)
-                found.setdefault(job.array.id, ArrayPlaces()).add(runs)
-        return found
+        return places_of(self.jobs().values())
 
     def get(self, job_id: JobId) -> Job:
         """Return a job; for an array, its first element."""

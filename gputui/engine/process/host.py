@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,7 +27,6 @@ from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.engine.hooks.delivery import sinks
 from gputui.engine.hooks.weekly import MakeReport, WeeklyReport, weekly_of
 from gputui.engine.process import memory_tuning
-from gputui.engine.process.gpu_focus import GpuFocus
 from gputui.engine.process.loop import (
     AGAIN_AFTER,
     MOST_FAULTS,
@@ -62,6 +62,7 @@ LOOK_EVERY = 0.5
 """Seconds between two looks of a stand-in whether it has to go on."""
 OWN_WITHIN = 5.0
 """Seconds to wait for a command that writes into the queue just now."""
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,80}", re.ASCII)
 LEAVE_WITHIN = 8.0
 """Seconds that current starts may take before the process leaves them to the next scheduler."""
 
@@ -160,6 +161,36 @@ class _StopSignal:
                 loop.call_soon_threadsafe(self.event.set)
 
 
+class _GpuFocus:
+    """Which GPU the probe reads in detail, PCIe and NVLink too: the one that this process shows, else others'."""
+
+    def __init__(self) -> None:
+        self.shown: str | None = None
+        self._asked: str | None = None
+        self._read: str | None = None
+        self._probe: GpuProbe | None = None
+
+    def use(self, probe: GpuProbe | None) -> None:
+        """Set the probe of this process; None: it does not schedule."""
+        self._probe, self._read = probe, None
+        self._follow()
+
+    def show(self, uuid: str | None) -> None:
+        self.shown = uuid
+        self._follow()
+
+    def ask(self, uuid: str | None) -> None:
+        """Request readings of a GPU for others, who may send anything."""
+        self._asked = uuid if uuid is not None and _UUID.fullmatch(uuid) else None
+        self._follow()
+
+    def _follow(self) -> None:
+        wanted = self.shown or self._asked
+        if self._probe is not None and wanted != self._read:
+            self._read = wanted
+            self._probe.want_pcie(wanted)
+
+
 class _Abstention:
     """Reasons why this process does not schedule."""
 
@@ -216,7 +247,7 @@ class Host:
         silence = max(SILENT_AFTER, 3 * settings.scheduler.tick_interval.total_seconds())
         self._leadership = Leadership(directory, silence)
         self._gpu_log = GpuLog(directory)
-        self._gpu_focus = GpuFocus()
+        self._gpu_focus = _GpuFocus()
         self._stop = _StopSignal()
         self._threads = DaemonExecutor(4, "host")
         self._faults = Faults(MOST_FAULTS)

@@ -8,21 +8,21 @@ import re
 import struct
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerState
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import InputError, RuntimeFault, RuntimeUnavailableError
+from gputui.domain.units import format_size, parse_size
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.faults import fault
-from gputui.runtime.docker.log_limit import LogLimit, limit_of
 from gputui.runtime.docker.records import by_name, parse_time, state_of
 from gputui.runtime.kept_log import kept_log
 
@@ -52,6 +52,61 @@ _LONGEST_LINE = 1024 * 1024
 """Bytes after which a line without an end is yielded in pieces."""
 _REMEMBERED = 4096
 """Number of messages recognised after a followed log was reopened."""
+_OVERHEAD = {"json-file": 69, "local": 20}
+"""Bytes that each driver adds to a message, at least."""
+_DEFAULTS = {"local": ("20m", "5")}
+"""Limits of drivers that have some by default."""
+_FASTEST = 50 * 1024**2
+"""Bytes per second that an engine logs at most."""
+
+
+class LogLimit(Struct):
+    """Limit of a container's log, and how much of it was read."""
+
+    size: int = 0
+    """Bytes of one file; 0: unlimited."""
+    files: int = 1
+    overhead: int = 0
+    started_at: datetime | None = None
+    read: int = 0
+    """Bytes that the messages read so far take on the engine's disk, at least."""
+
+    def count(self, message: bytes) -> None:
+        """Count a message that was read."""
+        self.read += len(message) + self.overhead
+
+    @property
+    def is_reached(self) -> bool:
+        """Return whether the log is long enough to be one of which something was dropped.
+
+        Such a log still fills all of its files but the newest.
+        """
+        return bool(self.size) and self.read >= self.size * (self.files - 1)
+
+    def notice(self, first_at: datetime | None) -> str:
+        """Return a sentence about lines that may be missing before the first, of that time; empty if none can be."""
+        if not self.is_reached:
+            return ""
+        took = timedelta(seconds=self.size / _FASTEST)
+        since = first_at - self.started_at if first_at and self.started_at else None
+        is_start_late = since is not None and since < timedelta(0)  # a loaded engine notes it after the first lines
+        if since is not None and since < took and not (is_start_late and self.files > 1):
+            return ""  # too soon after the start for a whole file to have been written before it
+        kept, limit = format_size(self.size * self.files), f"max-size={format_size(self.size)}, max-file={self.files}"
+        return f"the engine keeps only the last {kept} of this output ({limit}): lines may be missing"
+
+
+def limit_of(client: APIClient, container_id: str) -> LogLimit:
+    """Return the limit of the container's log, without any output read."""
+    inspected: Mapping[str, Any] = client.inspect_container(container_id)
+    found = inspected["HostConfig"].get("LogConfig") or {}
+    kind, config = str(found.get("Type")), found.get("Config") or {}
+    default_size, default_files = _DEFAULTS.get(kind, ("-1", "1"))
+    with suppress(InputError, ValueError):
+        words, files = str(config.get("max-size", default_size)), int(config.get("max-file", default_files))
+        size = 0 if words == "-1" else parse_size(words)
+        return LogLimit(size, files, _OVERHEAD.get(kind, 0), parse_time(inspected["State"].get("StartedAt")))
+    return LogLimit()
 
 
 class LogQuery(Struct, frozen=True):

@@ -22,11 +22,24 @@ class GripMoved(Message):
         self.rows = rows
 
 
-class Grip(Widget):
-    """Pane whose first line can be dragged to resize the pane above."""
+class _Held(Widget):
+    """Widget that can be dragged."""
 
     _grips_at: int | None = None
-    """Row of the screen at which the edge is held."""
+    """Row or column of the screen at which it is held."""
+
+    def on_mouse_up(self) -> None:
+        if self._grips_at is not None:
+            self._grips_at = None
+            self.release_mouse()
+
+    def on_mouse_release(self) -> None:
+        self._grips_at = None
+
+
+class Grip(_Held):
+    """Pane whose first line can be dragged to resize the pane above."""
+
     was_dragged = False
     """True if the button was released after a drag, which is not a click."""
 
@@ -41,14 +54,6 @@ class Grip(Widget):
             self.was_dragged = True
             self.post_message(GripMoved(self, event.screen_y - self._grips_at))
             self._grips_at = event.screen_y
-
-    def on_mouse_up(self) -> None:
-        if self._grips_at is not None:
-            self._grips_at = None
-            self.release_mouse()
-
-    def on_mouse_release(self) -> None:
-        self._grips_at = None
 
 
 RIGHT = 3
@@ -85,12 +90,10 @@ class DividerMoved(Message):
         self.columns = columns
 
 
-class Divider(Widget):
+class Divider(_Held):
     """Vertical line, one column wide."""
 
     DEFAULT_CSS = "Divider { width: 1; height: 1fr; display: none; }"
-    _grips_at: int | None = None
-    """Column of the screen at which it is held."""
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         if event.button == 1:
@@ -101,14 +104,6 @@ class Divider(Widget):
         if self._grips_at is not None and event.screen_x != self._grips_at:
             self.post_message(DividerMoved(event.screen_x - self._grips_at))
             self._grips_at = event.screen_x
-
-    def on_mouse_up(self) -> None:
-        if self._grips_at is not None:
-            self._grips_at = None
-            self.release_mouse()
-
-    def on_mouse_release(self) -> None:
-        self._grips_at = None
 
     def render_line(self, y: int) -> Strip:
         del y
