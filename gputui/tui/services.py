@@ -81,8 +81,12 @@ class Services(Struct, frozen=True, dict=True):
 
     def may_act_on(self, job: Job) -> bool:
         """Return whether the user may change the job and enter it, as far as the queue has told."""
+        return self.may_act_for(job.submitted_uid)
+
+    def may_act_for(self, submitter: int | None) -> bool:
+        """Return whether the user may change what this user has submitted or added."""
         uid = self.backend.about().own_uid
-        return uid is None or job.submitted_uid == uid
+        return uid is None or submitter == uid
 
     @property
     def lacking(self) -> Mapping[Capability, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 
 from gputui.domain.access import HOW_TO_USE, others_job
@@ -12,6 +13,8 @@ from gputui.domain.job_spec import JobId
 from gputui.engine.actions.rights import LACKING
 from gputui.ports.backend import About
 from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.screens.main import Main
+from tests.factories import recurring
 from tests.tui.console import Console
 from tests.tui.sample import rich_snapshot
 
@@ -83,3 +86,18 @@ async def test_the_log_of_another_users_job_is_no_fault() -> None:
         await pilot.pause()
         assert "operators may read its output" in console.screen_text
         assert "cannot be read" not in console.screen_text
+
+
+@pytest.mark.parametrize(("uid", "keys"), [(BOB, {"pause_recurring", "remove"}), (BOB - 1, set[str]())])
+async def test_keys_for_a_recurring_job_are_offered_to_who_added_it(uid: int, keys: set[str]) -> None:
+    console = _console()
+    console.snapshot = replace(console.snapshot, recurring=(replace(recurring(uid=uid), id=1),))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        main = console.app.screen
+        assert isinstance(main, Main)
+        main.jobs.action_tab("recurring")
+        await console.settle(pilot)
+        assert main.jobs.table.cursor is not None
+        for name in ("pause_recurring", "resume_recurring", "remove"):
+            assert main.check_action(name, ()) is (name in keys), name

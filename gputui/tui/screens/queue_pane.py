@@ -401,9 +401,9 @@ class QueueEditor:
             "edit": lambda _: bool(self._editable()),
             "recur": lambda _: queue.has_focus and screen.subject() is not None,
             "clone": lambda _: screen.subject() is not None,
-            "remove": lambda _: bool(self._recurring() or self._window()),
-            "pause_recurring": lambda _: (entry := self._recurring()) is not None and not entry.paused,
-            "resume_recurring": lambda _: (entry := self._recurring()) is not None and entry.paused,
+            "remove": lambda _: bool(self._own_recurring() or self._window()),
+            "pause_recurring": lambda _: (entry := self._own_recurring()) is not None and not entry.paused,
+            "resume_recurring": lambda _: (entry := self._own_recurring()) is not None and entry.paused,
         }
 
     def close(self) -> None:
@@ -424,6 +424,10 @@ class QueueEditor:
         if not self._queue.has_focus or table.sheet is not table.recurring or table.cursor is None:
             return None
         return table.recurring.entries.get(table.cursor)
+
+    def _own_recurring(self) -> RecurringJob | None:
+        entry = self._recurring()
+        return entry if entry is not None and self._services.may_act_for(entry.uid) else None
 
     def _window(self) -> WindowView | None:
         table = self._queue.table
