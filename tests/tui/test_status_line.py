@@ -130,7 +130,7 @@ ELSEWHERE = replace(SERVE, kind="console")
         ({"notices": (Notice("error", "disk full", halts=True),)}, "✗ starts nothing", "✗ halted", RED),
         ({"leads_here": False, "leader": None}, "○ no scheduler", "○ nobody", RED),
         ({"leads_here": False, "leader": SERVE}, "◐ serve schedules", "◐ serve", BLUE),
-        ({"leads_here": False, "leader": ELSEWHERE}, "◐ another console", "◐ other", BLUE),
+        ({"leads_here": False, "leader": ELSEWHERE}, "◐ another console", "◐ console", BLUE),
         ({"leads_here": False, "leader": replace(SERVE, kind="slurm")}, "● Slurm", "● Slurm", GREEN),
         ({"leads_here": False, "leader": replace(SERVE, kind="kubernetes")}, "● Kubernetes", "● sched", GREEN),
         (

@@ -282,10 +282,12 @@ def _left(snapshot: Snapshot, host: str, places: _LinePlaces) -> Cell:
     title: Cell = (("gputui", STRONG), (f" {name}", DIM)) if places is _WIDE else ((name, STRONG),)
     running, waiting, _ = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))
     is_known = snapshot is not EMPTY
+    has_gap = places.gap != " " or len(str(running)) >= places.running[0]  # else the digits leave one
+    words = scheduler_words(snapshot, places.scheduler + (not has_gap))
+    is_longer = width_of(words) > places.scheduler
     return (
         *((*title, (places.gap, DIM)) if places.host else ()),
-        *fitted(scheduler_words(snapshot, places.scheduler), places.scheduler),
-        (places.gap, DIM),
+        *(words if is_longer and not has_gap else (*fitted(words, places.scheduler), (places.gap, DIM))),
         *_count(running if is_known else None, *places.running),
         (" ", DIM),
         *_count(waiting if is_known else None, *places.waiting),
@@ -357,7 +359,7 @@ def _scheduler(snapshot: Snapshot) -> tuple[Sequence[str], Style]:
         return ("● scheduling", "● sched"), GREEN
     if leader.kind == "serve":
         return ("◐ serve schedules", "◐ serve"), BLUE
-    return ("◐ another console", "◐ other"), BLUE
+    return ("◐ another console", "◐ console", "◐ other"), BLUE
 
 
 @lru_cache(maxsize=1)
