@@ -90,6 +90,13 @@ def test_what_the_service_tells_is_judged(role: str, silent_for: int, level: Che
     assert checks.of_answer("PATH", "serve", "alice", role, timedelta(seconds=silent_for)).level is level
 
 
+def test_a_console_that_has_the_queue_is_called_one() -> None:
+    for silent_for in (0, 40):
+        told = checks.of_answer("P", "console of ann, pid 7,", "ann", "operator", timedelta(seconds=silent_for))
+        assert told.name == "console"
+        assert "systemctl" not in told.hint + told.text + told.why
+
+
 def test_settings_that_leave_users_outside_are_told() -> None:
     users = AccessSettings(users=("*",))
     both = checks.of_settings(Settings(access=users, store=StoreSettings(group="gpu")), has_socket=True)

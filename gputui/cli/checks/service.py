@@ -16,17 +16,20 @@ _NAMED = 5
 
 
 def of_answer(path: str, owner: str, user: str, role: str, silent_for: timedelta) -> DoctorCheck:
-    """Judge what the service tells; `owner` as in `serve of root, pid 4711,`."""
+    """Judge what the owner of the queue tells; `owner` as in `serve of root, pid 4711,`."""
+    name = "console" if owner.startswith("console") else "service"
     if silent_for:
         why = "It answers, and starts and ends no jobs."
         hint = "journalctl --unit gputui    # what it does; sudo systemctl restart gputui ends no job"
-        return fail("service", f"{owner} has not scheduled for {format_duration(silent_for)}", why, hint)
+        if name == "console":
+            hint = "quit it and start it again, or: gputui serve    # neither ends a job"
+        return fail(name, f"{owner} has not scheduled for {format_duration(silent_for)}", why, hint)
     text = f"{owner} answers at {path}; {user} is {'an' if role == 'operator' else 'a'} {role}"
     if role == "viewer":
         why = "Viewers see the queue and the GPUs, and can submit nothing."
         hint = f'an operator adds "{user}" to users under [access] in /etc/gputui/config.toml'
-        return warn("service", text, why, hint)
-    return ok("service", text)
+        return warn(name, text, why, hint)
+    return ok(name, text)
 
 
 def of_silence(error: GputuiError) -> DoctorCheck:
