@@ -198,7 +198,7 @@ ROUTES: tuple[Route, ...] = (
         result=list[dict[str, Any]],
         query=(Parameter("job", int, "Only what is about this job."), _SINCE, _LIMIT),
     ),
-    Route("GET", "/v1/images", "images", USER, "Images that the engine has.", result=list[str]),
+    Route("GET", "/v1/images", "images", USER, "Images that the engine has and the caller may run.", result=list[str]),
     Route(
         "GET",
         "/v1/events",

@@ -295,7 +295,13 @@ class LocalBackend:
         del server
         if self._caller is not None and self._caller.role is Role.VIEWER:
             raise AccessError("only users of the queue may list the images of its engine", hint=HOW_TO_USE)
-        return adapters.local_images(self._options)
+        found, settings = adapters.local_images(self._options), self._options.settings
+        if self._is_free or self._caller is None:
+            return found
+        from gputui.domain.policy.admission import AdmissionRules, may_run
+
+        rules = AdmissionRules(self._caller.uid, self._caller.user, settings.admission, settings.policy.allow)
+        return [image for image in found if may_run(image, rules)]
 
     def close(self) -> None:
         for stream in tuple(self._streams):

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.api.rights import AccountNames, Visibility
+from gputui.bootstrap import adapters
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.config import Options
 from gputui.config.options import parse_probe
@@ -20,7 +21,7 @@ from gputui.domain.container import ExecRequest
 from gputui.domain.errors import AccessError, GputuiError
 from gputui.domain.job import Attempt
 from gputui.domain.job_spec import ContainerOptions, Interactive, JobId, Submission
-from gputui.domain.settings import AccessSettings, Settings
+from gputui.domain.settings import AccessSettings, AdmissionSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
@@ -155,6 +156,18 @@ def test_nothing_of_others_is_changed_or_told(owner: Owner, caller: Caller, part
         assert SECRET not in repr(call())
     if part != "undo":
         assert owner.store.jobs()[owner.waiting] == before
+
+
+def test_users_hear_of_the_images_that_they_may_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    present = ["debian:12", "registry.example/secret:1", "tools:1", "0123abc"]
+    monkeypatch.setattr(adapters, "local_images", lambda options: present)
+    (tmp_path / "state").mkdir(mode=0o700)
+    for patterns, told in (((), present), (("debian", "registry.example/*"), present[:2])):
+        admission = AdmissionSettings(images=patterns, root_images=("tools",) if patterns else ())
+        owner = Owner(tmp_path / "state", Settings(access=AccessSettings(users=("*",)), admission=admission))
+        told = [*told, "tools:1"] if patterns else told
+        assert (list(owner.of(ALICE).images()), list(owner.of(ROOT).images())) == (told, present)
+        owner.store.close()
 
 
 @pytest.mark.parametrize("caller", [BOB, ROOT], ids=["submitter", "operator"])

@@ -124,6 +124,11 @@ def _hint(name: str) -> str:
 # images and GPUs
 
 
+def may_run(image: str, rules: AdmissionRules) -> bool:
+    """Return whether the user may run the image."""
+    return not any(_image(image, rules))
+
+
 def _image(image: str, rules: AdmissionRules) -> Iterator[OptionRefusal]:
     patterns = rules.settings.images
     if not _IMAGE.fullmatch(image) or ".." in image:
