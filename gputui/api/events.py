@@ -62,7 +62,7 @@ class Sight(Protocol):
         """Return why the job waits, as the caller may know it."""
         ...
 
-    def may_read_notice(self, text: str, caller: Caller) -> bool:
+    def may_read_notice(self, severity: str, text: str, caller: Caller) -> bool:
         """Return whether the caller may read the notice."""
         ...
 
@@ -424,7 +424,7 @@ class EventHub:
             data, caller = each.data, audience.caller
             if each.job is not None:
                 data = {**data, "job": self._job_json(each.job, caller)}
-            elif each.kind == "notice" and not self._sight.may_read_notice(data["text"], caller):
+            elif each.kind == "notice" and not self._sight.may_read_notice(data["severity"], data["text"], caller):
                 continue
             yield frame(each.kind, msgspec.json.encode(data), f"{self._term}-{each.number}")
 

@@ -22,6 +22,7 @@ from gputui.domain.access import Caller, Role, role_of
 from gputui.domain.arrays import Entries
 from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import GpuProcess, GpuView, Holder
 from gputui.domain.job import Attempt, Job
@@ -307,8 +308,8 @@ class Visibility:
         if len(self._masked) > 2 * len(jobs) + 1000:
             self._forget(snapshot.jobs)
         recurring = tuple(self.recurring(each, caller) for each in snapshot.recurring)
-        nodes = snapshot.nodes if self._shows_commands else tuple(self._node(each, caller) for each in snapshot.nodes)
-        notices = tuple(each for each in snapshot.notices if self.may_read_notice(each.text, caller))
+        nodes = tuple(self._node(each, caller) for each in snapshot.nodes)
+        notices = tuple(each for each in snapshot.notices if self.may_read_notice(each.severity, each.text, caller))
         told = {
             job.id: self.reason(job, reason, caller)
             for job in snapshot.jobs
@@ -327,9 +328,12 @@ class Visibility:
         return replace(reason, text=text)
 
     @staticmethod
-    def may_read_notice(text: str, caller: Caller) -> bool:
-        """Return whether the caller may read the notice: those about deliveries quote addresses and commands."""
-        return caller.operates or not text.startswith(_HOOKS)
+    def may_read_notice(severity: str, text: str, caller: Caller) -> bool:
+        """Return whether the notice is for the caller: warnings are of what operators alone can mend.
+
+        Notices about deliveries quote addresses and commands.
+        """
+        return caller.operates or (severity != "warning" and not text.startswith(_HOOKS))
 
     def recurring(self, entry: RecurringJob, caller: Caller) -> RecurringJob:
         """Return the recurring job as the caller sees it."""
@@ -396,7 +400,8 @@ class Visibility:
         )
 
     def _node(self, node: Node, caller: Caller) -> Node:
-        return replace(node, gpus=tuple(_view(view, caller) for view in node.gpus))
+        gpus = node.gpus if self._shows_commands else tuple(_view(view, caller) for view in node.gpus)
+        return replace(node, gpus=gpus, runtimes=tuple(map(_without_warnings, node.runtimes)))
 
 
 def _is_quoting(job: Job) -> bool:
@@ -418,6 +423,11 @@ def _cause(cause: Cause | None) -> Cause | None:
 
 def _attempt(attempt: Attempt) -> Attempt:
     return replace(attempt, container_id=None, cause=_cause(attempt.cause), log_path=None, notes=(), ports=(), error="")
+
+
+def _without_warnings(runtime: RuntimeStatus) -> RuntimeStatus:
+    gpus = replace(runtime.gpus, warnings=()) if runtime.gpus is not None else None
+    return replace(runtime, warnings=(), gpus=gpus) if runtime.all_warnings else runtime
 
 
 def _view(view: GpuView, caller: Caller) -> GpuView:

@@ -50,7 +50,7 @@ class MaskingSight:
     def reason(self, job: Job, reason: Reason, caller: Caller) -> Reason:
         return reason if caller.may_act_on(job) else replace(reason, text=reason.text.partition(":")[0])
 
-    def may_read_notice(self, text: str, caller: Caller) -> bool:
+    def may_read_notice(self, severity: str, text: str, caller: Caller) -> bool:
         return caller.operates or not text.startswith("hooks")
 
     def snapshot(self, snapshot: Snapshot, caller: Caller) -> Snapshot:

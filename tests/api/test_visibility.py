@@ -17,6 +17,7 @@ from gputui.api.rights import EVERYTHING, NOTHING_OWN, Visibility
 from gputui.domain.access import Caller, Role
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.gpu import GpuProcess, Holder
 from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec, PublishedPort
@@ -204,11 +205,18 @@ def test_why_a_job_waits_for_its_next_attempt_is_told_without_its_last_error() -
     assert seen.reasons[8] == whole.reasons[8]
 
 
-def test_notices_about_hooks_are_for_operators() -> None:
-    told = (Notice("warning", f"hooks.chat: exit code 1: {SECRET}"), Notice("warning", "disk low"))
-    whole, visibility = Snapshot(notices=told), Visibility(AccessSettings())
-    assert visibility.snapshot(whole, ALICE).notices == told[1:]
-    assert visibility.snapshot(whole, ROOT).notices == told
+def test_notices_about_hooks_and_what_operators_alone_can_mend_are_for_operators() -> None:
+    stops = (Notice("error", "no job starts", halts=True), Notice("information", "job 3 leaves GPU 0 idle"))
+    told = (Notice("error", f"hooks.chat: exit code 1: {SECRET}"), Notice("warning", "no metrics"), *stops)
+    status = RuntimeStatus("docker", False, "Docker is down", warnings=("live-restore is off",))
+    gpus = EngineGpus(warnings=("no toolkit",))
+    whole = Snapshot(nodes=(Node("n", runtimes=(replace(status, gpus=gpus),)),), notices=told)
+    for shown in (True, False):
+        visibility = Visibility(AccessSettings(show_commands=shown))
+        seen = visibility.snapshot(whole, ALICE)
+        assert seen.notices == stops
+        assert seen.nodes[0].runtimes == (replace(status, warnings=(), gpus=EngineGpus()),), "that it is down"
+        assert visibility.snapshot(whole, ROOT) is whole
 
 
 def test_callers_of_a_class_see_the_same() -> None:
