@@ -201,6 +201,24 @@ def test_what_is_missing_may_be_made_before_the_start(place: Path) -> None:
         admitted(rules, asked, until)
 
 
+def test_what_is_missing_and_never_may_be_mounted_is_told_when_it_is_submitted(place: Path) -> None:
+    own, others = made(place / "own", UID, 0o755), made(place / "others", 0, 0o755)
+    (own / "out").symlink_to(others)
+    (place / "home").symlink_to(own)
+    rules = permissions(place, mounts=(str(place / "home"),))
+    for missing in ("home/later/a", "own/later"):
+        rules.check(asking(volumes=(f"{place}/{missing}:/a",)), UID)
+    for missing in ("others/later", "own/out/later/a", "own/later/../../others/later", "nowhere"):
+        for options in (
+            {"volumes": (f"{place}/{missing}:/a",)},
+            {"mounts": (f"type=bind,src={place}/{missing},dst=/a",)},
+        ):
+            with pytest.raises(AccessError, match="outside the directories that may be mounted"):
+                rules.check(asking(**options), UID)
+    with pytest.raises(AccessError, match="outside the directories that may be mounted"):
+        rules.check(asking(volumes=(f"{own}/later:/a", "/etc:/b")), UID)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"user": "0"}, {"user": "root"}, {"user": f"{UID}:0"}, {"user": "nobody-here"}, {"group_add": ("root",)}],

@@ -55,7 +55,7 @@ class PlainUser(Struct, frozen=True):
                 with ExitStack() as opened:
                     self._open(spec, _root(), rules, account, opened)
         except FileNotFoundError:
-            pass
+            found += self._misplaced(spec, rules, account)
         except NotAdmitted as refused:
             found.append(refused.refusal)
         except (OSError, ValueError, NotImplementedError) as error:
@@ -95,6 +95,15 @@ class PlainUser(Struct, frozen=True):
                 raise NotAdmitted(found)
 
         return open_mounts(spec, root, approve, until, account)
+
+    def _misplaced(self, spec: JobSpec, rules: AdmissionRules, account: FileAccount) -> Iterator[OptionRefusal]:
+        """Yield why sources may not be mounted even once they exist, as far as the way to them exists."""
+        root, own = _root(), os.path.realpath(self.directory)
+        roots = list(_roots(rules, root))
+        for source in mount_sources(spec.options):
+            path = _expected(root, source.path, account)
+            if path and (refused := admission.mount_refusal(source, path, rules, roots, self.guarded, own)):
+                yield refused
 
     def _rules(self, account: FileAccount) -> AdmissionRules:
         return AdmissionRules(self.uid, account.name, self.settings.admission, self.settings.policy.allow)
@@ -139,6 +148,21 @@ def _roots(rules: AdmissionRules, root: str) -> Iterator[str]:
         with suppress(OSError), ExitStack() as opened:  # what does not exist holds nothing
             seen = open_source(root, fixed, opened).path
             yield posixpath.join(seen, rest) if rest else seen
+
+
+def _expected(root: str, path: str, account: FileAccount) -> str:
+    """Return where the file will be when it is made, as far as its directories exist; empty if they are closed."""
+    place = Path(path)
+    for above in (place, *place.parents):
+        try:
+            with ExitStack() as opened:
+                seen = open_source(root, str(above), opened, account).path
+        except FileNotFoundError:
+            continue
+        except OSError:
+            break
+        return posixpath.normpath(posixpath.join(seen, place.relative_to(above)))
+    return ""
 
 
 def _root() -> str:
