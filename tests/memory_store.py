@@ -264,22 +264,18 @@ class MemoryJobStore:
         """Return None: other processes do not write here."""
         return None
 
-    def history(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield finished jobs that left the queue, by month, then by id; with `since`, those that ended since."""
+    def past(self, since: datetime | None = None) -> Iterator[Job]:
+        """Yield finished jobs that left the queue, latest month first; with `since`, those that ended since."""
         contents = self._contents
         left = (job.without(contents.entries.spans) for job in contents.history.values())
         finished = (job for job in left if job is not None and (since is None or job.end >= since))
-        yield from sorted(finished, key=lambda job: (month_of(job.end), job.id))
-
-    def past(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield finished jobs that left the queue, latest month first; with `since`, those that ended since."""
-        return reversed(list(self.history(since)))
+        yield from sorted(finished, key=lambda job: (month_of(job.end), job.id), reverse=True)
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
         """Yield the records of all jobs in the queue, and of finished jobs that left it; with `since`, ended since."""
         from gputui.domain.job_record import record_of
 
-        return map(record_of, [*self.jobs().values(), *self.history(since)])
+        return map(record_of, [*self.jobs().values(), *self.past(since)])
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
         """Return the audit log, oldest entry first."""

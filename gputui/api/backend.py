@@ -441,9 +441,6 @@ class ApiQueue:
     def past(self, since: datetime | None = None) -> Iterator[Job]:
         return self._backend.history(since)
 
-    def history(self, since: datetime | None = None) -> Iterator[Job]:
-        yield from sorted(self.past(since), key=lambda job: (_month(job), job.id))
-
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
         yield from map(record_of, self.jobs().values())
         yield from map(record_of, self.past(since))
@@ -503,8 +500,3 @@ def _name(view: AboutView) -> str:
 
 def _moment(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
-
-
-def _month(job: Job) -> tuple[int, int]:
-    at = job.end
-    return at.year, at.month

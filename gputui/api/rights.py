@@ -495,9 +495,6 @@ class CallerQueue:
     def past(self, since: datetime | None = None) -> Iterator[Job]:
         return self._visibility.jobs(self._store.past(since), self._caller)
 
-    def history(self, since: datetime | None = None) -> Iterator[Job]:
-        return self._visibility.jobs(self._store.history(since), self._caller)
-
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
         return self._store.records(since)
 

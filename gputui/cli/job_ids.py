@@ -121,7 +121,7 @@ def _members(queue: Queue, array: JobId, *, with_ended: bool) -> list[Job]:
     if not with_ended or (queued and not elements_in_history(queued)):
         return queued
     known = {job_id for job in queued for job_id in job.ids}
-    past = {job.id: job for job in queue.history() if job.array and job.array.id == array and job.id not in known}
+    past = {job.id: job for job in queue.past() if job.array and job.array.id == array and job.id not in known}
     return sorted([*past.values(), *queued], key=lambda job: job.id)
 
 
@@ -130,7 +130,7 @@ def _elements(queue: Queue, named: Named, arrays: _Arrays | None = None) -> Iter
     array = named.ids[0]
     places = (queue.arrays() if arrays is None else arrays).get(array, {})
     if not places.keys() >= set(named.indices):
-        past = {job.array.index: job.id for job in queue.history() if job.array and job.array.id == array}
+        past = {job.array.index: job.id for job in queue.past() if job.array and job.array.id == array}
         places = {**past, **places}
     for index in named.indices:
         if index not in places:

@@ -149,7 +149,7 @@ def read(session: Session, jobs: Iterable[Job] | None = None) -> tuple[JobHistor
     from gputui.replay import history
 
     with session.backend() as backend:
-        moved = {job.id: job for job in backend.queue.history()} if jobs is None else {}
+        moved = {job.id: job for job in backend.queue.past()} if jobs is None else {}
         found = history.job_history({**moved, **backend.queue.jobs()}.values() if jobs is None else jobs)
         settings = effective_settings(session.options.settings, backend.queue.controls())
         views = backend.snapshots().read().gpus

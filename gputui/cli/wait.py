@@ -176,7 +176,7 @@ def _wanted(queue: Queue, ids: tuple[tuple[Named, ...], ...]) -> tuple[JobId, ..
     arrays = queue.arrays()
     whole = {named.ids[0] for named in names if named.is_one and not named.indices}
     heads = {head for head in whole if head in arrays or _is_head(queue.get(head))}
-    for job in queue.history() if heads else ():
+    for job in queue.past() if heads else ():
         if job.array and job.array.id in heads:
             wanted |= dict.fromkeys(job.ids)
     return tuple(wanted)

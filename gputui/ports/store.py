@@ -133,11 +133,7 @@ class Queue(Protocol):
         ...
 
     def past(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield the jobs that `history` yields, latest month first, else unordered: faster for many."""
-        ...
-
-    def history(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield finished jobs that left the queue, by month, then by id; with `since`, those that ended since."""
+        """Yield finished jobs that left the queue, the latest month first, else unordered; `since`: ended since."""
         ...
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:

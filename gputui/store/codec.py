@@ -80,17 +80,6 @@ def part_of_entry(document: Document, runs: Runs) -> tuple[str, Document]:
     return str(runs[0].id), rest if is_one else {**rest, "runs": [list(run) for run in runs]}
 
 
-def without_ids(key: str, document: Document, ids: Spans) -> tuple[str, Document] | None:
-    """Return key and document of a job or entry without these ids; None if nothing is left."""
-    runs = runs_in(document)
-    if not runs:
-        return None if int(key) in ids else (key, document)
-    taken, left = divided(runs, ids)
-    if not taken:
-        return key, document
-    return part_of_entry(document, left) if left else None
-
-
 def iter_ids(table: Mapping[str, Any]) -> Iterator[JobId]:
     """Yield the ids of all jobs in a table, elements included; some ids occur twice."""
     return chain.from_iterable(range(start, end) for start, end in id_ranges(table))

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
-from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
@@ -22,7 +21,7 @@ from gputui.domain.decoding import JsonDecoder, convert, decode_json, json_decod
 from gputui.domain.errors import StoreFormatError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.runs import Run, Runs, Spans, divided, find, ids, joined_spans
+from gputui.domain.runs import Run, Runs, Spans, find, joined_spans
 from gputui.domain.units import plural
 from gputui.store.codec import JOBS, UNREADABLE, Document, decode_job, is_id, part_of_entry, runs_in
 from gputui.store.files import FileAccess, FileStamp, append_lines, open_file, os_errors, read_file, stamp_of
@@ -107,15 +106,6 @@ class HistoryFiles(Struct):
             if row is not None and (found := next(self._read([row]), None)) is not None:
                 return found
         return None
-
-    def documents(self, since_month: str | None = None) -> Iterator[tuple[str, Document]]:
-        """Yield keys and documents by month, then by id; each job once, in its last state."""
-        every = month_files(self.directory, "history")
-        paths = [path for path in every if since_month is None or _month_of(path) >= since_month]
-        rows = _latest(self._rows(path) for path in reversed(paths))
-        latest = sorted(rows, key=lambda row: (_month_of(row.path), row.id))
-        for _, rows in groupby(latest, key=lambda row: _month_of(row.path)):
-            yield from self._read(list(rows))
 
     def latest_first(
         self, kind: type[AnyJob], since_month: str | None, decode: Callable[[str, Document], AnyJob | None]
@@ -254,23 +244,6 @@ def _runs(data: bytes | None) -> Runs:
     with suppress(msgspec.MsgspecError):
         return runs_in({"runs": decode_json(data)}) if data else ()
     return ()
-
-
-def _latest(files: Iterable[list[_HistoryPlace]]) -> Iterator[_HistoryPlace]:
-    """Yield each job once, in its last state, from files with the latest first; entries without re-run elements."""
-    alone: set[int] = set()
-    together = Spans()
-    for row in chain.from_iterable(files):
-        if row.runs:
-            again = joined_spans((job_id, job_id + 1) for job_id in ids(row.runs) if job_id in alone)
-            left = divided(divided(row.runs, again)[1], together)[1]
-            together = joined_spans((*together.parts, *((run.id, run.end) for run in row.runs)))
-            if left:
-                yield row._replace(id=left[0].id, runs=left)
-        elif row.id not in alone:
-            alone.add(row.id)
-            if row.id not in together:
-                yield row
 
 
 def _month_of(path: Path) -> str:

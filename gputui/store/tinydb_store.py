@@ -47,7 +47,6 @@ from gputui.store.codec import (
     is_id,
     no_recurring,
     runs_in,
-    without_ids,
 )
 from gputui.store.files import QUEUE, FileAccess, StoreLock, log_waiting, open_directory
 from gputui.store.history import HistoryFiles, latest, submission_entries
@@ -351,14 +350,6 @@ class TinyJobStore:
 
     def watch(self) -> None:
         return None
-
-    def history(self, since: datetime | None = None) -> Iterator[Job]:
-        in_queue = self.jobs().spans
-        for found in self._history.documents(None if since is None else month_of(since)):
-            left = without_ids(*found, in_queue)
-            job = None if left is None else self._history.decoded(*left)
-            if job is not None and (since is None or job.end >= since):
-                yield job
 
     def past(self, since: datetime | None = None) -> Iterator[Job]:
         months = None if since is None else month_of(since)

@@ -105,7 +105,6 @@ def asked(owner: Owner, backend: LocalBackend) -> Mapping[str, Callable[[], Any]
             dict(queue.jobs()),
             [queue.get(each) for each in own],
             [*queue.past()],
-            [*queue.history()],
             [*queue.records()],
             [*queue.audit_log()],
             [[*queue.audit_log(f"job {each}")] for each in own],

@@ -246,7 +246,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             done = ran.to(JobState.COMPLETING).to(JobState.COMPLETED, started_at=at, ended_at=attempt.ended_at)
             transaction.put(done)
     store.maintain(now)
-    assert len(list(store.history())) == 1
+    assert len(list(store.past())) == 1
     store.close()
     return tmp_path
 

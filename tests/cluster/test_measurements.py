@@ -127,7 +127,7 @@ def test_an_ended_job_has_the_figures_of_its_gpus_also_after_the_engine_forgot_i
     site.end(job_id)
     known = site.job(job_id)
     site.cluster.forget(job_id)
-    for job in (known, site.job(job_id), *site.new_store().history()):
+    for job in (known, site.job(job_id), *site.new_store().past()):
         assert job.attempt is not None
         told = job.attempt.telemetry
         assert told is not None

@@ -86,9 +86,8 @@ def test_forgotten_jobs_are_history_by_month() -> None:
     reader.cluster.end(3)
     for job_id in (1, 2, 3):
         reader.cluster.forget(job_id)
-    assert [each.id for each in reader.store.history()] == [2, 1, 3]
     assert [each.id for each in reader.store.past()] == [1, 3, 2]
-    assert [each.id for each in reader.store.history(NOW + timedelta(days=1))] == [1, 3]
+    assert [each.id for each in reader.store.past(NOW + timedelta(days=1))] == [1, 3]
     assert sorted(record.id for record in reader.store.records()) == [1, 2, 3, 4]
 
 
@@ -96,7 +95,7 @@ def test_a_job_that_the_queue_still_has_is_no_history() -> None:
     reader = Reader()
     reader.submit(Submission(spec()))
     reader.cluster.end(1)
-    assert list(reader.store.history()) == []
+    assert list(reader.store.past()) == []
     assert [record.id for record in reader.store.records()] == [1]
 
 

@@ -59,13 +59,13 @@ def test_reading_the_history_delays_no_tick(world: World, monkeypatch: pytest.Mo
     """However long it takes to read, jobs start; what it says counts as soon as a worker is through with it."""
     world.store = with_history(1)
     read: list[datetime | None] = []
-    history = world.store.history
+    past = world.store.past
 
     def told(since: datetime | None = None) -> Iterator[Job]:
         read.append(since)
-        return history(since)
+        return past(since)
 
-    monkeypatch.setattr(world.store, "history", told)
+    monkeypatch.setattr(world.store, "past", told)
     world.workers = workers = LaterExecutor()
     world.reborn()
     assert world.tick(2).usage == Usage()
@@ -97,7 +97,7 @@ def test_an_unreadable_history_prevents_no_start(world: World, monkeypatch: pyte
     def damaged(since: datetime | None = None) -> Iterator[Job]:
         raise StoreFormatError("history-2026-02.json is damaged")
 
-    monkeypatch.setattr(world.store, "history", damaged)
+    monkeypatch.setattr(world.store, "past", damaged)
     job_id = world.submit(1)
     snapshot = world.tick(2)
     assert world.job(job_id).state is JobState.RUNNING

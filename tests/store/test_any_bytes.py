@@ -76,7 +76,7 @@ def read_and_write(directory: Path) -> None:
     store = TinyJobStore(directory, SETTINGS)
     calls: Iterable[Callable[[], object]] = (
         store.jobs, store.unreadable, store.controls, store.recurring, store.arrays, store.damage, store.check,
-        lambda: list(store.history()), lambda: list(store.past()), lambda: list(store.records()),
+        lambda: list(store.past()), lambda: list(store.records()),
         lambda: list(store.audit_log()), lambda: store.get(5),
         lambda: store.submit([job()], actor=ACTOR), store.storage.checkpoint, lambda: store.maintain(NOW),
         lambda: list(store.audit_log()),

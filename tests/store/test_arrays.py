@@ -188,7 +188,7 @@ class TestHistory:
         assert list(store.jobs()) == [1]
         assert store.get(7).state is JobState.CANCELLED
         assert store.get(7).shown_id == "1_6"
-        assert [list(old.ids) for old in store.history()] == [list(range(3, 11))]
+        assert [list(old.ids) for old in store.past()] == [list(range(3, 11))]
         assert store.submit([job()], actor=ACTOR) == (11,)
 
     def test_a_job_that_comes_back_is_only_in_the_queue(self, store: JobStore) -> None:
@@ -197,10 +197,10 @@ class TestHistory:
         store.maintain(NOW)
         put(store, store.get(3).to(JobState.PENDING, ended_at=None))
         assert list(store.jobs()) == [3]
-        assert [list(old.ids) for old in store.history()] == [[1, 2, 4, 5]]
+        assert [list(old.ids) for old in store.past()] == [[1, 2, 4, 5]]
         put(store, store.get(3).to(JobState.CANCELLED, ended_at=NOW - timedelta(days=90)))
         store.maintain(NOW)
-        assert sorted(list(old.ids) for old in store.history()) == [[1, 2, 4, 5], [3]]
+        assert sorted(list(old.ids) for old in store.past()) == [[1, 2, 4, 5], [3]]
         assert store.get(3).ended_at == NOW - timedelta(days=90)
 
     def test_the_later_of_two_entries_counts(self, store: JobStore) -> None:
@@ -213,7 +213,7 @@ class TestHistory:
         self.cancelled(store, [2, 3, 4], days_ago=60)
         store.maintain(NOW)
         assert not store.jobs()
-        ended = {job_id: old.ended_at for old in store.history() for job_id in old.ids}
+        ended = {job_id: old.ended_at for old in store.past() for job_id in old.ids}
         assert ended == {job_id: NOW - timedelta(days=60 if 2 <= job_id <= 4 else 100) for job_id in range(1, 7)}
         assert store.get(3).ended_at == NOW - timedelta(days=60)
 
@@ -317,7 +317,7 @@ def test_entries_equal_single_jobs(
                 else:
                     transaction.put(after)
         model |= {job_id: _after(model[job_id], verb, ended) for job_id in chosen}
-    left = {**{job_id: one.element(job_id) for one in store.history() for job_id in one.ids}, **everything(store)}
+    left = {**{job_id: one.element(job_id) for one in store.past() for job_id in one.ids}, **everything(store)}
     assert left == model
     assert {job_id: store.get(job_id) for job_id in model} == model
     if tiny:

@@ -98,7 +98,7 @@ def content(directory: Path) -> dict[str, Any]:
         known = {
             "store": store.store_id,
             "jobs": dict(store.jobs()),
-            "history": list(store.history()),
+            "history": list(store.past()),
             "audit": list(store.audit_log()),
             "controls": store.controls(),
             "recurring": dict(store.recurring()),
@@ -234,7 +234,7 @@ def test_a_backup_has_one_moment_while_others_write(sample: Path, tmp_path: Path
 def content_without_write(directory: Path) -> tuple[dict[JobId, Job], list[Job], list[AuditEntry]]:
     store = TinyJobStore(directory)
     try:
-        return dict(store.jobs()), list(store.history()), list(store.audit_log())
+        return dict(store.jobs()), list(store.past()), list(store.audit_log())
     finally:
         store.close()
 

@@ -156,7 +156,7 @@ def test_a_file_of_schema_2_loads(directory: Path) -> None:
 
 def test_a_history_of_schema_1_loads(tiny: TinyJobStore, directory: Path) -> None:
     (directory / "history-2025-11.json").write_bytes((DATA / "store_v1.json").read_bytes())
-    assert [(old.id, old.priority) for old in tiny.history()] == [(4, 90), (7, 50)]
+    assert [(old.id, old.priority) for old in tiny.past()] == [(4, 90), (7, 50)]
 
 
 @pytest.mark.parametrize("name", ["queue.json", "history-2026-01.json"])
@@ -166,7 +166,7 @@ def test_files_of_a_newer_schema_are_refused(directory: Path, name: str) -> None
     (directory / name).write_text(newer)
 
     def open_and_read() -> None:
-        list(TinyJobStore(directory).history())
+        list(TinyJobStore(directory).past())
 
     with pytest.raises(StoreFormatError, match=r"schema 4.*upgrade"):
         open_and_read()
@@ -417,10 +417,10 @@ def test_a_job_in_queue_and_history_is_that_of_the_queue(
             tiny.maintain(NOW)
     assert (directory / "history-2024-03.jsonl").exists()
     assert list(tiny.jobs()) == [1]
-    assert list(tiny.history()) == []
+    assert list(tiny.past()) == []
     tiny.maintain(NOW)
     assert not tiny.jobs()
-    assert [moved.id for moved in tiny.history()] == [1]
+    assert [moved.id for moved in tiny.past()] == [1]
 
 
 def test_audit_entries_folded_twice_are_listed_once(

@@ -70,7 +70,7 @@ def check(directory: Path, first: int) -> None:
         runs = [run.id for run in store.jobs().values() if run.recurring == entry.id]
         assert runs == ([entry.last_job_id] if entry.last_job_id else []), where
     assert {ack["recurring"] for ack in acks if "recurring" in ack} <= set(store.recurring()), where
-    listed = [*store.recurring(), *store.jobs(), *(old.id for old in store.history())]
+    listed = [*store.recurring(), *store.jobs(), *(old.id for old in store.past())]
     assert len(set(listed)) == len(listed), where
     [new] = store.submit([job()], actor=ACTOR)
     assert new > max([0, *listed, *added]), where

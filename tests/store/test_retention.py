@@ -37,7 +37,7 @@ def filled(directory: Path, **limits: Any) -> TinyJobStore:
 
 
 def ended(store: TinyJobStore) -> list[int]:
-    return [found.id for found in store.history()]
+    return sorted(found.id for found in store.past())
 
 
 def maintain(store: TinyJobStore, steps: int = 6) -> None:

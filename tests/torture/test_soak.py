@@ -232,7 +232,7 @@ def evidence(soak: Soak, shown: Mapping[int, Job], words: str) -> Iterator[str]:
 def check(soak: Soak) -> str:
     """Compare what is told with what the jobs wrote down; return the figures."""
     store, lines = soak.site.store(), soak.site.runs()
-    shown = {job.id: job for job in store.jobs().values()} | {job.id: job for job in store.history()}
+    shown = {job.id: job for job in store.jobs().values()} | {job.id: job for job in store.past()}
     assert soak.wanted.keys() <= shown.keys(), "lost jobs"
     begun = witness.begun(lines)
     assert {tag: count for tag, count in begun.items() if count != 1} == {}

@@ -241,7 +241,7 @@ def check(store: TinyJobStore, acks: Acks, killed: int) -> None:
     assert len(acks.counted) > killed / 4  # on a busy machine most are killed before they have counted
     assert [job_id for job_id, times in acks.added.items() if times > 1] == []
     ids = [job_id for entry in store.jobs().values() for job_id in entry.ids]
-    live, old = set(ids), [moved.id for moved in store.history()]
+    live, old = set(ids), [moved.id for moved in store.past()]
     assert len(live) == len(ids)
     assert len(old) == len(set(old))
     assert not live & set(old)

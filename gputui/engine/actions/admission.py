@@ -53,8 +53,8 @@ def with_dependencies(context: ActionContext, spec: JobSpec) -> JobSpec:
     arrays = {job.id for job in after if job.array and job.array.id == job.id}
     if not arrays:
         return spec
-    failed = (job for job in store.history() if job.array and job.array.id in arrays and has_failed(job))
-    return replace(spec, after=(*spec.after, *(job.id for job in itertools.islice(failed, 1))))
+    failed = [job.id for job in store.past() if job.array and job.array.id in arrays and has_failed(job)]
+    return replace(spec, after=(*spec.after, *sorted(failed)[:1]))
 
 
 def submit(context: ActionContext, submissions: Iterable[Submission], recurring: JobId | None = None) -> Done:

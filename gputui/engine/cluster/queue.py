@@ -92,12 +92,9 @@ class EngineQueue:
         array = next((job for job in jobs.values() if job.array and job.array.id == job_id), None)
         return jobs[array.id] if array is not None else next(self._with_telemetry((self.cluster.job(job_id),)))
 
-    def history(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield jobs that the engine has forgotten, by month of their end, then by id."""
-        return iter(sorted(self._forgotten(since), key=lambda job: (_month(job), job.id)))
-
     def past(self, since: datetime | None = None) -> Iterator[Job]:
-        return iter(sorted(self._forgotten(since), key=_month, reverse=True))
+        """Yield jobs that the engine has forgotten, the latest month of their end first."""
+        return iter(sorted(self._forgotten(since), key=lambda job: f"{job.end:%Y-%m}", reverse=True))
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
         from gputui.domain.job_record import record_of
@@ -148,7 +145,3 @@ class EngineQueue:
 
     def close(self) -> None:
         self.cluster.close()
-
-
-def _month(job: Job) -> str:
-    return f"{job.end:%Y-%m}"

@@ -74,7 +74,7 @@ class PastUsage:
 def past_usage(store: JobStore, half_life: timedelta, now: datetime) -> Usage:
     """Return GPU-seconds of each tenant, decayed to `now` from the end of each attempt."""
     used: dict[str, float] = {}
-    for job in store.history(now - _HALF_LIVES * half_life):
+    for job in store.past(now - _HALF_LIVES * half_life):
         for attempt in job.attempts:
             if attempt.gpus and attempt.started_at and attempt.ended_at:
                 gpus = len(attempt.gpus) * attempt.gpu_share
