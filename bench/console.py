@@ -139,7 +139,7 @@ def submitting(path: Path, rate: float) -> Iterator[None]:
     def submit() -> None:
         while rate and not is_over.wait(1 / rate):
             with suppress(NoOwnerError):
-                client.ask("POST", "/v1/jobs", body, key=new_key())
+                client.request("POST", "/v1/jobs", body, key=new_key())
 
     thread = threading.Thread(target=submit)
     thread.start()

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -16,7 +15,7 @@ from msgspec import Struct
 from gputui.api.client import ApiClient, Reply, new_key
 from gputui.api.http import own_json
 from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewJobs, Undone, UndoRequest
-from gputui.api.streams import EventWatch, Follower
+from gputui.api.streams import SUBMIT, EventWatch, Follower, StreamClient
 from gputui.domain.access import HOW_TO_USE
 from gputui.domain.action import Action
 from gputui.domain.arrays import Entries, places_of
@@ -36,7 +35,6 @@ from gputui.domain.telemetry_series import Measured
 from gputui.ports.backend import About, AwaitedChannel, DirectBackend, Entry, FollowLog
 
 if TYPE_CHECKING:
-    from gputui.api.streams import StreamClient
     from gputui.domain.gpu import Gpu
     from gputui.ports import Channel, GpuProbe, LogStream
     from gputui.ports.store import Queue, StoreWatch
@@ -98,6 +96,7 @@ class ApiBackend:
         self._follower: Follower | None = None
         self._watches: WeakSet[EventWatch] = WeakSet()
         self._queue = ApiQueue(self)
+        self._job_streams = StreamClient(client)
 
     # in place of an owner
 
@@ -132,8 +131,7 @@ class ApiBackend:
         if (follower := self._follower) is not None and not follower.problem and follower.about is not None:
             self._view = follower.about  # of the present owner, who may have other settings than the one before
         if self._view is None:
-            found: AboutView = (client or self._client).ask("GET", "/v1/about", result=AboutView)
-            self._view = found
+            self._view = (client or self._client).ask("GET", "/v1/about", result=AboutView)
         return self._view
 
     def know(self, view: AboutView) -> None:
@@ -158,9 +156,7 @@ class ApiBackend:
 
     @property
     def queue(self) -> Queue:
-        if self._local is not None:
-            return self._local.queue
-        return self._queue
+        return self._queue if self._local is None else self._local.queue
 
     def follow(self) -> Follower:
         """Return what follows the owner's events, from now on."""
@@ -213,7 +209,7 @@ class ApiBackend:
         key, body = new_key(), own_json(action)
         try:
             view = self.view()
-            acted: Acted = self._client.ask("POST", "/v1/actions", body, result=Acted, key=key, headers=_OWN)
+            acted = self._client.ask("POST", "/v1/actions", body, result=Acted, key=key, headers=_OWN)
         except NoOwnerError:
             if self._instead is None:
                 raise
@@ -235,7 +231,7 @@ class ApiBackend:
 
     def foresee(self, action: Action, /) -> Done:
         def asked(client: ApiClient) -> Done:
-            acted: Acted = self._client.ask(
+            acted = self._client.ask(
                 "POST", "/v1/actions", action, result=Acted, query={"dry_run": True}, key=new_key(), headers=_OWN
             )
             return Done(acted.ids, (), acted.window, tuple(decode_json(each, Job) for each in acted.jobs))
@@ -254,7 +250,7 @@ class ApiBackend:
             return [(change, "was changed by an owner of the queue who has ended") for change in wanted]
         try:
             body = UndoRequest(tuple(change.note.number for change in wanted))
-            undone: Undone = self._client.ask("POST", "/v1/undo", body, result=Undone, key=new_key())
+            undone = self._client.ask("POST", "/v1/undo", body, result=Undone, key=new_key())
         finally:
             self._picture = None
         return list(zip(wanted, undone.why, strict=True))
@@ -262,15 +258,14 @@ class ApiBackend:
     # jobs
 
     def job(self, job_id: JobId) -> Job:
-        def asked(client: ApiClient) -> Job:
-            found: Job = client.ask("GET", f"/v1/jobs/{job_id}", result=Job, headers=_OWN)
-            return found
-
-        return self.read_by(asked, lambda local: local.job(job_id))
+        return self.read_by(
+            lambda client: client.ask("GET", f"/v1/jobs/{job_id}", result=Job, headers=_OWN),
+            lambda local: local.job(job_id),
+        )
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         def asked(client: ApiClient) -> Iterator[Job]:
-            query: dict[str, object] = {"since": _moment(since), "limit": PAGE}
+            query: dict[str, object] = {"since": None if since is None else since.isoformat(), "limit": PAGE}
             reply = client.request("GET", "/v1/history", query=query, headers=_OWN)
             return self._pages(reply, query)
 
@@ -294,23 +289,12 @@ class ApiBackend:
     ) -> LogStream:
         wanted = FollowLog(attempt, tail, stamped, follow, in_frames=True)
 
-        def asked(client: ApiClient) -> LogStream:
-            from gputui.api.streams import StreamClient
-
-            return StreamClient(client).log(job_id, wanted)
-
-        def read(local: DirectBackend) -> LogStream:
-            return local.log(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
-
-        stream = self.read_by(asked, read)
+        stream: LogStream = self.read_by(
+            lambda client: StreamClient(client).log(job_id, wanted),
+            lambda local: local.log(job_id, attempt, tail=tail, follow=follow, stamped=stamped),
+        )
         self._streams.add(stream)
         return stream
-
-    @cached_property
-    def _job_streams(self) -> StreamClient:
-        from gputui.api.streams import StreamClient
-
-        return StreamClient(self._client)
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         try:
@@ -319,8 +303,6 @@ class ApiBackend:
             return self._backend_instead(error).enter(job_id, request)
 
     def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, AwaitedChannel | None]:
-        from gputui.api.streams import SUBMIT
-
         key, query = new_key(), {"detach_keys": detach_keys, "anyway": "true"}
         jobs = own_json(NewJobs((submission,)))
         try:
@@ -349,15 +331,12 @@ class ApiBackend:
         return self._shell(job)
 
     def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
-        path, kind = f"/v1/jobs/{job_id}/processes", tuple[ProcessRow, ...]
-        found: tuple[ProcessRow, ...] = self._client.ask("GET", path, result=kind, headers=_OWN)
-        return found
+        path = f"/v1/jobs/{job_id}/processes"
+        return self._client.ask("GET", path, result=tuple[ProcessRow, ...], headers=_OWN)
 
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
         def asked(client: ApiClient) -> Mapping[int, Measured]:
-            path, kind = f"/v1/jobs/{job_id}/telemetry", dict[int, Measured]
-            found: Mapping[int, Measured] = client.ask("GET", path, result=kind, headers=_OWN)
-            return found
+            return client.ask("GET", f"/v1/jobs/{job_id}/telemetry", result=dict[int, Measured], headers=_OWN)
 
         return self.read_by(asked, lambda local: local.measured(job_id))
 
@@ -367,10 +346,9 @@ class ApiBackend:
 
     def images(self, server: str = "") -> Iterable[str]:
         del server
-        found: list[str] = []
         with suppress(GputuiError):
-            found = self._client.ask("GET", "/v1/images", result=list[str])
-        return found
+            return self._client.ask("GET", "/v1/images", result=list[str])
+        return ()
 
     # GPUs
 
@@ -379,7 +357,7 @@ class ApiBackend:
 
     def known_gpus(self) -> tuple[Gpu, ...]:
         def asked(client: ApiClient) -> tuple[Gpu, ...]:
-            nodes: tuple[Node, ...] = client.ask("GET", "/v1/gpus", result=tuple[Node, ...], headers=_OWN)
+            nodes = client.ask("GET", "/v1/gpus", result=tuple[Node, ...], headers=_OWN)
             return tuple(view.gpu for node in nodes for view in node.gpus)
 
         return self.read_by(asked, lambda local: local.known_gpus())
@@ -454,14 +432,11 @@ class ApiQueue:
         return (entry for entry in entries if target is None or entry.target == target)
 
     def _audit(self, job_id: JobId | None) -> tuple[AuditEntry, ...]:
-        query = {"job": job_id, "limit": _AUDIT}
-
-        def asked(client: ApiClient) -> tuple[AuditEntry, ...]:
-            kind = tuple[AuditEntry, ...]
-            found: tuple[AuditEntry, ...] = client.ask("GET", "/v1/audit", result=kind, query=query, headers=_OWN)
-            return found
-
-        return self._backend.read_by(asked, lambda local: tuple(local.queue.audit_log()))
+        query, kind = {"job": job_id, "limit": _AUDIT}, tuple[AuditEntry, ...]
+        return self._backend.read_by(
+            lambda client: client.ask("GET", "/v1/audit", result=kind, query=query, headers=_OWN),
+            lambda local: tuple(local.queue.audit_log()),
+        )
 
     def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
         """Yield nothing: the owner knows them, and looks himself."""
@@ -479,8 +454,7 @@ class ApiQueue:
 
 
 def _snapshot(client: ApiClient) -> Snapshot:
-    found: Snapshot = client.ask("GET", "/v1/snapshot", result=Snapshot)
-    return found
+    return client.ask("GET", "/v1/snapshot", result=Snapshot)
 
 
 def about_of(view: AboutView, home: str) -> About:
@@ -496,7 +470,3 @@ def about_of(view: AboutView, home: str) -> About:
 def _name(view: AboutView) -> str:
     """Return a name of an owner that no other one has."""
     return f"{view.owner.pid} {view.owner.since}"
-
-
-def _moment(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()

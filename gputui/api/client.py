@@ -53,8 +53,6 @@ class Reply(Struct, frozen=True):
 class Prepared(Struct, frozen=True):
     """A request as it is sent."""
 
-    method: str
-    target: str
     head: bytes
     body: bytes
     may_repeat: bool
@@ -350,7 +348,7 @@ class ApiClient:
         self, method: str, path: str, body: Any, query: Mapping[str, object], key: str, headers: Mapping[str, str]
     ) -> Prepared:
         """Return a request; `body` is bytes, or a value that is sent as JSON, or None."""
-        data = b"" if body is None else body if isinstance(body, bytes) else _json(body)
+        data = b"" if body is None else body if isinstance(body, bytes) else http.own_json(body)
         words = "&".join(f"{name}={quote(_word(value), safe='')}" for name, value in query.items() if value is not None)
         target = quote(path, safe="/") + (f"?{words}" if words else "")
         head = f"{method} {target} HTTP/1.1\r\nHost: gputui\r\nGputui-Api: {API}\r\n{self._headers}"
@@ -361,7 +359,7 @@ class ApiClient:
         if key:
             head += f"Idempotency-Key: {key}\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        return Prepared(method, target, head.encode("latin-1") + b"\r\n", data, bool(key) or method == "GET")
+        return Prepared(head.encode("latin-1") + b"\r\n", data, bool(key) or method == "GET")
 
     def ask(
         self,
@@ -369,11 +367,11 @@ class ApiClient:
         path: str,
         body: Any = None,
         *,
-        result: Any = Any,
+        result: type[T],
         query: Mapping[str, object] | None = None,
         key: str = "",
         headers: Mapping[str, str] | None = None,
-    ) -> Any:
+    ) -> T:
         """Return the decoded answer to a request; an error that it tells is raised.
 
         A request that changes something is sent again only with a key.
@@ -507,15 +505,6 @@ class ApiClient:
 
 
 _VERSIONS = "the owner may run another gputui: restart it with this one"
-
-
-def _json(value: Any) -> bytes:
-    return msgspec.json.encode(value, enc_hook=_listed)
-
-
-def _listed(value: Any) -> Any:
-    """Return a read-only mapping as a dict, and what yields values as a list."""
-    return dict(value) if isinstance(value, Mapping) else list(value)
 
 
 def _word(value: object) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
+from gputui.api.http import own_json
 from gputui.domain.decoding import decode_json
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -22,19 +23,6 @@ from gputui.domain.state import Reason
 
 PART = 1024**2
 """Bytes of jobs in one update; over a slow connection each part shows that the owner answers."""
-
-
-def _plain(value: object) -> dict[Any, Any] | list[Any]:
-    """Return a read-only mapping as a dict, and what yields values as a list, which msgspec can encode."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Iterable):
-        return list(value)
-    raise NotImplementedError(type(value).__name__)
-
-
-json = msgspec.json.Encoder(enc_hook=_plain).encode
-"""Encodes a value."""
 
 
 class SnapshotUpdate(Struct, frozen=True, omit_defaults=True):
@@ -341,7 +329,7 @@ def _grouped(reasons: Mapping[JobId, Reason]) -> tuple[tuple[Raw, tuple[JobId, .
     jobs_of: dict[Reason, list[JobId]] = {}
     for job_id, reason in reasons.items():
         jobs_of.setdefault(reason, []).append(job_id)
-    return tuple((Raw(json(each)), tuple(ids)) for each, ids in jobs_of.items())
+    return tuple((Raw(own_json(each)), tuple(ids)) for each, ids in jobs_of.items())
 
 
 class FieldTracker:
@@ -359,9 +347,9 @@ class FieldTracker:
         for name in WHOLE:
             value = getattr(seen, name)
             if value is not getattr(whole, name):
-                data = json(value)
+                data = own_json(value)
             elif (data := encoded.get(name, b"")) == b"":
-                data = encoded[name] = json(value)
+                data = encoded[name] = own_json(value)
             if name not in self._known or self._known[name][1] != data:
                 self._known[name] = (number, data)
 

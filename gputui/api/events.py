@@ -19,8 +19,8 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from gputui.api.deltas import KEPT, PART, ChangedJob, FieldTracker, SnapshotUpdate, Tracker, json
-from gputui.api.http import Outlet, Stream
+from gputui.api.deltas import KEPT, PART, ChangedJob, FieldTracker, SnapshotUpdate, Tracker
+from gputui.api.http import Outlet, Stream, own_json
 from gputui.api.messages import AboutView, Focus, StreamHello
 from gputui.domain.access import Caller
 from gputui.domain.as_json import job_json
@@ -176,7 +176,9 @@ class EventHub:
                 self._run_thread()
                 has_place = self._place(mine, last_id)
                 number = f"{self._term}-{mine.sent}" if wanted else ""
-                mine.send(frame("hello", json(StreamHello(name, about)), number))  # what happens from now on is told
+                mine.send(
+                    frame("hello", own_json(StreamHello(name, about)), number)
+                )  # what happens from now on is told
                 if not has_place:
                     self._begin_anew(mine)
                 self._subscribers[name] = mine
@@ -400,11 +402,11 @@ class EventHub:
         for job in jobs:
             data = self._job_bytes(job, caller)
             if part and room < len(data):
-                yield frame("snapshot", json(SnapshotUpdate(jobs=tuple(part), is_partial=True)))
+                yield frame("snapshot", own_json(SnapshotUpdate(jobs=tuple(part), is_partial=True)))
                 part, room = [], PART
             part.append(Raw(data))
             room -= len(data)
-        yield frame("snapshot", json(last(part)), f"{self._term}-{number}")
+        yield frame("snapshot", own_json(last(part)), f"{self._term}-{number}")
 
     def _job_bytes(self, job: Job, caller: Caller) -> bytes:
         seen = self._sight.job(job, caller)
@@ -412,7 +414,7 @@ class EventHub:
         known = self._bytes.get(key)
         if known is not None and known[0] is seen:
             return known[1]
-        data = json(seen)
+        data = own_json(seen)
         self._bytes[key] = (seen, data)
         return data
 

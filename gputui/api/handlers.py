@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import reduce
 from itertools import chain, count, islice
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Raw, Struct
@@ -27,7 +27,7 @@ from gputui.api import messages
 from gputui.api.http import Answer, Handoff, HttpError, Outlet, Peer, Request, Response, Stream, encoded, own_json
 from gputui.api.messages import ChangeNumber
 from gputui.api.rights import Visibility
-from gputui.api.routes import Route
+from gputui.api.routes import UPGRADE, Route
 from gputui.domain.access import Caller
 from gputui.domain.action import Action, Edit, EditJobs
 from gputui.domain.as_json import (
@@ -50,9 +50,9 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.spec_values import check_execution
 from gputui.domain.state import JobState
-from gputui.domain.submit_action import Done, SubmitJobs
+from gputui.domain.submit_action import SubmitJobs
 from gputui.ports.actions import ActionChange
-from gputui.ports.backend import Attach, DirectBackend, FollowLog, StreamRequest
+from gputui.ports.backend import Attach, DirectBackend, FollowLog, StreamRequest, check_gpus
 from gputui.ports.commands import CommandLine, RunCommand
 
 
@@ -95,6 +95,9 @@ class OwnerServices(Struct, frozen=True):
 
 MOST_BYTES = 8 * 1024**2
 """Bytes of output in one answer."""
+if TYPE_CHECKING:
+    from gputui.api.events import EventHub
+
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})", re.ASCII)
 _TYPE = "application/octet-stream"
 _BYTES = (("Accept-Ranges", "bytes"),)
@@ -117,21 +120,18 @@ def log_answer(lines: Iterable[bytes], wanted: str | None) -> Response:
     A range that is too long is shortened. Other forms of ranges are ignored, as RFC 9110 allows.
     """
     match = _RANGE.fullmatch(wanted.strip()) if wanted else None
-    if match is None:
+    first = int(match[1]) if match else 0
+    last = min(int(match[2]) if match and match[2] else first + MOST_BYTES - 1, first + MOST_BYTES - 1)
+    if match is None or last < first:
         return Response(body=_whole(lines), content_type=_TYPE, headers=_BYTES)
-    first = int(match[1])
-    last = min(int(match[2]) if match[2] else first + MOST_BYTES - 1, first + MOST_BYTES - 1)
-    if last < first:
-        return Response(body=_whole(lines), content_type=_TYPE, headers=_BYTES)
-    data, size = _from_file(lines, first, last) if isinstance(lines, LogFile) else _from_lines(lines, first, last)
+    if isinstance(lines, LogFile):
+        data, size = lines.part(first, last + 1 - first), lines.size
+    else:
+        data, size = _from_lines(lines, first, last)
     if not data:
         raise HttpError(416, f"there are {size} bytes", headers=(("Content-Range", f"bytes */{size}"),))
     headers = (("Content-Range", f"bytes {first}-{first + len(data) - 1}/*"), *_BYTES)
     return Response(206, data, _TYPE, headers)
-
-
-def _from_file(log: LogFile, first: int, last: int) -> tuple[bytes, int]:
-    return log.part(first, last + 1 - first), log.size
 
 
 def _from_lines(lines: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:
@@ -197,7 +197,6 @@ MOST_FORESEEN = 100
 MOST_LISTED = 100_000
 _MOST_WAITING = 1024**2
 """Bytes of an answer that wait for the client."""
-UPGRADE = "gputui-stream/1"
 _GONE = "this owner of the queue does not have it"
 
 
@@ -233,25 +232,13 @@ class Call(Struct, frozen=True):
         return self.job
 
 
-class EventSource(Protocol):
-    """Events for subscribers."""
-
-    def stream(self, caller: Caller, about: messages.AboutView, kinds: str, last_id: str) -> Stream:
-        """Return the stream of events that the caller may see, of these kinds, from behind that id on."""
-        ...
-
-    def focus(self, caller: Caller, wanted: messages.Focus) -> None:
-        """Note which GPU a subscriber looks at."""
-        ...
-
-
 class Handlers:
     """Answers each route with an `Answer`, or with a value that is encoded as JSON; errors are raised."""
 
     def __init__(
         self,
         services: OwnerServices,
-        events: EventSource | None = None,
+        events: EventHub,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._services = services
@@ -335,7 +322,7 @@ class Handlers:
         snapshot = self._picture(call)
         if call.wants_own:
             return encoded(snapshot.controls)
-        plain: dict[str, Any] = msgspec.to_builtins(asdict(snapshot.controls), enc_hook=dict)
+        plain = msgspec.to_builtins(asdict(snapshot.controls), enc_hook=dict)
         return encoded({**plain, "windows": msgspec.to_builtins(snapshot.windows)})
 
     def recurring(self, call: Call) -> Response:
@@ -402,17 +389,14 @@ class Handlers:
             return log_answer(stream, call.request.headers.get("range"))
 
     def attach(self, call: Call) -> Answer:
-        return self._upgraded(call, call.body)
-
-    def execute(self, call: Call) -> Answer:
-        check_execution(call.body)
-        return self._upgraded(call, call.body)
-
-    def _upgraded(self, call: Call, wanted: StreamRequest) -> Answer:
         if not call.wants_stream:
             headers = (("Upgrade", UPGRADE), ("Connection", "Upgrade"))
             raise HttpError(426, "this is a stream", hint=f"Upgrade: {UPGRADE}", headers=headers)
-        return self._handed(call, call.the_job.id, wanted)
+        return self._handed(call, call.the_job.id, call.body)
+
+    def execute(self, call: Call) -> Answer:
+        check_execution(call.body)
+        return self.attach(call)
 
     def _handed(self, call: Call, job_id: JobId, wanted: StreamRequest) -> Handoff:
         """Return the answer by which a process of its own serves the stream."""
@@ -424,7 +408,7 @@ class Handlers:
         submissions: tuple[Submission, ...] = call.body.jobs
         action = SubmitJobs(submissions)
         if not call.query["anyway"] and not call.query["dry_run"]:
-            check_gpus(submissions, call.backend)
+            check_gpus(submissions, call.backend, "gpus", "?anyway=true")
         if call.query["dry_run"]:
             done = call.backend.foresee(action)
             ids = tuple(job_id for job in done.jobs for job_id in job.ids)
@@ -445,10 +429,10 @@ class Handlers:
             starts = timeline(changed, self._services.settings, self._now(), is_wanted=is_wanted).starts
         return tuple(starts.get(job.id) for job in jobs)
 
-    def act(self, call: Call) -> Answer:
+    def act(self, call: Call) -> messages.Acted:
         return self._acted(call, call.body)
 
-    def edit(self, call: Call) -> Answer:
+    def edit(self, call: Call) -> messages.Acted:
         """Edit a job, which is as its editor has seen it if he says so."""
         edit: Edit = call.body
         job, wanted = call.the_job, call.request.headers.get("if-match", "").strip()
@@ -457,12 +441,8 @@ class Handlers:
             raise HttpError(412, what, where="If-Match", hint="edit it as it is now")
         return self._acted(call, EditJobs((job.id,), edit, job if wanted else None))
 
-    def _acted(self, call: Call, action: Action) -> Answer:
-        if call.query["dry_run"]:
-            return encoded(self._told(call, call.backend.foresee(action)))
-        return encoded(self._told(call, call.backend.act(action)))
-
-    def _told(self, call: Call, done: Done) -> messages.Acted:
+    def _acted(self, call: Call, action: Action) -> messages.Acted:
+        done = call.backend.foresee(action) if call.query["dry_run"] else call.backend.act(action)
         shown = own_json if call.wants_own else lambda job: msgspec.json.encode(job_json(job))
         indices = {view.gpu.uuid: str(view.gpu.index) for view in self._services.latest().gpus} if done.changes else {}
         return messages.Acted(
@@ -503,14 +483,10 @@ class Handlers:
     # the rest
 
     def events(self, call: Call) -> Answer:
-        if self._events is None:
-            raise CapabilityError(_GONE)
         last_id = call.request.headers.get("last-event-id", "")
         return self._events.stream(call.caller, self.about(call), call.query["kinds"] or "", last_id)
 
     def focus(self, call: Call) -> Response:
-        if self._events is None:
-            raise CapabilityError(_GONE)
         self._events.focus(call.caller, call.body)
         return Response(204)
 
@@ -565,20 +541,6 @@ class _ForecastTurn:
 def revision(job: Job) -> str:
     """Return an ETag of what can be edited of a job."""
     return f'"{digest(own_json((job.spec, job.priority, job.held, job.topped_at)))}"'
-
-
-def check_gpus(submissions: Iterable[Submission], backend: DirectBackend) -> None:
-    """Raise InputError for a job that asks for GPUs that this server does not have; skipped if they are unknown."""
-    asking = [submission.spec for submission in submissions if submission.spec.gpus.minimum]
-    gpus = backend.known_gpus() if asking else ()
-    if not gpus:
-        return
-    from gputui.domain.policy.gpus.placement import shortage
-
-    for spec in asking:
-        if lack := shortage(spec.gpus, gpus):
-            hint = "?anyway=true queues it until such GPUs are available"
-            raise InputError(f"job {spec.name} {lack}", where="gpus", hint=hint)
 
 
 def _most(limit: int) -> int:

@@ -253,6 +253,12 @@ _TOLD = frozenset(
     }
 )
 """Causes whose sentences are ours up to a semicolon; those of others may quote paths, options and programs."""
+_SHOWN = (
+    *("image", "name", "tenant", "gpus", "priority", "nice", "time_limit", "retries", "backoff", "retry_on"),
+    *("gpu_memory_step", "warning", "after", "after_any", "begin_at", "preemptible", "interactive", "idle_timeout"),
+    "comment",
+)
+"""What everybody sees of a specification, besides some options."""
 _HOOKS = "hooks."
 """Begin of notices about deliveries."""
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -374,30 +380,10 @@ class Visibility:
             shm_size=options.shm_size,
             entrypoint=options.entrypoint if shown else None,
         )
-        return JobSpec(
-            image=spec.image,
-            command=spec.command if shown else (),
-            name=spec.name,
-            tenant=spec.tenant,
-            gpus=spec.gpus,
-            priority=spec.priority,
-            nice=spec.nice,
-            time_limit=spec.time_limit,
-            retries=spec.retries,
-            backoff=spec.backoff,
-            retry_on=spec.retry_on,
-            gpu_memory_step=spec.gpu_memory_step,
-            warning=spec.warning,
-            after=spec.after,
-            after_any=spec.after_any,
-            begin_at=spec.begin_at,
-            preemptible=spec.preemptible,
-            interactive=spec.interactive,
-            idle_timeout=spec.idle_timeout,
-            options=kept,
-            comment=spec.comment,
-            sweep=spec.sweep if shown else (),
-        )
+        given: dict[str, Any] = {name: getattr(spec, name) for name in _SHOWN}
+        if shown:
+            given |= {"command": spec.command, "sweep": spec.sweep}
+        return JobSpec(**given, options=kept)
 
     def _node(self, node: Node, caller: Caller) -> Node:
         gpus = node.gpus if self._shows_commands else tuple(_view(view, caller) for view in node.gpus)
@@ -507,7 +493,7 @@ class CallerQueue:
             each
             for job in self._store.jobs().values()
             if caller.owns(job)
-            for single in _singles(job)
+            for single in (map(job.element, job.ids) if job.runs else iter((job,)))
             for each in targets_of(single)
         }
         return self._visibility.audit(self._with_submitted(entries, own), own, caller)
@@ -542,7 +528,3 @@ class CallerQueue:
             return self._caller.owns(self._store.get(int(number)))
         except NotFoundError:
             return False
-
-
-def _singles(job: Job) -> Iterator[Job]:
-    return map(job.element, job.ids) if job.runs else iter((job,))

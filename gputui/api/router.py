@@ -11,12 +11,11 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from gputui.api.handlers import Call, Handlers, OwnerServices
 from gputui.api.http import Answer, Handoff, HttpError, Request, Response, Stream, answer_to, encoded
 from gputui.api.messages import API, Forecast
-from gputui.api.routes import ROUTES, Parameter, Route, Scope
+from gputui.api.routes import ROUTES, Route, Scope
 from gputui.domain.access import Caller, Role, others_job
 from gputui.domain.action import Action, Edit, typed
 from gputui.domain.decoding import convert, decode_json
@@ -33,25 +32,18 @@ _PART = re.compile(r"\{(\w+)\}")
 _CHANGING = frozenset({"POST", "PATCH", "PUT"})
 
 
-class Found(Struct, frozen=True):
-    """The route of a request, with the parts of its path."""
-
-    route: Route
-    parts: Mapping[str, str]
-
-
 @cache
 def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(_PART.sub(r"(?P<\1>[^/]+)", path.replace(".", r"\.")))
 
 
-def find_route(method: str, path: str) -> Found:
-    """Return the route of a request; raises HttpError 404, or 405 for a path that takes other methods."""
+def find_route(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
+    """Return the route of a request, and the parts of its path; raises HttpError 404, or 405 for another method."""
     methods = []
     for route in ROUTES:
         if match := _pattern(route.path).fullmatch(path):
             if route.method == method:
-                return Found(route, match.groupdict())
+                return route, match.groupdict()
             methods.append(route.method)
     if methods:
         allow = (("Allow", ", ".join(methods)),)
@@ -69,10 +61,10 @@ class Router:
     def __call__(self, request: Request) -> Answer:
         caller: Caller | None = None
         try:
-            found = find_route(request.method, request.path)
+            route, parts = find_route(request.method, request.path)
             _check_version(request.headers)
             caller = self._services.caller_of(request.peer, request.headers)
-            return self._answer(request, found, caller)
+            return self._answer(request, route, parts, caller)
         except AccessError as error:
             if caller is not None:
                 asked = f"{request.method} {request.path}"[:200]
@@ -86,13 +78,21 @@ class Router:
             log.exception("cannot answer %s %s", request.method, request.path[:200])
             return answer_to(error)
 
-    def _answer(self, request: Request, found: Found, caller: Caller) -> Answer:
-        route = found.route
-        check_role(route, caller)
+    def _answer(self, request: Request, route: Route, parts: Mapping[str, str], caller: Caller) -> Answer:
+        if caller.role < route.role:
+            what = f"{caller.user} is {_NAMES[caller.role]} of this queue: this is for {_NAMES_OF_MANY[route.role]}"
+            raise AccessError(what, rule=f"role-{route.role.name.lower()}", hint=_HINTS[route.role])
         caller, body = _keyed(request, caller), _body(route, request)
-        query = _query(route, request.query)
+        known = {each.name: each for each in route.query}
+        if unknown := sorted(request.query.keys() - known.keys()):
+            hint = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise InputError("there is no such parameter", where=unknown[0][:100], hint=hint)
+        query = {
+            name: _READERS[each.type](name, request.query[name]) if name in request.query else each.default
+            for name, each in known.items()
+        }
         with closing(self._services.backend(caller)) as backend:
-            call = Call(request, route, caller, backend, found.parts, query, body)
+            call = Call(request, route, caller, backend, parts, query, body)
             if route.scope is Scope.JOB:
                 call = msgspec.structs.replace(call, job=self._job(call))
             result = getattr(self._handlers, route.handler)(call)
@@ -106,13 +106,6 @@ class Router:
             if not (is_open or call.caller.may_act_on(job)):
                 raise others_job(job, _ON_A_JOB[call.route.handler])
         return job
-
-
-def check_role(route: Route, caller: Caller) -> None:
-    """Raise AccessError if the route is not for callers of this role."""
-    if caller.role < route.role:
-        what = f"{caller.user} is {_NAMES[caller.role]} of this queue: this is for {_NAMES_OF_MANY[route.role]}"
-        raise AccessError(what, rule=f"role-{route.role.name.lower()}", hint=_HINTS[route.role])
 
 
 _NAMES = {Role.VIEWER: "a viewer", Role.USER: "a user", Role.OPERATOR: "an operator"}
@@ -170,32 +163,15 @@ def _body(route: Route, request: Request) -> Any:
         return None
     try:
         found = decode_json(request.body, route.body)
-        return _typed(found)
+        if isinstance(found, Edit):
+            return found.typed()
+        if isinstance(found, Forecast):
+            return Forecast(tuple(map(typed, found.actions)))
+        return typed(found) if isinstance(found, Action) else found
     except msgspec.ValidationError as error:
         raise HttpError(422, str(error)[:500], where="body") from error
     except msgspec.DecodeError as error:
         raise HttpError(400, f"the body is no JSON: {str(error)[:200]}", where="body") from error
-
-
-def _typed(body: Any) -> Any:
-    if isinstance(body, Edit):
-        return body.typed()
-    if isinstance(body, Forecast):
-        return Forecast(tuple(map(typed, body.actions)))
-    return typed(body) if isinstance(body, Action) else body
-
-
-def _query(route: Route, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parameters of a query, with their defaults; raises InputError."""
-    known = {each.name: each for each in route.query}
-    if unknown := sorted(given.keys() - known.keys()):
-        hint = f"it takes {', '.join(known)}" if known else "it takes none"
-        raise InputError("there is no such parameter", where=unknown[0][:100], hint=hint)
-    return {name: _value(each, given[name]) if name in given else each.default for name, each in known.items()}
-
-
-def _value(parameter: Parameter, text: str) -> Any:
-    return _READERS[parameter.type](parameter.name, text)
 
 
 def _flag(name: str, text: str) -> bool:

@@ -321,7 +321,7 @@ def _operation(route: Route, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.handler,
         "summary": route.text,
-        "description": f"For {_ROLES[route.role]}{_OWN if _is_for_own(route) else ''}.",
+        "description": f"For {_ROLES[route.role]}{(_OWN if route.scope is Scope.JOB and bool(route.role) else '')}.",
         "parameters": [*_path_parameters(route), *map(_parameter, route.query), *_header_parameters(route)],
         "responses": {status: answer, **others, "default": refusal},
     }
@@ -333,10 +333,6 @@ def _operation(route: Route, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
 
 _ROLES = ("everybody who may connect", "users and operators", "operators")
 _OWN = "; about jobs of others for operators alone"
-
-
-def _is_for_own(route: Route) -> bool:
-    return route.scope is Scope.JOB and bool(route.role)
 
 
 def _schema(kind: Any, schema_of: Mapping[Any, Any]) -> Any:

@@ -19,12 +19,10 @@ from http import HTTPStatus
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import h11
-import msgspec
 
 from gputui.api import connections
 from gputui.api.connections import LIMITS, OF_NAMESPACES, PIECE, Allowance, Allowances, Buffer, Limits, Pool
-from gputui.api.http import Answer, Handle, Handoff, Peer, Request, Response, Stream
-from gputui.api.messages import Problem
+from gputui.api.http import Answer, Handle, Handoff, HttpError, Peer, Request, Response, Stream, answer_to
 
 log = logging.getLogger(__name__)
 
@@ -46,21 +44,7 @@ _FREE_CHUNKS, _LEAST_CHUNK = 1000, 1024
 """Chunks that may have any size, and the mean bytes of those beyond: a mebibyte in single bytes takes a second each."""
 
 
-class _RefusedError(Exception):
-    """The request is refused before any handler sees it, and the connection ends."""
-
-    def __init__(self, status: int, title: str) -> None:
-        super().__init__(title)
-        self.status = status
-        self.title = title
-
-
-def problem(status: int, title: str, detail: str = "") -> Response:
-    """Return an answer of the server itself."""
-    name = HTTPStatus(status).phrase.lower().replace(" ", "-")
-    body = msgspec.json.encode(Problem(f"urn:gputui:{name}", title, status, detail))
-    headers = (("Retry-After", "1"),) if status in {429, 503} else ()
-    return Response(status, body, "application/problem+json", headers)
+_AGAIN = (("Retry-After", "1"),)
 
 
 class DoorServer:
@@ -226,7 +210,7 @@ class DoorServer:
         peer = None if refusal else connections.peer_of(accepted)
         if peer is None:
             if refusal:
-                _refuse(accepted, problem(429, refusal, "close some, and try again"))
+                _refuse(accepted, answer_to(HttpError(429, refusal, hint="close some, and try again", headers=_AGAIN)))
             accepted.close()
             return
         accepted.setblocking(False)
@@ -278,10 +262,10 @@ class _ServedClient:
         try:
             while await self._serve_one() and not self._server.is_stopping:
                 pass
-        except _RefusedError as error:
+        except HttpError as error:
             await self._refuse(error)
         except h11.RemoteProtocolError as error:
-            await self._refuse(_RefusedError(error.error_status_hint or 400, str(error)))
+            await self._refuse(HttpError(error.error_status_hint or 400, str(error)))
         except (OSError, TimeoutError, asyncio.CancelledError):
             pass  # the client has left or is too slow, or the server ends
         except Exception:  # a border: the others are served
@@ -340,7 +324,7 @@ class _ServedClient:
                         return False
                     received += piece
         except TimeoutError as error:
-            raise _RefusedError(408, "the head of the request takes too long") from error
+            raise HttpError(408, "the head of the request takes too long") from error
         self._check_head(received, end.end())
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head)
         self._protocol.receive_data(bytes(received))
@@ -348,18 +332,18 @@ class _ServedClient:
 
     def _check_head(self, received: bytearray, end: int) -> None:
         if end > self._limits.head or received.count(b"\n", 0, end) > self._limits.lines:
-            raise _RefusedError(431, "the head of the request is too long")
+            raise HttpError(431, "the head of the request is too long")
 
     async def _request(self) -> Request:
         """Return the request with its body."""
         head = self._protocol.next_event()
         if not isinstance(head, h11.Request):
-            raise _RefusedError(400, "this is no request")
+            raise HttpError(400, "this is no request")
         if head.http_version not in {b"1.1", b"1.0"}:
-            raise _RefusedError(505, "this is HTTP/1.1")
+            raise HttpError(505, "this is HTTP/1.1")
         headers = _headers(head)
         if "content-length" in headers and "transfer-encoding" in headers:
-            raise _RefusedError(400, "a request has Content-Length or Transfer-Encoding, not both")
+            raise HttpError(400, "a request has Content-Length or Transfer-Encoding, not both")
         method, (path, query) = head.method.decode("ascii"), _target(head.target)
         body = await self._body(int(headers.get("content-length", "0")))
         return Request(method, path, query, headers, body, self._peer)
@@ -381,9 +365,9 @@ class _ServedClient:
                         self._hold(len(event.data), len(parts))
                         chunks += event.chunk_start
                         if chunks > _FREE_CHUNKS + len(parts) // _LEAST_CHUNK:
-                            raise _RefusedError(400, "the body comes in chunks that are too small")
+                            raise HttpError(400, "the body comes in chunks that are too small")
         except TimeoutError as error:
-            raise _RefusedError(408, "the body of the request takes too long") from error
+            raise HttpError(408, "the body of the request takes too long") from error
         finally:
             self._server.bodies -= len(parts)
         return bytes(parts)
@@ -394,10 +378,10 @@ class _ServedClient:
         if total > self._allowance.longest_body:
             raise self._too_long()
         if self._server.bodies > self._limits.bodies:
-            raise _RefusedError(503, "many large requests are being received; try again")
+            raise HttpError(503, "many large requests are being received; try again", headers=_AGAIN)
 
-    def _too_long(self) -> _RefusedError:
-        return _RefusedError(413, f"the body may have {self._allowance.longest_body} bytes")
+    def _too_long(self) -> HttpError:
+        return HttpError(413, f"the body may have {self._allowance.longest_body} bytes")
 
     async def _answer(self, request: Request) -> Answer:
         """Have the handler answer, when it is this user's turn."""
@@ -414,7 +398,9 @@ class _ServedClient:
             return await self._server.pool.run(partial(self._server.handle, request))
         except Exception:  # a border: a handler that fails must not end the server
             log.exception("a request failed: %s %s", request.method, request.path)
-            return problem(500, "the request failed", "gputui.log in the state directory has the details")
+            return answer_to(
+                HttpError(500, "the request failed", hint="gputui.log in the state directory has the details")
+            )
 
     async def _respond(self, answer: Response, *, is_head: bool = False) -> None:
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
@@ -444,7 +430,7 @@ class _ServedClient:
         except Exception:  # a border, as of a handler
             buffer.close()
             log.exception("a stream failed")
-            await self._respond(problem(500, "the stream failed"))
+            await self._respond(answer_to(HttpError(500, "the stream failed")))
             return
         self._is_answering, self.is_streaming = False, True
         try:
@@ -489,10 +475,10 @@ class _ServedClient:
 
         self._server.pool.submit(take)
 
-    async def _refuse(self, refusal: _RefusedError) -> None:
+    async def _refuse(self, refusal: HttpError) -> None:
         """Tell why, and end the connection once the client has read that, or a second later."""
         with suppress(OSError, TimeoutError, h11.LocalProtocolError, asyncio.CancelledError):
-            answer = problem(refusal.status, refusal.title)
+            answer = answer_to(refusal)
             headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
             headers += [*answer.headers, ("Connection", "close")]
             protocol = self._protocol
@@ -523,7 +509,7 @@ def _headers(head: h11.Request) -> dict[str, str]:
 
 
 def _target(target: bytes) -> tuple[str, dict[str, str]]:
-    """Return path and query, decoded. Raises _RefusedError for what is no path, or names a parameter twice."""
+    """Return path and query, decoded. Raises HttpError for what is no path, or names a parameter twice."""
     raw, _, asked = target.partition(b"?")
     if raw.startswith(b"http://"):  # as a proxy sends it
         raw = b"/" + raw.removeprefix(b"http://").partition(b"/")[2]
@@ -533,10 +519,10 @@ def _target(target: bytes) -> tuple[str, dict[str, str]]:
             asked.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS
         )
     except ValueError as error:
-        raise _RefusedError(400, "the path or the query is not UTF-8, or has too many parameters") from error
+        raise HttpError(400, "the path or the query is not UTF-8, or has too many parameters") from error
     query = dict(pairs)
     if not path.startswith("/") or "\0" in path:
-        raise _RefusedError(400, "the path has to begin with /")
+        raise HttpError(400, "the path has to begin with /")
     if len(query) != len(pairs):
-        raise _RefusedError(400, "a parameter is given twice")
+        raise HttpError(400, "a parameter is given twice")
     return path, query

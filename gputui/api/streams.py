@@ -1,8 +1,7 @@
-"""Follows the events of an owner, and connects again when they end."""
+"""What an owner sends without an end, at its receiver: its events, and the streams of its jobs."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import random
@@ -102,7 +101,7 @@ class Follower:
 
     def _send_focus(self) -> None:
         if self._name:
-            with contextlib.suppress(GputuiError):  # its readings stay unknown
+            with suppress(GputuiError):  # its readings stay unknown
                 self._client.request("PUT", "/v1/focus", Focus(self._name, self._focus))
 
     def close(self) -> None:
@@ -230,7 +229,7 @@ class EventWatch:
         self._lock = threading.Lock()
 
     def tell(self) -> None:
-        with self._lock, contextlib.suppress(BlockingIOError):
+        with self._lock, suppress(BlockingIOError):
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
@@ -238,7 +237,7 @@ class EventWatch:
         return self._fd
 
     def clear(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 
     def close(self) -> None:
@@ -252,8 +251,6 @@ SUBMIT = "/v1/jobs"
 """Path of the route that submits."""
 PATIENCE = 30.0
 """Seconds within which a stream begins: its process starts, and an engine answers."""
-
-
 _CUT = "the output of the job was cut off: the connection ended"
 
 
@@ -355,13 +352,13 @@ class StreamClient:
         return self._client.upgrade(path, UPGRADE, query=query, method="GET")
 
 
-def entered(link: socket.socket, early: bytes) -> Channel:
+def entered(link: socket.socket, early: bytes, what: str = "the stream of the job") -> JobStream:
     """Return the streams of a job once they are there. Raises GputuiError with the words of a refusal."""
     stream, deadline = JobStream(link, early), time.monotonic() + PATIENCE
     while stream.greeting is None:
         if not stream.advance(deadline):
             stream.close()
-            raise GputuiError(f"the stream of the job has not begun for {PATIENCE:.0f} s")
+            raise GputuiError(f"{what} has not begun for {PATIENCE:.0f} s")
     return stream
 
 
@@ -405,12 +402,7 @@ class OutputStream:
     """Output of an attempt that a process of the owner sends. Raises GputuiError if it is not complete."""
 
     def __init__(self, link: socket.socket, early: bytes) -> None:
-        self._stream = JobStream(link, early)
-        deadline = time.monotonic() + PATIENCE
-        while self._stream.greeting is None:
-            if not self._stream.advance(deadline):
-                self._stream.close()
-                raise GputuiError(f"the output of the job has not begun for {PATIENCE:.0f} s")
+        self._stream = entered(link, early, "the output of the job")
         self.is_stamped = self._stream.greeting == b"stamped"
         self.notice = ""
         """Sentence about output that is not shown, known at the end."""

@@ -75,8 +75,7 @@ def about(options: Options) -> AboutView:
     """Return what the owner of the queue tells of itself and of who asks; raises NoOwnerError and GputuiError."""
     client = client_of(options, to_sockets(map(Path, options.sockets.paths)), patience=LOOK_WITHIN)
     try:
-        found: AboutView = client.ask("GET", "/v1/about", result=AboutView)
-        return found
+        return client.ask("GET", "/v1/about", result=AboutView)
     finally:
         client.close()
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gputui.bootstrap.backend import entrance_for, logs_for, output_of
 from gputui.config import Options, resolve
@@ -142,18 +142,6 @@ class _Conversation:
 # output
 
 
-class _Answer(Protocol):
-    """How output is sent."""
-
-    def begin(self, *, is_stamped: bool) -> bytes: ...
-
-    def part(self, data: bytes) -> bytes: ...
-
-    def end(self, notice: str) -> bytes: ...
-
-    def failed(self, error: GputuiError, *, has_begun: bool) -> bytes: ...
-
-
 class _Framed:
     """Frames: READY, with `stamped` if lines begin with times, OUTPUT, ERRORS with a notice, and EXIT at the end."""
 
@@ -200,7 +188,7 @@ class _Plain:
 class _LogWriter:
     """Sends output as it comes: what comes together in one piece, and a line that has not ended as it grows."""
 
-    def __init__(self, connection: socket.socket, answer: _Answer) -> None:
+    def __init__(self, connection: socket.socket, answer: _Framed | _Plain) -> None:
         self._connection = connection
         self._answer = answer
         self._lock = threading.Condition()
@@ -274,14 +262,22 @@ def _serve_log(options: Options, decision: Decision, request: FollowLog, connect
 
 def send_log(open_log: Callable[[], LogStream], request: FollowLog, connection: socket.socket) -> None:
     """Send output. Ends the process when the client hangs up; raises OSError if it has."""
-    answer: _Answer = _Framed() if request.in_frames else _Plain()
+    answer = _Framed() if request.in_frames else _Plain()
     threading.Thread(target=_end_with, args=(connection,), name="client", daemon=True).start()
     has_begun = False
     try:
         stream = open_log()
         connection.sendall(answer.begin(is_stamped=getattr(stream, "is_stamped", False)))
         has_begun = True
-        _copy(stream, _LogWriter(connection, answer))
+        writer = _LogWriter(connection, answer)
+        if isinstance(stream, LiveLogStream):
+            stream.watch(writer.show_rest)
+        try:
+            for line in stream:
+                writer.put_line(line)
+        finally:
+            writer.finish()
+            stream.close()
     except GputuiError as error:
         connection.sendall(answer.failed(error, has_begun=has_begun))
     else:
@@ -300,18 +296,6 @@ def _send_apart(pieces: Iterable[tuple[bool, bytes]], connection: socket.socket)
     for is_error, piece in pieces:
         connection.sendall(frames.frame(frames.ERRORS if is_error else frames.OUTPUT, piece))
     connection.sendall(frames.exit_frame(0))
-
-
-def _copy(stream: LogStream, writer: _LogWriter) -> None:
-    """Send a log to its end. Raises the error that ended it, once what came before is sent."""
-    if isinstance(stream, LiveLogStream):
-        stream.watch(writer.show_rest)
-    try:
-        for line in stream:
-            writer.put_line(line)
-    finally:
-        writer.finish()
-        stream.close()
 
 
 def _end_with(connection: socket.socket) -> None:

@@ -26,6 +26,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import local_time
 from gputui.domain.verbs import RECURRING_VERBS, Verb
 from gputui.engine.actions.recurring import local_zone_name
+from gputui.ports.backend import check_gpus
 from gputui.request import job_values, submitter
 
 COLUMNS = (
@@ -113,7 +114,7 @@ def add(
     submission, anyway = _submission(ctx, session, arguments, named)
     with session.backend() as backend:
         if not anyway:
-            submit.check_gpus((submission,), backend)
+            check_gpus((submission,), backend)
         (recurring,) = backend.act(AddRecurring(recurrence, submission)).ids
         next_at = backend.queue.recurring()[recurring].next_at
     confirm(_understood(recurring, next_at, submission), quiet=quiet or as_json)

@@ -15,7 +15,7 @@ from gputui.cli import completing, terminal
 from gputui.cli.confirmation import confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.job_ids import Named, OneJobId, is_live, resolve_all
 from gputui.cli.session import Session, pass_session
-from gputui.cli.submit import check_gpus, with_elements
+from gputui.cli.submit import with_elements
 from gputui.cli.terminal import print_done
 from gputui.cli.verbs import show_shifts
 from gputui.domain.action import Edit, EditJobs
@@ -28,7 +28,7 @@ from gputui.domain.state import JobState
 from gputui.domain.units import local_time, quoted
 from gputui.engine.actions.job_changes import check_editable
 from gputui.ports import Queue
-from gputui.ports.backend import DirectBackend
+from gputui.ports.backend import DirectBackend, check_gpus
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.draft import YES, Draft

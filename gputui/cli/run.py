@@ -13,7 +13,6 @@ from gputui.cli.attendance import Attendance, follow_output
 from gputui.cli.conversation import check_terminal
 from gputui.cli.session import Session, pass_session
 from gputui.cli.submit import (
-    check_gpus,
     check_runtime,
     confirm_times,
     tell,
@@ -22,6 +21,7 @@ from gputui.cli.submit import (
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Interactive, Submission
 from gputui.domain.submit_action import SubmitJobs
+from gputui.ports.backend import check_gpus
 from gputui.request import submitter
 from gputui.request.submitter import SubmitCommand, Tidied
 

@@ -20,6 +20,7 @@ from gputui.domain.kept_data import id_ranges
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, local_time
+from gputui.ports.backend import check_gpus
 from gputui.request import submitter
 from gputui.request.inherited import is_taken_over, not_utf8
 from gputui.request.job_options import BY_NAME
@@ -201,22 +202,6 @@ def check_runtime(submission: Submission, runtimes: Collection[str]) -> None:
         raise InputError("host jobs are switched off", where="--host", hint="the setting scheduler.host_jobs")
     hint = "submit --host -- COMMAND..., or leave out --runtime process"
     raise InputError("there is no engine here to run an image", where="IMAGE", hint=hint)
-
-
-def check_gpus(submissions: Iterable[Submission], backend: DirectBackend, where: str = "--gpus") -> None:
-    """Raise InputError for a job that asks for GPUs that the server does not have. Skipped if the GPUs are unknown."""
-    asking = [submission.spec for submission in submissions if submission.spec.gpus.minimum]
-    if not asking:
-        return
-    gpus = backend.known_gpus()
-    if not gpus:
-        return
-    from gputui.domain.policy.gpus.placement import shortage  # only where the GPUs are known
-
-    for spec in asking:
-        if lack := shortage(spec.gpus, gpus):
-            hint = "--anyway queues it until such GPUs are available"
-            raise InputError(f"job {spec.name} {lack}", where=where, hint=hint)
 
 
 def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool) -> None:

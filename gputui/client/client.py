@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -37,16 +37,6 @@ if TYPE_CHECKING:
 
 
 _CLOSED = "the client was closed"
-
-
-class JobEventSource(Protocol):
-    """Who reads events."""
-
-    def events(self, *kinds: str) -> Iterator[Event]: ...
-
-    def close(self) -> None:
-        """End the events, from any thread."""
-        ...
 
 
 class JobListener:
@@ -79,11 +69,11 @@ class JobListener:
 class SharedEvents:
     """Reads the events in a thread of its own, for as long as somebody listens."""
 
-    def __init__(self, branch: Callable[[], JobEventSource]) -> None:
+    def __init__(self, branch: Callable[[], Client]) -> None:
         self._branch = branch
         self._lock = threading.Lock()
         self._listeners: set[JobListener] = set()
-        self._source: JobEventSource | None = None
+        self._source: Client | None = None
         self._has_begun = False
 
     @contextmanager
@@ -108,7 +98,7 @@ class SharedEvents:
             if unheard is not None:
                 unheard.close()
 
-    def _run(self, source: JobEventSource) -> None:
+    def _run(self, source: Client) -> None:
         last: Exception = GputuiError(_CLOSED)
         try:
             for event in source.events("job"):
@@ -117,7 +107,7 @@ class SharedEvents:
             last = error
         self._tell(source, last)
 
-    def _tell(self, source: JobEventSource, event: Event | Exception) -> None:
+    def _tell(self, source: Client, event: Event | Exception) -> None:
         with self._lock:
             if self._source is not source:
                 return
@@ -377,9 +367,7 @@ class Client:
         if len(left) > _SINGLY:
             query = {"all": True, "limit": 100_000}
             kind, headers = tuple[_StoredEntry, ...], {"Accept": OWN}
-            entries: tuple[_StoredEntry, ...] = self._api.ask(
-                "GET", "/v1/jobs", result=kind, query=query, headers=headers
-            )
+            entries = self._api.ask("GET", "/v1/jobs", result=kind, query=query, headers=headers)
             left.difference_update(each for entry in entries for each in entry.live)
         return map(self.job, sorted(left))
 
@@ -438,7 +426,14 @@ def _opened(where: str | None, timeout: float, tell: Callable[[str], None]) -> t
     from gputui.bootstrap.owner import client_of, to_owner
 
     if where is not None and ("/" not in where or where.startswith("ssh://")):
-        return _elsewhere(where, timeout, tell)
+        from gputui.bootstrap.servers import chosen_servers, dial_of
+
+        server, *others = chosen_servers([where], resolve().settings)
+        if others:
+            raise InputError("a client asks one server", where=where)
+        name = f"gputui on {server.name}", f"look there: ssh {server.name}"
+        api = ApiClient(dial_of(server), patience=timeout, tell=tell, name=lambda _: name, absence=timeout, keep=KEEP)
+        return api, not server.address
     if where is not None:
         path = Path(where).expanduser().absolute()
         options = Options(path.parent, asked=Sockets((str(path),)))
@@ -449,18 +444,6 @@ def _opened(where: str | None, timeout: float, tell: Callable[[str], None]) -> t
     if where is None and options.sockets.in_process:
         dial = _or_here(dial, tell)
     return client_of(options, dial, tell, patience=timeout, absence=timeout, keep=KEEP), True
-
-
-def _elsewhere(where: str, timeout: float, tell: Callable[[str], None]) -> tuple[ApiClient, bool]:
-    """Return who asks the owner on a server, by its address or its name in the settings."""
-    from gputui.bootstrap.servers import chosen_servers, dial_of
-
-    server, *others = chosen_servers([where], resolve().settings)
-    if others:
-        raise InputError("a client asks one server", where=where)
-    name = f"gputui on {server.name}", f"look there: ssh {server.name}"
-    api = ApiClient(dial_of(server), patience=timeout, tell=tell, name=lambda _: name, absence=timeout, keep=KEEP)
-    return api, not server.address
 
 
 def _or_here(dial: Dial, tell: Callable[[str], None]) -> Dial:

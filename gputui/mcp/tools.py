@@ -237,12 +237,11 @@ class Tools:
             stream.close()
         self._client.close()
 
-    def _get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
-        return self._client.ask("GET", path, query=query)
+    def _get(self, path: str) -> Json:
+        return self._client.ask("GET", path, result=Json)
 
     def _about(self) -> AboutView:
-        found: AboutView = self._client.ask("GET", "/v1/about", result=AboutView)
-        return found
+        return self._client.ask("GET", "/v1/about", result=AboutView)
 
     def _secrets(self, job: JobId) -> Pairs:
         """Return the environment of a job of the user, which nobody is told: to take it out of what is."""
@@ -254,7 +253,9 @@ class Tools:
 
     def list_jobs(self, given: Any) -> str:
         """Jobs of all users, those that wait in the order of their starts; without `all` and `state` only live ones."""
-        reply = self._client.request("GET", "/v1/jobs", query=_query(given))
+        reply = self._client.request(
+            "GET", "/v1/jobs", query={name: value for name, value in asdict(given).items() if value is not None}
+        )
         found: Json = {"jobs": [row(job) for job in decode_json(reply.body)]}
         if (after := reply.headers.get("next")) is not None:
             found["cut"] = f"there are more jobs: call it with after={after}"
@@ -278,7 +279,7 @@ class Tools:
         about = self._about()
         you = {"user": about.caller.user, "role": about.caller.role}
         limits = {f"highest_{name}": value for name, value in asdict(about.agents).items() if value is not None}
-        gpus = [gpu_row(gpu) for gpu in self._get("/v1/gpus")]
+        gpus = [gpu_row(gpu) for gpu in self._client.ask("GET", "/v1/gpus", result=list[Json])]
         return encoded({"gpus": gpus, "you": you | limits})
 
     def read_log(self, given: Any) -> str:
@@ -339,7 +340,7 @@ class Tools:
             values["priority"] = limit
         submission = job_of(values, "job", Submitter(self._user, now, inherited=inherited()))
         body, query = own_json(NewJobs((submission,))), {"dry_run": is_dry}
-        new: NewIds = self._client.ask("POST", "/v1/jobs", body, result=NewIds, query=query, key=key)
+        new = self._client.ask("POST", "/v1/jobs", body, result=NewIds, query=query, key=key)
         spec = submission.spec
         made = {"name": spec.name, "priority": spec.priority, "gpus": spec.gpus.minimum}
         if not is_dry:
@@ -361,7 +362,7 @@ class Tools:
         return self._change(Release(tuple(given.ids)))
 
     def _change(self, action: Action) -> str:
-        acted: Acted = self._client.ask("POST", "/v1/actions", own_json(action), result=Acted, key=new_key())
+        acted = self._client.ask("POST", "/v1/actions", own_json(action), result=Acted, key=new_key())
         return encoded({"done": action.verb} | ids_told(list(acted.ids)))
 
 
@@ -379,10 +380,6 @@ def _event(kind: str, data: Json, job: JobId | None) -> Json | None:
             return None
         return {"kind": kind, "before": data["before"], **row(data["job"])}
     return {"kind": kind, **data}
-
-
-def _query(given: Struct) -> dict[str, object]:
-    return {name: value for name, value in asdict(given).items() if value is not None}
 
 
 # arguments

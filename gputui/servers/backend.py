@@ -340,11 +340,6 @@ class ServerConnection:
         """The last snapshot, with the server's own ids; EMPTY before the first."""
         return self._follower.snapshot
 
-    @property
-    def is_up(self) -> bool:
-        """Whether the server answers."""
-        return not self._follower.problem
-
     def view(self) -> ServerView:
         """Return the server with its last snapshot, whose ids and names are those of this console."""
         follower, about = self._follower, self.about

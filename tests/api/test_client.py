@@ -50,9 +50,9 @@ def test_a_request_says_what_it_wants_and_an_answer_is_decoded(tmp_path: Path) -
     got: list[bytes] = []
     with scripted(tmp_path / "s", fixed(OK, got)):
         client = client_of(tmp_path / "s")
-        assert client.ask("POST", "/v1/jobs", {"jobs": []}, query={"dry_run": True, "a": "x&y"}, key="k1") == {
-            "ok": True
-        }
+        assert client.ask(
+            "POST", "/v1/jobs", {"jobs": []}, result=dict[str, Any], query={"dry_run": True, "a": "x&y"}, key="k1"
+        ) == {"ok": True}
     head, body = got[0].split(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/jobs?dry_run=true&a=x%26y HTTP/1.1\r\nHost: gputui\r\nGputui-Api: 1.")
     assert b"Idempotency-Key: k1" in head
@@ -69,7 +69,7 @@ def test_requests_one_after_the_other_use_one_connection(tmp_path: Path) -> None
     with scripted(tmp_path / "s", play):
         client = client_of(tmp_path / "s")
         for _ in range(3):
-            client.ask("GET", "/v1/about")
+            client.ask("GET", "/v1/about", result=dict[str, Any])
         client.close()
     assert len(accepted) == 1
 
@@ -77,7 +77,7 @@ def test_requests_one_after_the_other_use_one_connection(tmp_path: Path) -> None
 def test_a_body_in_chunks_is_read(tmp_path: Path) -> None:
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n[1\r\n3;x=y\r\n,2]\r\n0\r\n\r\n"
     with scripted(tmp_path / "s", fixed(chunked)):
-        assert client_of(tmp_path / "s").ask("GET", "/v1/gpus") == [1, 2]
+        assert client_of(tmp_path / "s").ask("GET", "/v1/gpus", result=list[int]) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_body_in_chunks_is_read(tmp_path: Path) -> None:
 )
 def test_an_error_is_raised_as_it_was(tmp_path: Path, problem: bytes, kind: type[GputuiError]) -> None:
     with scripted(tmp_path / "s", fixed(answer_of(problem, "404 Not Found"))), pytest.raises(kind) as caught:
-        client_of(tmp_path / "s").ask("GET", "/v1/jobs/7")
+        client_of(tmp_path / "s").ask("GET", "/v1/jobs/7", result=dict[str, Any])
     assert type(caught.value) is kind
 
 
@@ -107,7 +107,7 @@ def test_a_cut_request_with_a_key_is_sent_again(tmp_path: Path) -> None:
         link.sendall(OK[:30])
 
     with scripted(tmp_path / "s", cut, cut, fixed(OK, got)):
-        assert client_of(tmp_path / "s").ask("POST", "/v1/jobs", {}, key="k") == {"ok": True}
+        assert client_of(tmp_path / "s").ask("POST", "/v1/jobs", {}, result=dict[str, Any], key="k") == {"ok": True}
     assert len(got) == 3
     assert len(set(got)) == 1
 
@@ -119,7 +119,7 @@ def test_a_cut_request_without_a_key_is_not_repeated(tmp_path: Path) -> None:
         got.append(whole_request(link))
 
     with scripted(tmp_path / "s", cut), pytest.raises(GputuiError, match="look whether it was done"):
-        client_of(tmp_path / "s").ask("POST", "/v1/jobs", {})
+        client_of(tmp_path / "s").ask("POST", "/v1/jobs", {}, result=dict[str, Any])
     assert len(got) == 1
 
 
@@ -131,16 +131,16 @@ def test_an_owner_who_is_busy_is_asked_again(tmp_path: Path) -> None:
         link.sendall(busy)
 
     with scripted(tmp_path / "s", refuse, fixed(OK)):
-        assert client_of(tmp_path / "s").ask("GET", "/v1/about") == {"ok": True}
+        assert client_of(tmp_path / "s").ask("GET", "/v1/about", result=dict[str, Any]) == {"ok": True}
 
 
 def test_nobody_owns_a_queue_without_a_socket_or_with_a_stale_one(tmp_path: Path) -> None:
     with pytest.raises(NoOwnerError):
-        client_of(tmp_path / "none").ask("GET", "/v1/about")
+        client_of(tmp_path / "none").ask("GET", "/v1/about", result=dict[str, Any])
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(tmp_path / "stale"))
     with pytest.raises(NoOwnerError):
-        client_of(tmp_path / "stale").ask("GET", "/v1/about")
+        client_of(tmp_path / "stale").ask("GET", "/v1/about", result=dict[str, Any])
 
 
 def test_the_first_socket_with_a_listener_is_asked(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_first_socket_with_a_listener_is_asked(tmp_path: Path) -> None:
     with scripted(tmp_path / "s", fixed(OK)):
         (tmp_path / "s").rename(long / "s")  # longer than an address may be
         client = client_of(tmp_path / "none", long / "s")
-        assert client.ask("GET", "/v1/about") == {"ok": True}
+        assert client.ask("GET", "/v1/about", result=dict[str, Any]) == {"ok": True}
 
 
 @pytest.mark.parametrize("backlog", [64, 0])
@@ -161,7 +161,7 @@ def test_a_hung_owner_is_named_after_two_seconds_and_given_up_in_time(tmp_path: 
             other.connect(str(tmp_path / "s"))  # fills it
         began = time.monotonic()
         with pytest.raises(StoreBusyError) as caught:
-            client_of(tmp_path / "s", told=told, patience=2.5).ask("GET", "/v1/about")
+            client_of(tmp_path / "s", told=told, patience=2.5).ask("GET", "/v1/about", result=dict[str, Any])
         assert 2.4 < time.monotonic() - began < 10
     assert [text.partition(" (pid")[0] for text in told] == ["the owner of the queue"] or backlog == 0
     assert "has not answered for 2 s" in told[0]
@@ -242,7 +242,7 @@ def words_of(code: int, lines: Sequence[bytes]) -> str:
 def test_a_command_may_be_the_way_to_an_owner() -> None:
     text = f"echo Welcome; echo HTTP is spoken here; read line; printf '{OK.decode()}'".replace("\r\n", "\\r\\n")
     client = ApiClient(to_command(["sh", "-c", text], words_of))
-    assert client.ask("GET", "/v1/about") == {"ok": True}
+    assert client.ask("GET", "/v1/about", result=dict[str, Any]) == {"ok": True}
     client.close()
 
 
@@ -261,7 +261,7 @@ def test_a_command_may_be_the_way_to_an_owner() -> None:
 def test_why_a_command_does_not_answer_is_told(text: str, words: str) -> None:
     client = ApiClient(to_command(["sh", "-c", text], words_of))
     with pytest.raises(GputuiError) as told:
-        client.ask("GET", "/v1/about")
+        client.ask("GET", "/v1/about", result=dict[str, Any])
     assert str(told.value).startswith(words)
 
 
@@ -277,12 +277,12 @@ def test_a_next_owner_is_waited_for_once_there_was_one(tmp_path: Path) -> None:
     client = ApiClient(to_sockets([tmp_path / "s"]), absence=10)
     _MADE.append(client)
     with pytest.raises(NoOwnerError):
-        client.ask("GET", "/v1/about")
+        client.ask("GET", "/v1/about", result=dict[str, Any])
     closing = answer_of(b"{}", "200 OK", "Connection: close")
     with scripted(tmp_path / "s", fixed(closing)):
-        client.ask("GET", "/v1/about")
+        client.ask("GET", "/v1/about", result=dict[str, Any])
     answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(client.ask("GET", "/v1/about")))
+    thread = threading.Thread(target=lambda: answers.append(client.ask("GET", "/v1/about", result=dict[str, Any])))
     thread.start()
     with scripted(tmp_path / "s", fixed(OK)):
         thread.join(10)

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from gputui.api.deltas import FieldTracker, SnapshotDecoder, SnapshotUpdate, Tracker, json
+from gputui.api.deltas import FieldTracker, SnapshotDecoder, SnapshotUpdate, Tracker
+from gputui.api.http import own_json
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import PendingReason, Reason
 from tests.factories import NOW, job, running, uuid, view
@@ -29,12 +30,12 @@ class Encoder:
         self._fields.take(snapshot, tracker.number, snapshot, {})
         changes, fields = tracker.since(self._sent), self._fields.since(self._sent)
         self._sent = tracker.number
-        return changes.update([Raw(json(each)) for each in changes.jobs], fields, changes.reasons)
+        return changes.update([Raw(own_json(each)) for each in changes.jobs], fields, changes.reasons)
 
 
 def sent(encoder: Encoder, snapshot: Snapshot) -> bytes:
     """Return the message about the snapshot."""
-    return json(encoder.update(snapshot))
+    return own_json(encoder.update(snapshot))
 
 
 def read(data: bytes) -> SnapshotUpdate:
@@ -56,8 +57,8 @@ def test_a_snapshot_in_parts_appears_whole() -> None:
     before = as_sent(sample.rich_snapshot())
     whole, decoder = Encoder().update(before), SnapshotDecoder()
     parts = [SnapshotUpdate(jobs=(each,), is_partial=True) for each in whole.jobs]
-    assert all(decoder.take(read(json(part)), NOW) is EMPTY for part in parts)
-    assert decoder.take(read(json(replace(whole, jobs=()))), NOW) == before
+    assert all(decoder.take(read(own_json(part)), NOW) is EMPTY for part in parts)
+    assert decoder.take(read(own_json(replace(whole, jobs=()))), NOW) == before
 
 
 def test_changes_are_followed() -> None:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from gputui.api.events import EventHub
 from gputui.api.handlers import Handlers
 from gputui.api.http import Handoff, Stream
 from gputui.api.messages import OWN, Acted, Forecast, Forecasted, NewIds, NewJobs, Problem, Undone, UndoRequest
@@ -312,7 +313,7 @@ def test_a_forecast_tells_which_starts_move(owner: TestOwner) -> None:
 def test_a_backup_is_an_archive_of_the_queue(owner: TestOwner) -> None:
     owner.submit()
     made = replace(owner.services, backup=lambda: backup_parts(owner.options, NOW))
-    owner.router = Router(made, Handlers(made))
+    owner.router = Router(made, Handlers(made, EventHub(made.latest, made.subscribe, made.visibility)))
     answer = owner.answer("POST", "/v1/backup")
     assert isinstance(answer, Stream)
     out = Collector()

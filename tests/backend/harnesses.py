@@ -238,7 +238,7 @@ class RemoteHarness:
         self.backend.start()
         [server] = self.backend.servers
         deadline = time.monotonic() + PATIENCE
-        while not server.is_up:
+        while server.view().problem:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         self._mapper = server.mapper

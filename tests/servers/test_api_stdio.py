@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,8 +108,8 @@ def test_a_cluster_is_served_too(tmp_path: Path) -> None:
     client = ApiClient(lambda seconds: Wire(ours, Server()), patience=20)
     about: AboutView = client.ask("GET", "/v1/about", result=AboutView)
     assert about.lacking.keys() >= {"what_if"}
-    client.ask("POST", "/v1/jobs", {"jobs": [{"spec": {"command": ["true"]}}]}, key="k" * 32)
-    assert [job["state"] for job in client.ask("GET", "/v1/jobs")] == ["RUNNING"]
+    client.request("POST", "/v1/jobs", {"jobs": [{"spec": {"command": ["true"]}}]}, key="k" * 32)
+    assert [job["state"] for job in client.ask("GET", "/v1/jobs", result=list[dict[str, Any]])] == ["RUNNING"]
     client.close()
     thread.join(20)
     assert not thread.is_alive()
