@@ -22,8 +22,8 @@ PACKAGE = ROOT / "gputui"
 BACKENDS = ("bootstrap/", "engine/cluster/", "cluster/")
 """Folders whose code may know whose queue it is."""
 ENGINES = ("cluster/", "engine/cluster/", "ports/cluster.py")
-REQUESTS = "request/"
-"""Folder of the options of jobs, one of which is `--hold`."""
+ASKING = ("request/", "client/")
+"""Folders of who asks for an action: the options of jobs, one of which is `--hold`, and `Client.hold` for programs."""
 Nodes: TypeAlias = tuple[ast.AST, ...]
 COMMANDS = {
     "priority": ("priority", "7", "+10"),
@@ -114,7 +114,7 @@ def size(sources: Mapping[str, str], trees: Mapping[str, Nodes]) -> Iterator[tup
     )
     yield (
         "declarations of hold",
-        sum(map(declared, (tree for name, tree in trees.items() if not name.startswith((*ENGINES, REQUESTS))))),
+        sum(map(declared, (tree for name, tree in trees.items() if not name.startswith((*ENGINES, *ASKING))))),
     )
     yield "classes that refuse", sum(refuses(node) for tree in trees.values() for node in tree)
 

@@ -8,12 +8,13 @@ what he missed as one change, and nothing is kept for him.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -22,13 +23,14 @@ from msgspec.structs import replace
 from gputui.api.deltas import KEPT, PART, ChangedJob, FieldTracker, SnapshotUpdate, Tracker
 from gputui.api.http import Outlet, Stream, own_json
 from gputui.api.messages import AboutView, Focus, StreamHello
+from gputui.api.rights import Visibility
 from gputui.domain.access import Caller
 from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, Reason
+from gputui.domain.state import JobState
 
 log = logging.getLogger(__name__)
 
@@ -45,30 +47,6 @@ _FULL = 2 * PART
 _RETRY_FULL = 0.05
 _REST_AFTER = 60.0
 """Seconds without a subscriber after which the last snapshot is forgotten."""
-
-
-class Sight(Protocol):
-    """What callers see, as `Visibility` has it."""
-
-    def class_of(self, caller: Caller) -> Hashable:
-        """Return a value that callers have in common who see the same of every snapshot."""
-        ...
-
-    def job(self, job: Job, caller: Caller) -> Job:
-        """Return the job as the caller sees it: itself, or an object that is the same for all who do not."""
-        ...
-
-    def reason(self, job: Job, reason: Reason, caller: Caller) -> Reason:
-        """Return why the job waits, as the caller may know it."""
-        ...
-
-    def may_read_notice(self, severity: str, text: str, caller: Caller) -> bool:
-        """Return whether the caller may read the notice."""
-        ...
-
-    def snapshot(self, snapshot: Snapshot, caller: Caller) -> Snapshot:
-        """Return the snapshot as the caller sees it; what he sees whole are the same objects."""
-        ...
 
 
 class Occurrence(Struct, frozen=True):
@@ -127,7 +105,7 @@ class EventHub:
         self,
         latest: Callable[[], Snapshot],
         subscribe: Callable[[Callable[[Snapshot], None]], Callable[[], None]],
-        sight: Sight,
+        sight: Visibility,
         focus: Callable[[str | None], object] = lambda _: None,
         *,
         term: str = "",
@@ -137,8 +115,6 @@ class EventHub:
 
         `term` is part of all ids of events, and another one for each owner; empty: one by chance.
         """
-        import os
-
         self._latest = latest
         self._subscribe = subscribe
         self._sight = sight

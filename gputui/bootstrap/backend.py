@@ -100,7 +100,7 @@ class LocalBackend:
         """
         self._options = options
         self._waiting = waiting
-        self._caller, self._owned = caller, owned
+        self._asks, self._owned = caller, owned
         self._opening = threading.Lock()
         self._opened: JobStore | None = owned.store if owned is not None else None
         self._streams: WeakSet[LogStream] = WeakSet()
@@ -119,17 +119,16 @@ class LocalBackend:
     @property
     def queue(self) -> Queue:
         """The store itself for operators, else what the caller may see of it."""
-        return self.store if self._is_free else self._seen
+        return self.store if self._caller.operates else self._seen
 
-    @property
-    def _is_free(self) -> bool:
-        return self._caller is None or self._caller.operates
+    @cached_property
+    def _caller(self) -> Caller:
+        return self._asks or bootstrap.caller()
 
     @cached_property
     def _seen(self) -> Queue:
         from gputui.api.rights import CallerQueue
 
-        assert self._caller is not None
         return CallerQueue(self.store, self._caller, self._visibility)
 
     @cached_property
@@ -143,8 +142,7 @@ class LocalBackend:
         from gputui.engine.actions.rights import check_own
 
         job = self.store.get(job_id)
-        if self._caller is not None:
-            check_own(self._caller, job, what)
+        check_own(self._caller, job, what)
         return job
 
     @cached_property
@@ -160,14 +158,14 @@ class LocalBackend:
         is_callers = self._owned is not None  # whose directory that of this process is not
         settings, home = self._options.settings, "" if is_callers else str(present_directory() or "")
         host = socket.gethostname()
-        caller = self._caller
         lacking: Mapping[Capability, str] = {}
-        if caller is not None and not caller.operates:
+        if not self._caller.operates:
             from gputui.engine.actions import rights
 
             lacking = rights.LACKING
-        user = caller.user if caller is not None else bootstrap.actor().user
-        return About(host, user, home, Caps("gputui", lacking, runs_jobs=True), settings.scheduler, settings.policy)
+        return About(
+            host, self._caller.user, home, Caps("gputui", lacking, runs_jobs=True), settings.scheduler, settings.policy
+        )
 
     def snapshots(self) -> LocalBackend:
         return self
@@ -180,7 +178,7 @@ class LocalBackend:
             snapshot = bootstrap.current_snapshot(self._options, self.store)
         else:
             snapshot = bootstrap.owners_snapshot(self._options, self.store, self._owned.latest())
-        if self._caller is None or self._caller.operates:
+        if self._caller.operates:
             return snapshot
         return self._visibility.snapshot(snapshot, self._caller)
 
@@ -201,7 +199,7 @@ class LocalBackend:
 
     def _act(self, action: Action, server: str, on_progress: Callable[[int, int], None] | None) -> Done:
         asks = self._caller
-        if asks is None or not asks.key:
+        if not asks.key:
             return self._actions.act(action, server=server, on_progress=on_progress)
         from gputui.domain.keys import further_key
 
@@ -244,20 +242,15 @@ class LocalBackend:
         return stream
 
     def _check_log(self, job_id: JobId) -> None:
-        caller = self._caller
-        if caller is None or caller.operates:
-            return
-        if not self._visibility.may_read_log(self.store.get(job_id), caller):
+        if not self._caller.operates and not self._visibility.may_read_log(self.store.get(job_id), self._caller):
             self._own(job_id, "read its output")
 
     @cached_property
     def _entrance(self) -> Entrance:
-        caller = self._caller or bootstrap.caller()
-
         def record(job: Job, verb: str, request: ExecRequest | None) -> None:
-            self.store.note(entry_of(caller, job, verb, request))
+            self.store.note(entry_of(self._caller, job, verb, request))
 
-        return entrance_for(self._options, lambda: self.store.store_id, caller, record)
+        return entrance_for(self._options, lambda: self.store.store_id, self._caller, record)
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         return self._entrance.enter(self._own(job_id, "enter it"), request)
@@ -293,7 +286,7 @@ class LocalBackend:
 
     def images(self, server: str = "") -> Iterable[str]:
         del server
-        if self._caller is not None and self._caller.role is Role.VIEWER:
+        if self._caller.role is Role.VIEWER:
             raise AccessError("only users of the queue may list the images of its engine", hint=HOW_TO_USE)
         found, settings = adapters.local_images(self._options), self._options.settings
         if self._is_free or self._caller is None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ from gputui.api.client import TELL_AFTER, ApiClient, cure_of, plain_name
 from gputui.api.messages import AboutView
 from gputui.api.rights import SUDO_UID, VIA
 from gputui.api.wire import Dial, Server, Wire, to_sockets
-from gputui.config import Options
+from gputui.config import Options, resolve
 from gputui.config.options import present_directory
 from gputui.domain.access import AGENT
 from gputui.domain.container import Shell
@@ -109,6 +109,15 @@ def api_backend(
         home=str(present_directory() or ""),
         shell=partial(_shell, options),
     )
+
+
+def own_options() -> Options:
+    """Return the options of this user; raises CapabilityError where an engine has the queue: it has no owner."""
+    options = resolve()
+    if options.in_cluster:
+        hint = "use its own commands, or gputui's: gputui submit, gputui queue --json"
+        raise CapabilityError("the queue of a cluster has no owner who could be asked", hint=hint)
+    return options
 
 
 def agents_client(options: Options) -> ApiClient:
@@ -248,7 +257,6 @@ class OwnerEvents:
     def _started(self) -> Follower:
         """Begin to follow."""
         from gputui.api.streams import Follower
-        from gputui.api.wire import to_sockets
 
         dial = to_sockets(map(Path, self._options.sockets.paths))
         client = client_of(self._options, dial, patience=PATIENCE)
@@ -275,32 +283,28 @@ class OwnerBehind:
         self._events = OwnerEvents(options)
         self._wanted: str | None = None
         self._last, self._heard_at = EMPTY, time.monotonic()
-        self._is_stopped = False
-        self._wake: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = threading.Event()
 
     def want_pcie(self, uuid: str | None) -> None:
         self._wanted = uuid
 
     def stop(self) -> None:
-        self._is_stopped = True
-        if self._loop is not None and self._wake is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended already
-                self._loop.call_soon_threadsafe(self._wake.set)
+        self._stopped.set()
 
     async def run(self) -> None:
         from gputui.engine.tick.worker_pools import DaemonExecutor
 
-        self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         threads = DaemonExecutor(1, "owner")
         try:
-            while not self._is_stopped:
-                if not await self._loop.run_in_executor(threads, self._publish):
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._wake.wait(), LONGEST_PAUSE)
+            await asyncio.get_running_loop().run_in_executor(threads, self._publish_all)
         finally:
             self._events.stop()
             threads.shutdown()
+
+    def _publish_all(self) -> None:
+        while not self._stopped.is_set():
+            if not self._publish():
+                self._stopped.wait(LONGEST_PAUSE)
 
     def _publish(self) -> bool:
         """Publish what the owner tells next; return False if there is none."""

@@ -25,7 +25,7 @@ from gputui.config.options import Sockets
 from gputui.domain import action as actions
 from gputui.domain.action import Action
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import CapabilityError, GputuiError, InputError, NoOwnerError
+from gputui.domain.errors import GputuiError, InputError, NoOwnerError
 from gputui.domain.job_spec import Submission
 from gputui.domain.runs import Run
 from gputui.domain.settings import ServerSettings
@@ -423,7 +423,7 @@ class Client:
 
 def _opened(where: str | None, timeout: float, tell: Callable[[str], None]) -> tuple[ApiClient, bool]:
     """Return who asks the owner, and whether his jobs see the files of this machine."""
-    from gputui.bootstrap.owner import client_of, to_owner
+    from gputui.bootstrap.owner import client_of, own_options, to_owner
 
     if where is not None and ("/" not in where or where.startswith("ssh://")):
         from gputui.bootstrap.servers import chosen_servers, dial_of
@@ -437,9 +437,8 @@ def _opened(where: str | None, timeout: float, tell: Callable[[str], None]) -> t
     if where is not None:
         path = Path(where).expanduser().absolute()
         options = Options(path.parent, asked=Sockets((str(path),)))
-    elif (options := resolve()).in_cluster:
-        hint = "use its own commands, or gputui's: gputui submit, gputui queue --json"
-        raise CapabilityError("the queue of a cluster has no owner who could be asked", hint=hint)
+    else:
+        options = own_options()
     dial = to_owner(options)
     if where is None and options.sockets.in_process:
         dial = _or_here(dial, tell)

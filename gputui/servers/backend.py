@@ -303,12 +303,11 @@ class ServerConnection:
         self.settings = settings
         self.mapper = IdMapper(number, settings.name)
         """Translation of its ids."""
-        self._now, self._changed, self._dial_on = now, changed, dial
+        self._now, self._dial_on = now, dial
         self._wires: WeakSet[Wire] = WeakSet()
         self._closed = threading.Event()
-        self._backend = ApiBackend(self._client(ANSWER_WITHIN))
-        self._follower = Follower(self._client(BEGIN_WITHIN), self._hear, now, longest_pause=LONGEST_PAUSE)
-        self._known: AboutView | None = None
+        self._follower = Follower(self._client(BEGIN_WITHIN), changed, now, longest_pause=LONGEST_PAUSE)
+        self._backend = ApiBackend(self._client(ANSWER_WITHIN), follower=self._follower)
 
     def _client(self, patience: float) -> ApiClient:
         return ApiClient(self._dial, patience=patience, name=_it, keep=KEEP)
@@ -323,12 +322,6 @@ class ServerConnection:
     def start(self) -> None:
         """Begin to connect; a second call does nothing."""
         self._follower.start()
-
-    def _hear(self) -> None:
-        if self._follower.about is not self._known:
-            self._known = self._follower.about
-            self._backend.forget_owner()
-        self._changed()
 
     @property
     def about(self) -> AboutView | None:
@@ -367,7 +360,6 @@ class ServerConnection:
     def close(self) -> None:
         """End the connection, without waiting."""
         self._closed.set()
-        self._follower.close()
         self._backend.close()
         for wire in tuple(self._wires):
             wire.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -15,10 +15,12 @@ from msgspec.structs import replace
 from gputui.api.deltas import SnapshotDecoder, SnapshotUpdate
 from gputui.api.events import EventHub
 from gputui.api.messages import AboutView, CallerView, Focus, OwnerView
+from gputui.api.rights import Visibility
 from gputui.domain.access import Caller, Role
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.job import Job
+from gputui.domain.settings import AccessSettings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.engine.feed import Feed
@@ -28,33 +30,6 @@ ROOT = Caller(0, 0, (), "root", Role.OPERATOR)
 ALICE = Caller(1001, 1001, (), "alice", Role.USER)
 BOB = Caller(1002, 1002, (), "bob", Role.USER)
 ABOUT = AboutView("1", "1.0", "1.0", "here", "s", OwnerView(1, "serve", "root"), CallerView(0, "root", "operator"))
-
-
-class MaskingSight:
-    """Shows the commands of jobs to operators and submitters alone."""
-
-    def __init__(self) -> None:
-        self._masked: dict[int, tuple[Job, Job]] = {}
-
-    def class_of(self, caller: Caller) -> Hashable:
-        return "operators" if caller.operates else caller.uid
-
-    def job(self, job: Job, caller: Caller) -> Job:
-        if caller.may_act_on(job):
-            return job
-        known = self._masked.get(job.id)
-        if known is None or known[0] is not job:
-            known = self._masked[job.id] = (job, replace(job, spec=replace(job.spec, command=("hidden",))))
-        return known[1]
-
-    def reason(self, job: Job, reason: Reason, caller: Caller) -> Reason:
-        return reason if caller.may_act_on(job) else replace(reason, text=reason.text.partition(":")[0])
-
-    def may_read_notice(self, severity: str, text: str, caller: Caller) -> bool:
-        return caller.operates or not text.startswith("hooks")
-
-    def snapshot(self, snapshot: Snapshot, caller: Caller) -> Snapshot:
-        return replace(snapshot, jobs=tuple(self.job(each, caller) for each in snapshot.jobs))
 
 
 class Client:
@@ -119,7 +94,7 @@ class Owner:
         self.feed = Feed()
         self.feed.publish(first)
         self.focus: list[str | None] = []
-        self.sight = MaskingSight()
+        self.sight = Visibility(AccessSettings(show_commands=False))
         self.hub = EventHub(
             lambda: self.feed.latest,
             self.feed.subscribe,
@@ -179,15 +154,15 @@ def test_reasons_and_notices_are_told_as_each_caller_may_know_them(owner: Owner)
     for console, script in clients.values():
         console.until(partial(_has_jobs, console, 2))
         script.until(lambda of=script: of.events)  # type: ignore[misc]
-    reason = Reason(PendingReason.BACK_OFF, "attempt 2 soon: hunter2")
-    notices = (Notice("warning", "hooks.chat: hunter2"), Notice("warning", "disk low"))
+    reason = Reason(PendingReason.BACK_OFF, "attempt 2 soon; hunter2")
+    notices = (Notice("warning", "hooks.chat: hunter2"), Notice("error", "disk low"))
     latest = owner.feed.latest
-    jobs = (*latest.jobs, mine(3))
+    jobs = (*latest.jobs, replace(mine(3), hold_reason="soon; hunter2"))
     owner.feed.publish(replace(latest, jobs=jobs, reasons={3: reason}, notices=notices))
     for user, (console, script) in clients.items():
         console.until(lambda of=console: 3 in of.snapshot.reasons)  # type: ignore[misc]
         script.until(lambda of=script: any(kind == "notice" for kind, _ in of.events))  # type: ignore[misc]
-        assert console.snapshot.reasons[3].text == "attempt 2 soon" + ("" if user == "bob" else ": hunter2")
+        assert console.snapshot.reasons[3].text == "attempt 2 soon" + ("" if user == "bob" else "; hunter2")
         [told] = [data["job"]["reason"]["text"] for kind, data in script.events if kind == "job"]
         assert ("hunter2" in told) == (user != "bob")
         heard = [data["text"] for kind, data in script.events if kind == "notice"]
@@ -214,8 +189,8 @@ def test_each_sees_what_he_may_see(owner: Owner) -> None:
     shown = {user: [each.spec.command for each in client.snapshot.jobs] for user, client in clients.items()}
     assert shown == {
         "root": [("secret",), ("secret",)],
-        "alice": [("secret",), ("hidden",)],
-        "bob": [("hidden",), ("secret",)],
+        "alice": [("secret",), ()],
+        "bob": [(), ("secret",)],
     }
 
 
@@ -281,7 +256,7 @@ def test_scripts_get_events_of_the_kinds_that_they_want(owner: Owner) -> None:
         (1, "PENDING", "RUNNING"),
         (2, "PENDING", "RUNNING"),
     ]
-    assert [each["job"]["command"] for each in told] == [["secret"], ["hidden"]]
+    assert [each["job"]["command"] for each in told] == [["secret"], []]
     again = owner.connect(ALICE, "job", last_id=jobs.ids[-2])
     again.until(lambda: len(again.events) == 2)
     assert again.events[1][1]["id"] == 2
