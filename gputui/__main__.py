@@ -22,9 +22,9 @@ def main() -> None:
     try:
         code = thin.run(sys.argv[1:], __version__)
         if isinstance(code, thin.Unanswered):
-            from gputui.cli import resumed  # the owner was killed, hangs, or has much to do
+            from gputui.cli.main import resume  # the owner was killed, hangs, or has much to do
 
-            code = resumed.run(code)
+            code = resume(code)
     except KeyboardInterrupt:
         code = 130
     if code is not None:

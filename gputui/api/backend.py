@@ -76,14 +76,12 @@ class ApiBackend:
         instead: Callable[[str], DirectBackend] | None = None,
         home: str | None = None,
         shell: Callable[[Job], Shell] | None = None,
-        follower: Follower | None = None,
     ) -> None:
         """`reader` asks for what the files of the queue tell too, with less patience; None: `client` does.
 
         `instead` opens the queue in this process, for a key under which a request was sent already, or for ''; it is
         used once nobody owns the queue any more, and to read beside an owner who hangs. `home` is where relative paths
         of jobs begin, if not where they do for the owner. `shell` returns the command that opens a shell in a job.
-        `follower` follows the owner already.
         """
         self._client = client
         self._reader = reader or client
@@ -95,7 +93,7 @@ class ApiBackend:
         self._opening = threading.Lock()
         self._streams: WeakSet[Any] = WeakSet()
         self._picture: tuple[float, Snapshot] | None = None
-        self._follower = follower
+        self._follower: Follower | None = None
         self._watches: WeakSet[EventWatch] = WeakSet()
         self._queue = ApiQueue(self)
         self._job_streams = StreamClient(client)
@@ -161,7 +159,6 @@ class ApiBackend:
         return self._queue if self._local is None else self._local.queue
 
     def follow(self) -> Follower:
-        """Return what follows the owner's events, from now on."""
         with self._opening:
             if self._follower is None:
                 self._follower = Follower(self._client, self._tell)

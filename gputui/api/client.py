@@ -236,7 +236,6 @@ class Exchange:
         return size
 
     def body(self) -> bytes:
-        """Return the whole body."""
         found = bytearray()
         for part in self.parts():
             found += part
@@ -512,7 +511,6 @@ def _word(value: object) -> str:
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> GputuiError:
-    """Return the error that an answer tells."""
     try:
         problem = decode_json(body, Problem)
     except msgspec.MsgspecError:

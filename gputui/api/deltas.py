@@ -301,7 +301,6 @@ class Tracker:
 
     @property
     def present(self) -> Mapping[JobId, Job]:
-        """The jobs of the last snapshot by id."""
         return self._jobs.values
 
     def skip(self) -> int:

@@ -287,7 +287,6 @@ class EventHub:
         self._occurrences: deque[Occurrence] = deque(maxlen=KEPT)
 
     def _look(self) -> bool:
-        """Take the newest snapshot; return whether there was one."""
         snapshot, self._news = self._news, None
         if snapshot is None:
             snapshot = self._silent()

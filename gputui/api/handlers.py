@@ -222,12 +222,10 @@ class Call(Struct, frozen=True):
 
     @property
     def wants_stream(self) -> bool:
-        """Return whether the client has asked for an upgrade of its connection."""
         return self.request.headers.get("upgrade", "").strip().lower() == UPGRADE
 
     @property
     def the_job(self) -> Job:
-        """Return the job of a route about one."""
         assert self.job is not None
         return self.job
 
@@ -330,11 +328,8 @@ class Handlers:
         return encoded(found if call.wants_own else [recurring_json(each) for each in found])
 
     def audit(self, call: Call) -> Response:
-        queue, since, job_id = call.backend.queue, call.query["since"], call.query["job"]
-        targets = targets_of(call.backend.job(job_id)) if job_id is not None else (None,)
-        entries: Iterable[AuditEntry] = chain.from_iterable(map(queue.audit_log, targets))
-        if job_id is not None:
-            entries = sorted(entries, key=lambda entry: entry.at)
+        since, job_id = call.query["since"], call.query["job"]
+        entries = call.backend.queue.audit_log() if job_id is None else _audit(call, call.backend.job(job_id))
         wanted = (entry for entry in entries if since is None or entry.at >= since)
         found = deque(wanted, _most(call.query["limit"]))
         return encoded(tuple(found) if call.wants_own else [msgspec.to_builtins(entry) for entry in found])
@@ -349,10 +344,7 @@ class Handlers:
         headers = (("ETag", revision(job)),)
         if call.wants_own:
             return encoded(job, headers=headers)
-        queue = call.backend.queue
-        found = (entry for target in targets_of(job) for entry in queue.audit_log(target))
-        audit = sorted(found, key=lambda entry: entry.at)
-        told = job_detail_json(job, self._picture(call), audit, call.backend.measured(job.id))
+        told = job_detail_json(job, self._picture(call), _audit(call, job), call.backend.measured(job.id))
         return encoded(told, headers=headers)
 
     def explain(self, call: Call) -> dict[str, Any]:
@@ -536,6 +528,12 @@ class _ForecastTurn:
                 yield lambda: time.monotonic() < until
         finally:
             self._room.release()
+
+
+def _audit(call: Call, job: Job) -> list[AuditEntry]:
+    """Return the entries about a job and its array, in the order of time."""
+    found = chain.from_iterable(map(call.backend.queue.audit_log, targets_of(job)))
+    return sorted(found, key=lambda entry: entry.at)
 
 
 def revision(job: Job) -> str:

@@ -192,7 +192,6 @@ def _name_of(kind: type[GputuiError]) -> str:
 
 
 def answer_to(error: Exception) -> Response:
-    """Return the answer that tells an error."""
     problem = problem_of(error)
     headers = error.headers if isinstance(error, HttpError) else ()
     return Response(problem.status, msgspec.json.encode(problem) + b"\n", CONTENT_TYPE, headers)

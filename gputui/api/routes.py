@@ -275,12 +275,10 @@ def routes() -> Iterable[Route]:
 
 @cache
 def document() -> bytes:
-    """Return the document as JSON."""
     return json.dumps(described(), indent=1).encode() + b"\n"
 
 
 def described() -> dict[str, Any]:
-    """Return the document."""
     types = list(dict.fromkeys(kind for route in routes() for kind in (route.body, route.result) if _is_own(kind)))
     schemas, components = msgspec.json.schema_components([Problem, *types], ref_template=_REF)
     schema_of = dict(zip([Problem, *types], schemas, strict=True))

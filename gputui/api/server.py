@@ -335,7 +335,6 @@ class _ServedClient:
             raise HttpError(431, "the head of the request is too long")
 
     async def _request(self) -> Request:
-        """Return the request with its body."""
         head = self._protocol.next_event()
         if not isinstance(head, h11.Request):
             raise HttpError(400, "this is no request")
@@ -403,14 +402,17 @@ class _ServedClient:
             )
 
     async def _respond(self, answer: Response, *, is_head: bool = False) -> None:
-        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
         has_body = not is_head and answer.status not in {204, 304}
-        if self._server.is_stopping:
-            headers.append(("Connection", "close"))
-        reason = _reason(answer.status)
-        parts: list[h11.Event] = [h11.Response(status_code=answer.status, headers=headers, reason=reason)]
+        await self._write_whole(answer, self._protocol, has_body=has_body, closes=self._server.is_stopping)
+
+    async def _write_whole(
+        self, answer: Response, protocol: h11.Connection, *, has_body: bool = True, closes: bool = True
+    ) -> None:
+        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
+        headers += [("Connection", "close")] if closes else []
+        parts: list[h11.Event] = [_head(answer.status, headers)]
         parts += [h11.Data(data=answer.body)] if has_body else []
-        await self._write(b"".join(self._protocol.send(part) or b"" for part in (*parts, h11.EndOfMessage())))
+        await self._write(b"".join(protocol.send(part) or b"" for part in (*parts, h11.EndOfMessage())))
 
     async def _put(self, event: h11.Event) -> None:
         await self._write(self._protocol.send(event) or b"")
@@ -434,9 +436,8 @@ class _ServedClient:
             return
         self._is_answering, self.is_streaming = False, True
         try:
-            headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store")]
-            headers.append(("Connection", "close"))
-            await self._put(h11.Response(status_code=200, headers=headers, reason=_reason(200)))
+            headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store"), ("Connection", "close")]
+            await self._put(_head(200, headers))
             ends = self._send_parts(buffer), self._until_gone(), buffer.until_cut()
             parts = [asyncio.create_task(part) for part in ends]
             try:
@@ -478,25 +479,16 @@ class _ServedClient:
     async def _refuse(self, refusal: HttpError) -> None:
         """Tell why, and end the connection once the client has read that, or a second later."""
         with suppress(OSError, TimeoutError, h11.LocalProtocolError, asyncio.CancelledError):
-            answer = answer_to(refusal)
-            headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
-            headers += [*answer.headers, ("Connection", "close")]
-            protocol = self._protocol
-            if protocol.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
-                protocol = h11.Connection(h11.SERVER)
-            response = h11.Response(status_code=answer.status, headers=headers, reason=_reason(answer.status))
-            parts = (response, h11.Data(data=answer.body), h11.EndOfMessage())
-            await self._write(b"".join(protocol.send(part) or b"" for part in parts))
+            is_ready = self._protocol.our_state in {h11.IDLE, h11.SEND_RESPONSE}
+            protocol = self._protocol if is_ready else h11.Connection(h11.SERVER)
+            await self._write_whole(answer_to(refusal), protocol)
             self._socket.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(LINGER):
                 await self._until_gone()
 
 
-def _reason(status: int) -> bytes:
-    try:
-        return HTTPStatus(status).phrase.encode()
-    except ValueError:
-        return b""
+def _head(status: int, headers: list[tuple[str, str]]) -> h11.Response:
+    return h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode())
 
 
 def _headers(head: h11.Request) -> dict[str, str]:

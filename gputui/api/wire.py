@@ -103,12 +103,6 @@ def set_patience(link: socket.socket, seconds: float) -> None:
         link.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
-def peer_of(link: socket.socket) -> Server:
-    """Return the process at the other end, as recorded by the kernel when it connected or listened."""
-    pid, uid, _ = struct.unpack("iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return Server(uid, pid)
-
-
 def to_sockets(paths: Iterable[Path]) -> Dial:
     """Return what connects to the first of these sockets at which somebody listens and this user may connect."""
     known = tuple(paths)
@@ -132,7 +126,8 @@ def _to_socket(path: Path, seconds: float) -> Wire | None:
     try:
         set_patience(link, max(0.001, seconds))
         link.connect(f"/proc/self/fd/{place}/{path.name}")  # a longer path fits into no address
-        server = peer_of(link)
+        pid, uid, _ = struct.unpack("iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        server = Server(uid, pid)
         check_server(server, {0, os.geteuid(), os.fstat(place).st_uid}, path)
     except BlockingIOError as error:
         link.close()

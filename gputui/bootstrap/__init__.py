@@ -215,15 +215,11 @@ def open_backend(options: Options, waiting: Callable[[str], None] | None = None,
         from gputui.bootstrap import clusters
 
         return clusters.open_backend(options)
-    from gputui.bootstrap.backend import LocalBackend
-
-    return LocalBackend(options, waiting, caller=_with_key(key) if key else None)
-
-
-def _with_key(key: str) -> Caller:
     from msgspec.structs import replace
 
-    return replace(caller(), key=key)
+    from gputui.bootstrap.backend import LocalBackend
+
+    return LocalBackend(options, waiting, caller=replace(caller(), key=key) if key else None)
 
 
 def ask_backend(options: Options, waiting: Callable[[str], None] | None = None) -> DirectBackend:
@@ -277,13 +273,6 @@ def actions(
         caller=asks,
         resolve=resolve or account_number,
     )
-
-
-def owners_snapshot(options: Options, store: JobStore, latest: Snapshot) -> Snapshot:
-    """Return the last published snapshot of this process, with what was written into the store since then."""
-    from gputui.engine.tick import snapshot_builder
-
-    return snapshot_builder.renewed(latest, store, options.settings, clock().now())
 
 
 def current_snapshot(options: Options, store: JobStore, *, planned: bool = True) -> Snapshot:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from gputui.api.backend import ApiBackend
     from gputui.api.rights import Visibility
-    from gputui.api.streams import StreamClient
     from gputui.config import Options
     from gputui.domain.access import Caller, Resolve
     from gputui.domain.action import Action
@@ -177,7 +176,10 @@ class LocalBackend:
         if self._owned is None:
             snapshot = bootstrap.current_snapshot(self._options, self.store)
         else:
-            snapshot = bootstrap.owners_snapshot(self._options, self.store, self._owned.latest())
+            from gputui.engine.tick.snapshot_builder import renewed
+
+            latest, now = self._owned.latest(), bootstrap.clock().now()
+            snapshot = renewed(latest, self.store, self._options.settings, now)
         if self._caller.operates:
             return snapshot
         return self._visibility.snapshot(snapshot, self._caller)
@@ -266,9 +268,15 @@ class LocalBackend:
         return output_of(self._options, self.store.store_id, job, attempt, lambda: self.log(job.id, attempt.number))
 
     def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:
-        streams = None if self._owned is not None else _owners_streams(self._options)
+        if self._owned is not None:
+            return None
+        from gputui.api.client import ApiClient
+        from gputui.api.streams import StreamClient
+        from gputui.api.wire import to_sockets
+
+        client = ApiClient(to_sockets(map(Path, self._options.sockets.paths)), patience=_OWNER_WITHIN)
         try:
-            return streams.await_start(job_id, detach_keys) if streams is not None else None
+            return StreamClient(client).await_start(job_id, detach_keys)
         except (NoOwnerError, StoreBusyError):  # nothing starts jobs now
             return None
 
@@ -374,15 +382,6 @@ def output_of(
         yield from ((False, line + b"\n") for line in stream)
 
 
-def _owners_streams(options: Options) -> StreamClient:
-    """Return what asks the process that owns the queue for streams; it connects only then."""
-    from gputui.api.client import ApiClient
-    from gputui.api.streams import StreamClient
-    from gputui.api.wire import to_sockets
-
-    return StreamClient(ApiClient(to_sockets(map(Path, options.sockets.paths)), patience=_OWNER_WITHIN))
-
-
 def entrance_for(
     options: Options,
     store_id: Callable[[], str],
@@ -466,7 +465,6 @@ class MovingBackend:
 
     @property
     def store(self) -> JobStore:
-        """The store, for a scheduler in this process."""
         return self._local.store
 
     def _present(self) -> LocalBackend | ApiBackend:

@@ -356,7 +356,6 @@ class ServiceManager:
         self._tell(*signs, "WATCHDOG=1")
 
     def stopping(self) -> None:
-        """Tell that the process ends."""
         self._tell("STOPPING=1")
 
     def _tell(self, *signs: str) -> None:

@@ -50,7 +50,6 @@ class _Client:
         return self._connection.fileno()
 
     def receive(self) -> list[tuple[bytes, bytes]] | None:
-        """Return frames; None at the end."""
         piece = self._connection.recv(_PIECE)
         return list(self._frames.feed(piece)) if piece else None
 

@@ -7,13 +7,14 @@ import importlib
 import io
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gputui import __version__
+from gputui import __version__, thin
 from gputui.cli import terminal
 from gputui.cli.session import Session
 from gputui.config.options import ensure_home, present_directory
@@ -372,3 +373,27 @@ def complain(sentence: str, code: int) -> int:
     """Print an error without control characters, and return the exit code."""
     terminal.echo(f"{PROGRAM}: error: {plain(sentence)}", err=True)
     return code
+
+
+def resume(asked: thin.Unanswered) -> int | None:
+    """Ask an owner again who did not answer, with the same key and more patience; return the exit code.
+
+    None: nothing was done, and the command is for this process.
+    """
+    from gputui.bootstrap.owner import ask_again
+    from gputui.config import resolve
+    from gputui.domain.keys import stored_key
+
+    def tell(sentence: str) -> None:
+        terminal.echo(f"gputui: {plain(sentence)}", err=True)
+
+    try:
+        options, waited = resolve(state=asked.state), time.monotonic() - asked.at
+        answer = ask_again(asked.path, asked.body, asked.key, options, tell, waited)
+    except ParseLocallyError:
+        return None
+    except GputuiError as error:
+        return complain(str(error), error.exit_code)
+    if answer is None:  # the owner may have done it before it ended: its jobs have the key
+        main(stored_key(asked.key, "POST", "/v1/cli", {}, asked.body))
+    return None if answer is None else thin.printed(answer)

@@ -121,12 +121,10 @@ def print_done(text: str, done: str = "") -> None:
 
 
 def refused(error: AccessError) -> None:
-    """Take note that the user was refused something."""
     _PRESENT.get().refused(error)
 
 
 def is_tty(number: int) -> bool:
-    """Return whether this standard stream is a terminal."""
     return _PRESENT.get().is_tty(number)
 
 

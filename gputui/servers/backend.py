@@ -22,7 +22,7 @@ from gputui.api.backend import ApiBackend, NumberedChange, about_of
 from gputui.api.client import ApiClient
 from gputui.api.messages import AboutView
 from gputui.api.streams import Follower
-from gputui.api.wire import Dial, Server, Wire
+from gputui.api.wire import Dial, Wire
 from gputui.domain.action import (
     Action,
     AddRecurring,
@@ -112,11 +112,9 @@ class IdMapper:
         self._last: dict[str, tuple[object, object]] = {}
 
     def shared(self, job_id: JobId) -> JobId:
-        """Return the id in this console."""
         return shared_id(self._number, self.name, job_id)
 
     def job(self, job: Job) -> Job:
-        """Return a job with ids of this console."""
         return _job(job, self.shared)
 
     def snapshot(self, snapshot: Snapshot) -> Snapshot:
@@ -303,14 +301,16 @@ class ServerConnection:
         self.settings = settings
         self.mapper = IdMapper(number, settings.name)
         """Translation of its ids."""
-        self._now, self._dial_on = now, dial
+        self._now, self._changed, self._dial_on = now, changed, dial
         self._wires: WeakSet[Wire] = WeakSet()
         self._closed = threading.Event()
-        self._follower = Follower(self._client(BEGIN_WITHIN), changed, now, longest_pause=LONGEST_PAUSE)
-        self._backend = ApiBackend(self._client(ANSWER_WITHIN), follower=self._follower)
+        self._backend = ApiBackend(self._client(ANSWER_WITHIN))
+        self._follower = Follower(self._client(BEGIN_WITHIN), self._hear, now, longest_pause=LONGEST_PAUSE)
+        self._known: AboutView | None = None
 
     def _client(self, patience: float) -> ApiClient:
-        return ApiClient(self._dial, patience=patience, name=_it, keep=KEEP)
+        name = "it", "what was asked may still be done"  # in sentences that name the server already
+        return ApiClient(self._dial, patience=patience, name=lambda _: name, keep=KEEP)
 
     def _dial(self, seconds: float) -> Wire:
         if self._closed.is_set():
@@ -322,6 +322,12 @@ class ServerConnection:
     def start(self) -> None:
         """Begin to connect; a second call does nothing."""
         self._follower.start()
+
+    def _hear(self) -> None:
+        if self._follower.about is not self._known:  # by another connection, and perhaps another process there
+            self._known = self._follower.about
+            self._backend.forget_owner()
+        self._changed()
 
     @property
     def about(self) -> AboutView | None:
@@ -360,6 +366,7 @@ class ServerConnection:
     def close(self) -> None:
         """End the connection, without waiting."""
         self._closed.set()
+        self._follower.close()
         self._backend.close()
         for wire in tuple(self._wires):
             wire.close()
@@ -367,12 +374,6 @@ class ServerConnection:
     def join(self, timeout: float) -> None:
         """Wait for the end of the connection."""
         self._follower.join(timeout)
-
-
-def _it(server: Server) -> tuple[str, str]:
-    """Return the name of a server in sentences that name it already, and what helps if it does not answer."""
-    del server
-    return "it", "what was asked may still be done"
 
 
 LEAST = 0.5
