@@ -297,7 +297,7 @@ class LocalBackend:
         if self._caller.role is Role.VIEWER:
             raise AccessError("only users of the queue may list the images of its engine", hint=HOW_TO_USE)
         found, settings = adapters.local_images(self._options), self._options.settings
-        if self._caller.operates or self._caller is None:
+        if self._caller.operates:
             return found
         from gputui.domain.policy.admission import AdmissionRules, may_run
 
