@@ -31,7 +31,6 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.engine.actions.foreign_use import ForeignUse, parse_signal
-from gputui.ports import JobStore
 
 Row = GpuProcessRow
 COLUMNS: tuple[tuple[table.TextColumn, Callable[[Row], str]], ...] = (
@@ -78,8 +77,8 @@ def command(
     wanted = parse_process_filter(words)
     with ExitStack() as until:
         is_own = bootstrap.may_open(session.options)
-        store = partial(_itself, until.enter_context(session.store())) if is_own else no_store
-        use = until.enter_context(closing(open_foreign_use(session.options, store)))
+        own = until.enter_context(session.store()) if is_own else None
+        use = until.enter_context(closing(open_foreign_use(session.options, (lambda: own) if own else no_store)))
         if container is not None:
             return _stop(use, container, yes=yes)
         with session.backend() as backend:
@@ -101,10 +100,6 @@ def command(
     else:
         terminal.write("\n".join(lines(shown, terminal.width())) + "\n")
     return 0
-
-
-def _itself(store: JobStore) -> JobStore:
-    return store
 
 
 def _labels(snapshot: Snapshot, gpus: Sequence[str]) -> frozenset[str]:

@@ -418,10 +418,6 @@ def log_waiting(sentence: str) -> None:
     logging.getLogger(__name__).warning("%s", sentence)
 
 
-def _by_nobody() -> bool:
-    return False
-
-
 class StoreLock(Struct, eq=False):
     """Re-entrant flock on a side file, not on the data, whose inode changes with every rename.
 
@@ -444,7 +440,7 @@ class StoreLock(Struct, eq=False):
     keeps: bool = False
     """True if the file stays locked after a block: this process owns the queue."""
     _is_locked: bool = False
-    served: Callable[[], bool] = _by_nobody
+    served: Callable[[], bool] = bool
     """Returns whether a process that owns the queue answers requests; asked while this one waits for the lock."""
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -57,26 +57,25 @@ class _Index(Struct):
     entries: dict[int, Runs] = field(default_factory=dict)
     """Elements of entries by the offsets of their lines."""
 
-    def rows(self, path: Path) -> list[_HistoryPlace]:
+    def rows(self) -> list[_HistoryPlace]:
         """Return the last line of each job and all lines of entries, last line first."""
-        rows = [_HistoryPlace(int(key), path, start) for key, start in self.starts.items()]
-        rows += [_HistoryPlace(runs[0].id, path, start, runs) for start, runs in self.entries.items()]
+        rows = [_HistoryPlace(int(key), start) for key, start in self.starts.items()]
+        rows += [_HistoryPlace(runs[0].id, start, runs) for start, runs in self.entries.items()]
         return sorted(rows, key=lambda row: row.start, reverse=True)
 
-    def find(self, path: Path, job_id: int) -> _HistoryPlace | None:
+    def find(self, job_id: int) -> _HistoryPlace | None:
         """Return the last line of a job."""
         alone = self.starts.get(str(job_id), -1)
         start = max((start for start, runs in self.entries.items() if find(runs, job_id)), default=-1)
         if start > alone:
-            return _HistoryPlace(self.entries[start][0].id, path, start, self.entries[start])
-        return _HistoryPlace(job_id, path, alone) if alone >= 0 else None
+            return _HistoryPlace(self.entries[start][0].id, start, self.entries[start])
+        return _HistoryPlace(job_id, alone) if alone >= 0 else None
 
 
 class _HistoryPlace(NamedTuple):
-    """Position of a job in the files."""
+    """Position of a job in a file."""
 
     id: int
-    path: Path
     start: int = 0
     runs: Runs = ()
 
@@ -100,10 +99,10 @@ class HistoryFiles(Struct):
         """Return key and document of a job or of its entry, in its last state; None if it is not in history."""
         for path in reversed(month_files(self.directory, "history")):
             if path.suffix == ".jsonl":
-                row = self._index(path).find(path, job_id)
+                row = self._index(path).find(job_id)
             else:
-                row = _HistoryPlace(job_id, path) if str(job_id) in self._old_ids(path) else None
-            if row is not None and (found := next(self._read([row]), None)) is not None:
+                row = _HistoryPlace(job_id) if str(job_id) in self._old_ids(path) else None
+            if row is not None and (found := next(self._read(path, [row]), None)) is not None:
                 return found
         return None
 
@@ -119,7 +118,7 @@ class HistoryFiles(Struct):
                 return
             for jobs in jobs_backwards(path, kind) if path.suffix == ".jsonl" else [None]:
                 if jobs is None:
-                    found = (decode(key, document) for key, document in self._read(self._rows(path)))
+                    found = (decode(key, document) for key, document in self._read(path, self._rows(path)))
                     yield from (job for job in found if job is not None)
                     break
                 yield from jobs
@@ -155,38 +154,32 @@ class HistoryFiles(Struct):
     def _rows(self, path: Path) -> list[_HistoryPlace]:
         """Return the jobs in a file, last line first; reads only lines appended since the last call."""
         if path.suffix == ".jsonl":
-            return self._index(path).rows(path)
-        return [_HistoryPlace(int(key), path) for key in self._old_ids(path)]
+            return self._index(path).rows()
+        return [_HistoryPlace(int(key)) for key in self._old_ids(path)]
 
-    def _read(self, rows: list[_HistoryPlace]) -> Iterator[tuple[str, Document]]:
-        """Yield keys and documents of jobs, opening each file once."""
-        paths = {row.path for row in rows}
-        tables = {path: self._old_jobs(path) for path in paths if path.suffix != ".jsonl"}
-        with ExitStack() as files:
-            opened = {path: self._opened(path, files) for path in paths - tables.keys()}
+    def _read(self, path: Path, rows: Iterable[_HistoryPlace]) -> Iterator[tuple[str, Document]]:
+        """Yield keys and documents of jobs in a file."""
+        if path.suffix != ".jsonl":
+            table = self._old_jobs(path)
+            yield from ((str(row.id), table[str(row.id)]) for row in rows)
+            return
+        known = self._indices.get(path)
+        with ExitStack() as opened:
+            with os_errors(path):
+                try:
+                    file = opened.enter_context(os.fdopen(open_file(path, os.O_RDONLY), "rb"))
+                except FileNotFoundError:  # removed meanwhile, for its age
+                    return
+                is_other = known is not None and known.inode != os.fstat(file.fileno()).st_ino
             for row in rows:
-                if row.path in tables:
-                    yield str(row.id), tables[row.path][str(row.id)]
-                    continue
-                file, is_other = opened[row.path]
-                place = self._index(row.path).find(row.path, row.id) if is_other else row
-                if file is None or place is None:  # its line was removed meanwhile, for its age
+                place = self._index(path).find(row.id) if is_other else row
+                if place is None:  # its line was removed meanwhile, for its age
                     continue
                 document: Document = {}
-                with os_errors(row.path), suppress(msgspec.MsgspecError):  # a damaged line
+                with os_errors(path), suppress(msgspec.MsgspecError):  # a damaged line
                     file.seek(place.start)
-                    _, document = job_of(file.readline(), row.path)
+                    _, document = job_of(file.readline(), path)
                 yield part_of_entry(document, row.runs) if row.runs and document else (str(row.id), document)
-
-    def _opened(self, path: Path, files: ExitStack) -> tuple[BinaryIO | None, bool]:
-        """Open a file, None where it is gone; return whether it is another than the one whose lines are known."""
-        known = self._indices.get(path)
-        with os_errors(path):
-            try:
-                file = files.enter_context(os.fdopen(open_file(path, os.O_RDONLY), "rb"))
-            except FileNotFoundError:
-                return None, False
-            return file, known is not None and known.inode != os.fstat(file.fileno()).st_ino
 
     def _index(self, path: Path) -> _Index:
         """Return the index of a file, extended by the lines appended since the last call."""
