@@ -100,7 +100,7 @@ def resolve_all(
     for named in names:
         if named.indices:
             found |= dict.fromkeys(_elements(queue, named, arrays))
-        elif len(named.ids) == 1 and (named.ids[0] in arrays or (with_ended and _is_array(queue, named.ids[0]))):
+        elif len(named.ids) == 1 and (named.ids[0] in arrays or (with_ended and is_array(queue, named.ids[0]))):
             members = _members(queue, named.ids[0], with_ended=with_ended)
             for job in [job for job in members if suits(job)] or members:
                 found |= dict.fromkeys(job.ids)
@@ -109,7 +109,7 @@ def resolve_all(
     return tuple(found)
 
 
-def _is_array(queue: Queue, job_id: JobId) -> bool:
+def is_array(queue: Queue, job_id: JobId) -> bool:
     """Return whether the id, of a job or of nothing, is that of an array."""
     head = queue.get(job_id)
     return head.array is not None and head.array.id == job_id

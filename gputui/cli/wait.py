@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 import click
 
 from gputui.cli import terminal
-from gputui.cli.job_ids import Named, ids_argument, resolve_all
+from gputui.cli.job_ids import Named, ids_argument, is_array, resolve_all
 from gputui.cli.session import Session, pass_session
 from gputui.domain import event
 from gputui.domain.job import Job
@@ -175,12 +175,8 @@ def _wanted(queue: Queue, ids: tuple[tuple[Named, ...], ...]) -> tuple[JobId, ..
     wanted = dict.fromkeys(resolve_all(queue, names))
     arrays = queue.arrays()
     whole = {named.ids[0] for named in names if named.is_one and not named.indices}
-    heads = {head for head in whole if head in arrays or _is_head(queue.get(head))}
+    heads = {head for head in whole if head in arrays or is_array(queue, head)}
     for job in queue.past() if heads else ():
         if job.array and job.array.id in heads:
             wanted |= dict.fromkeys(job.ids)
     return tuple(wanted)
-
-
-def _is_head(job: Job) -> bool:
-    return job.array is not None and job.array.id == job.id
