@@ -14,7 +14,7 @@ from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
-from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.errors import GputuiError, InputError, StoreBusyError
 from gputui.domain.job import Job, grouped, submission_of
 from gputui.domain.runs import runs_of
 from gputui.domain.runs import words as run_words
@@ -47,10 +47,15 @@ def command(
 
     A job is cancelled here only after the cluster has it. A job that the cluster cannot run stays, and so does one that
     waits for a job that stays, or that such a job waits for. If the command is interrupted, run it again: no job is
-    submitted twice. The exit code is 1 if a job stays.
+    submitted twice. The exit code is 1 if a job stays. Stop the scheduler first: it alone writes the queue while it
+    runs. Running jobs go on.
     """
+    from gputui import bootstrap
     from gputui.bootstrap import clusters
 
+    if not dry_run and bootstrap.is_scheduled(local := session.options.local()):
+        hint = "quit the console or stop `gputui serve`, and run gputui migrate again; running jobs go on"
+        raise StoreBusyError("a scheduler has the queue and starts its jobs", where=str(local.state), hint=hint)
     with session.store(is_local=True) as store, clusters.migration(session.options, store) as migration:
         chosen = frozenset(flat(store, ids)) if ids else None
         check_known(store, chosen or ())

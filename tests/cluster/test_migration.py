@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,14 +17,16 @@ from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, G
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId, Submission
 from gputui.domain.settings import StoreSettings
+from gputui.domain.snapshot import Leader
 from gputui.domain.state import JobState
 from gputui.engine.cluster.migration import JobMove, Migration
+from gputui.engine.files.leadership import Leadership
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
 from tests.cli.test_completions import completed
 from tests.cluster.commands import MakeCluster, Run
 from tests.cluster.fake import FakeCluster
-from tests.factories import ACTOR, FakeClock, job
+from tests.factories import ACTOR, NOW, FakeClock, job
 
 
 class Killed(BaseException):
@@ -123,6 +126,21 @@ def test_a_dry_run_changes_nothing(run: Run, store: TinyJobStore, engine: FlakyC
     assert "stays: --preemptible: Fake decides" in result.out
     assert (dict(store.jobs()), store.version()) == (before, version)
     assert theirs(engine) == {}
+
+
+def test_the_scheduler_is_to_be_stopped_first(
+    run: Run, store: TinyJobStore, engine: FlakyCluster, tmp_path: Path
+) -> None:
+    put(store, job())
+    leadership = Leadership(tmp_path / "state")
+    assert leadership.acquire(Leader(os.getpid(), "here", "root", "serve", NOW))
+    result = run("migrate")
+    assert (result.code, result.out, store.get(1).state) == (1, "", JobState.PENDING)
+    assert "stop `gputui serve`, and run gputui migrate again; running jobs go on" in result.err
+    assert run("migrate", "--dry-run").code == 0
+    leadership.release()
+    assert run("migrate").code == 0
+    assert len(theirs(engine)) == 1
 
 
 def test_json_names_new_ids_and_reasons(run: Run, store: TinyJobStore, engine: FlakyCluster) -> None:
