@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -16,10 +16,12 @@ from gputui import __version__, bootstrap
 from gputui.bootstrap import adapters
 from gputui.bootstrap.backend import ConsoleBackend, open_foreign_use
 from gputui.config import Options
+from gputui.domain.access import Role, role_of
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
 
 if TYPE_CHECKING:
+    from gputui.api.rights import AccountNames
     from gputui.bootstrap.door import MakeCommands
     from gputui.domain.access import Caller
     from gputui.domain.arrays import Entries
@@ -229,9 +231,35 @@ def make_host(
             door,
             OwnerEvents(options) if kind == "console" else None,
             for_users=kind == "serve" and has_inherited(),
+            is_former=former_users(options),
         ),
     )
     return host
+
+
+def former_users(options: Options) -> Callable[[int], bool]:
+    """Return what tells whether an account may not use the queue any more; False where its database does not tell.
+
+    A queue without users has none, except that of root, whose last user may have been removed.
+    """
+    settings = options.settings
+    listed = (*settings.access.users, *settings.policy.operators)
+
+    @cache
+    def asked() -> tuple[int, AccountNames]:
+        from gputui.api.rights import AccountNames  # only jobs of others need it
+
+        return options.state.stat().st_uid, AccountNames()
+
+    def is_former(uid: int) -> bool:
+        owner, names = asked()
+        groups = () if uid in {0, owner} or not (owner == 0 or settings.access.users) else names.groups(uid)
+        if not groups or names.name(uid) in listed:
+            return False
+        is_known = all(names.number(each)[0] is not None for each in listed if each.startswith("@"))
+        return is_known and role_of(uid, groups, owner, settings, names.number) is Role.VIEWER
+
+    return is_former
 
 
 def open_streams(options: Options, store: JobStore) -> Streams:

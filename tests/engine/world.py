@@ -63,6 +63,8 @@ class World:
         self.workers: Executor | None = None if pools else InlineExecutor()
         """Executor in place of all pools; None for the real ones."""
         self.snapshots: list[Snapshot] = []
+        self.former: set[int] = set()
+        """Accounts that may not use the queue any more."""
         self.reborn()
 
     def use(self, store: JobStore) -> None:
@@ -91,6 +93,7 @@ class World:
             leader=Leader(1, "here", "root", "serve", self.clock.now()),
             publish=self.snapshots.append,
             wake=lambda: None,
+            is_former=lambda uid: uid in self.former,
         )
 
     def tick(self, times: int = 1, seconds: float = 1.0) -> Snapshot:

@@ -134,6 +134,8 @@ class Extras(Struct, frozen=True):
     follow: FollowPort | None = None
     for_users: bool = False
     """True if users of the machine wait at a socket that only this process can serve."""
+    is_former: Callable[[int], bool] = lambda uid: False
+    """Returns whether an account may not use the queue any more."""
 
 
 NO_EXTRAS = Extras()
@@ -449,6 +451,7 @@ class Host:
             wake=waker.wake,
             announcer=announcer,
             before_start=streams.before_start if (streams := self._extras.streams) else lambda job_id: None,
+            is_former=self._extras.is_former,
         )
 
     async def _lead(self) -> None:

@@ -1,12 +1,13 @@
 """Makes the due runs of recurring jobs: submits the job and sets the next run in one transaction.
 
-So a scheduler killed at any moment neither loses a run nor makes it twice.
+So a scheduler killed at any moment neither loses a run nor makes it twice. What former users have left starts nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import GputuiError, InputError, StoreError
 from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import Overlap, RecurringJob, Skipped, live_jobs
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
@@ -40,16 +42,46 @@ def next_run_at(entries: Iterable[RecurringJob], now: datetime) -> datetime | No
     return min((entry.next_at for entry in entries if entry.next_at > now and not entry.paused), default=None)
 
 
-def make_due_runs(context: TickContext, now: datetime) -> None:
-    """Make the due runs, as the store is now."""
-    due = {entry.id for entry in context.queue.recurring.values() if entry.is_due(now) and _is_clear(context, entry)}
+def make_due_runs(context: TickContext, now: datetime, is_former: Callable[[int], bool] = lambda uid: False) -> None:
+    """Make the due runs, as the store is now; those of former users are paused instead."""
+    found = (entry for entry in context.queue.recurring.values() if entry.is_due(now) and _is_clear(context, entry))
+    due = {entry.id: is_former(entry.uid) for entry in found}
     if not due:
         return
     with context.store.transaction() as transaction:
         for entry in transaction.recurring().values():
             if entry.id in due and entry.is_due(now):
-                transaction.put_recurring(_after(context, transaction, entry, now))
+                if due[entry.id]:
+                    why = f"paused: {no_user(entry.added_by)}"
+                    after = _skipped(transaction, replace(entry, paused=True), entry.next_at, why, now)
+                else:
+                    after = _after(context, transaction, entry, now)
+                transaction.put_recurring(after)
     context.refresh()
+
+
+def no_user(name: str) -> str:
+    """Return the sentence on somebody who may not use the queue any more."""
+    return f"{name or 'its submitter'} may not use this queue any more (access.users)"
+
+
+def hold_jobs_of_former_users(context: TickContext, now: datetime, is_former: Callable[[int], bool]) -> None:
+    """Hold the waiting jobs of those who may not use the queue any more; what runs, goes on."""
+    former = {uid for uid in {job.submitted_uid for job in _waiting(context.queue.jobs)} if uid and is_former(uid)}
+    if not former:
+        return
+    with context.store.transaction() as transaction:
+        for job in _waiting(transaction.jobs()):
+            if job.submitted_uid in former:
+                why = no_user(job.submitted_by)
+                transaction.put(job.evolve(held=True, held_at=now, hold_reason=why))
+                entry = AuditEntry(now, os.getuid(), "scheduler", "hold", job.target, str(job.state), f"held: {why}")
+                transaction.audit(entry)
+    context.refresh()
+
+
+def _waiting(jobs: Mapping[JobId, Job]) -> list[Job]:
+    return [job for job in jobs.values() if job.state is JobState.PENDING and not job.held]
 
 
 def _is_clear(context: TickContext, entry: RecurringJob) -> bool:

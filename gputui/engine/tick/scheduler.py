@@ -24,7 +24,7 @@ from gputui.engine.tick.machine import BackupWatch, Disk, FaultRecorder, shift_t
 from gputui.engine.tick.observer import Observer, Sequence
 from gputui.engine.tick.planner import PastUsage, Planner, record_reservations
 from gputui.engine.tick.reaper import Reaper
-from gputui.engine.tick.recurring_runs import make_due_runs, next_run_at
+from gputui.engine.tick.recurring_runs import hold_jobs_of_former_users, make_due_runs, next_run_at
 from gputui.engine.tick.run_limits import IdleGpus, IdleJobs, JobActivityReader, enforce_limits
 from gputui.engine.tick.snapshot_builder import QueueView, refusal_notice
 from gputui.engine.tick.starts import begin_preemptions, begin_starts
@@ -60,6 +60,7 @@ class Scheduler:
         wake: Callable[[], None],
         announcer: Announcer | None = None,
         before_start: Callable[[JobId], None] = lambda job_id: None,
+        is_former: Callable[[int], bool] = lambda uid: False,
     ) -> None:
         store, self._probe, self._clock = ports.store, ports.probe, ports.clock
         self._directory = directory
@@ -68,6 +69,7 @@ class Scheduler:
         self._publish_to = publish
         self._wake = wake
         self._before_start = before_start
+        self._is_former = is_former
         self.announcer = announcer
         sequence, interval = Sequence(), settings.scheduler.reconcile_interval
         self.observers = {name: Observer(runtime, sequence, wake, interval) for name, runtime in ports.runtimes.items()}
@@ -147,8 +149,8 @@ class Scheduler:
             carry_out_suspensions(self.context, now)
             send_signals(self.context)
             self.workers.pulls.keep_wanted(self.context.queue.jobs)
-            self._cancel_unsatisfiable(now)
-            make_due_runs(self.context, now)
+            self._check_queue(now)
+            make_due_runs(self.context, now, self._is_former)
             self._plan(now)
             record_reservations(self.context, self._planner.plan.windows)
             self._preempt(now)
@@ -200,12 +202,14 @@ class Scheduler:
         carry_out_requests(self.context, now)
         drive_stops(self.context, now)
 
-    def _cancel_unsatisfiable(self, now: datetime) -> None:
-        """Cancel jobs whose dependencies can never be met."""
+    def _check_queue(self, now: datetime) -> None:
+        """If the queue has changed, hold jobs of former users, and cancel those whose dependencies can never be met."""
         context = self.context
-        if self._checked is not context.queue and has_unsatisfiable(context.queue):
-            cancel_unsatisfiable(context.store, context.queue, now)
-            context.refresh()
+        if self._checked is not context.queue:
+            hold_jobs_of_former_users(context, now, self._is_former)
+            if has_unsatisfiable(context.queue):
+                cancel_unsatisfiable(context.store, context.queue, now)
+                context.refresh()
         self._checked = context.queue
 
     def _plan(self, now: datetime) -> None:
