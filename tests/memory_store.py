@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
@@ -25,7 +24,6 @@ from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls, Unreadable
-from gputui.domain.state import JobState
 from gputui.store.codec import no_recurring
 from gputui.store.history import submission_entries
 from gputui.store.retention import jobs_to_archive, month_of
@@ -100,12 +98,6 @@ class _MemoryTransaction:
 
     def jobs(self) -> Entries:
         return self._open().entries
-
-    def waiting(self) -> Mapping[str, int]:
-        counts: Counter[str] = Counter()
-        for job in self._open().jobs.values():
-            counts[job.spec.tenant] += job.count if job.state is JobState.PENDING else 0
-        return +counts
 
     def controls(self) -> Controls:
         return self._open().controls

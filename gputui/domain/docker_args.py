@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from gputui.domain.text import csv_field
+
 AUTO = "auto"
 """Host port `auto`: a free port is chosen when the container starts."""
 MAX_PORTS = 4096
@@ -199,12 +201,7 @@ def _fields(text: str) -> list[str]:
 def with_source(text: str, source: str) -> str:
     """Return the mount with another source."""
     kept = [part for part in _fields(text) if part.partition("=")[0].strip().lower() not in {"source", "src"}]
-    return ",".join(quoted(part) for part in (*kept, f"source={source}"))
-
-
-def quoted(field: str) -> str:
-    """Return the field of a list as CSV has it."""
-    return '"' + field.replace('"', '""') + '"' if "," in field or '"' in field else field
+    return ",".join(csv_field(part) for part in (*kept, f"source={source}"))
 
 
 def is_true(text: str) -> bool:

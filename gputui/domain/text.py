@@ -220,3 +220,8 @@ def tail_start(size: int, lines: int, read: Callable[[int, int], bytes], block: 
         wanted -= found
         at = start
     return 0
+
+
+def csv_field(text: str) -> str:
+    """Return a field of a list as CSV has it."""
+    return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text

@@ -44,10 +44,6 @@ class Transaction(Protocol):
         """Return all jobs in the queue by id."""
         ...
 
-    def waiting(self) -> Mapping[str, int]:
-        """Return the number of PENDING jobs per tenant, without decoding jobs."""
-        ...
-
     def controls(self) -> Controls:
         """Return the operator's controls."""
         ...

@@ -9,9 +9,9 @@ from functools import partial
 
 from msgspec import Struct
 
-from gputui.domain import docker_args
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY, GpuRequest, LimitWarning, Pairs
+from gputui.domain.text import csv_field
 from gputui.domain.units import parse_duration, parse_size, parse_time_span, quoted
 
 MAX_NAME = 128
@@ -356,7 +356,7 @@ def gpus_text(request: GpuRequest) -> str:
     fields += (
         [f"options={','.join('='.join(pair) for pair in request.driver_options)}"] if request.driver_options else []
     )
-    return fields[0] if len(fields) == 1 else ",".join(map(docker_args.quoted, fields))
+    return fields[0] if len(fields) == 1 else ",".join(map(csv_field, fields))
 
 
 def _count_written(request: GpuRequest) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -28,7 +27,6 @@ from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run, Runs, Spans, divided, joined_spans
 from gputui.domain.snapshot import Controls, Unreadable
-from gputui.domain.state import JobState
 
 JOBS = "jobs"
 CONTROLS = "controls"
@@ -36,7 +34,6 @@ RECURRING = "recurring"
 Document = dict[str, Any]
 _LONGEST_ID = 18
 """Digits of an id that fits into 64 bits."""
-Rows = Mapping[str, Mapping[str, Any]]
 
 
 def is_id(key: str) -> bool:
@@ -100,17 +97,6 @@ def resolve_overlaps(table: Mapping[str, Document], apart: Spans) -> dict[str, D
         jobs.update(part_of_entry(table[key], runs) for runs in (*((part,) for part in parts), left) if runs)
         known = joined_spans((*known.parts, *((run.id, run.end) for run in (*taken, *left))))
     return jobs
-
-
-def count_waiting(jobs: Rows) -> Mapping[str, int]:
-    """Return the number of waiting jobs per tenant, without decoding jobs."""
-    waiting = str(JobState.PENDING)
-    counts: Counter[str] = Counter()
-    for job in jobs.values():
-        spec = job.get("spec") if isinstance(job, dict) and job.get("state") == waiting else None
-        if isinstance(spec, dict):
-            counts[spec.get("tenant", "")] += count_in(job)
-    return counts
 
 
 T = TypeVar("T")

@@ -36,7 +36,6 @@ from gputui.store.codec import (
     Document,
     JobCache,
     KnownRecurring,
-    count_waiting,
     decode_audit,
     decode_controls,
     decode_job,
@@ -111,9 +110,6 @@ class JournalTransaction(Struct):
             else:
                 jobs[int(key)] = self.cache.decode(key, document)
         return Entries(dict(sorted(jobs.items())))
-
-    def waiting(self) -> Mapping[str, int]:
-        return count_waiting(self.storage.table(JOBS, self._entry))
 
     def controls(self) -> Controls:
         return decode_controls(self.storage.document(CONTROLS, "1", self._entry) or {})

@@ -91,7 +91,6 @@ def test_elements_are_claimed_one_after_the_other_in_one_transaction(store: JobS
             transaction.put(transaction.get(job_id).to(JobState.CONFIGURING))
         assert transaction.get(4).state is JobState.PENDING
         assert list(transaction.jobs()) == [1, 2, 3, 4]
-        assert transaction.waiting() == {"alice": 1}
     assert [entry.state.short for entry in store.jobs().values()] == ["CF", "CF", "CF", "PD"]
 
 
@@ -129,12 +128,6 @@ def test_an_undo_leaves_entries_whole(store: JobStore) -> None:
         transaction.put(transaction.get(2).evolve(held=True))
         raise ZeroDivisionError
     assert dict(store.jobs().items()) == before
-
-
-def test_every_element_counts_as_waiting(store: JobStore) -> None:
-    store.submit([new(range(7)), job(tenant="bob")], actor=ACTOR)
-    with store.transaction() as transaction:
-        assert transaction.waiting() == {"alice": 7, "bob": 1}
 
 
 def test_a_reopened_store_knows_the_ids_of_elements(directory: Path) -> None:

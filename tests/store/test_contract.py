@@ -366,11 +366,3 @@ def test_a_submission_inside_a_transaction_is_part_of_it(store: JobStore) -> Non
         raise ZeroDivisionError
     assert list(store.jobs()) == [2, 3]
     assert store.recurring()[1].last_job_id == 2
-
-
-def test_waiting_jobs_are_counted_by_tenant(store: JobStore) -> None:
-    store.submit([job(), job(), job(tenant="bob")], actor=ACTOR)
-    with store.transaction() as transaction:
-        transaction.put(transaction.get(1).evolve(state=JobState.RUNNING))
-        transaction.add(job(tenant="eve"))
-        assert dict(transaction.waiting()) == {"alice": 1, "bob": 1, "eve": 1}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -74,7 +74,8 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
             _check_caps(context, jobs, controls)
             check_new(context, jobs, lambda: transaction.jobs().values())
             _check_number(context, len(jobs), lambda: transaction.jobs().values())
-        _check_waiting(transaction.waiting, jobs, effective_policy(context.policy, controls))
+        policy = effective_policy(context.policy, controls)
+        _check_waiting(lambda: transaction.jobs().values(), jobs, policy)
         ids = store.submit(jobs, actor=context.actor)
     every = (range(first, first + job.count) for first, job in zip(ids, jobs, strict=True))
     return Done(tuple(itertools.chain.from_iterable(every)))
@@ -89,11 +90,7 @@ def foreseen(context: ActionContext, submissions: Iterable[Submission]) -> Done:
     _check_caps(context, jobs, controls)
     check_new(context, jobs, queued.values)
     _check_number(context, len(jobs), queued.values)
-
-    def waiting() -> Mapping[str, int]:
-        return _counted(job for job in queued.values() if job.state is JobState.PENDING)
-
-    _check_waiting(waiting, jobs, effective_policy(context.policy, controls))
+    _check_waiting(queued.values, jobs, effective_policy(context.policy, controls))
     return Done(jobs=tuple(numbered(jobs, queued.highest + 1)))
 
 
@@ -151,11 +148,11 @@ def _check_number(context: ActionContext, new: int, queued: Callable[[], Iterabl
         raise AccessError(what, rule="admission-waiting", hint="an array counts as one; or submit the rest later")
 
 
-def _check_waiting(waiting: Callable[[], Mapping[str, int]], jobs: Sequence[Job], policy: PolicySettings) -> None:
+def _check_waiting(queued: Callable[[], Iterable[Job]], jobs: Sequence[Job], policy: PolicySettings) -> None:
     """Raise GputuiError if a tenant would have too many; the whole queue is counted only for one with a cap."""
     caps = {tenant.name: tenant.pending for tenant in policy.tenants if tenant.pending is not None}
     new = {tenant: count for tenant, count in _counted(jobs).items() if tenant in caps}
-    counts = waiting() if new else {}
+    counts = _counted(job for job in queued() if job.state is JobState.PENDING) if new else {}
     for tenant, count in new.items():
         cap, now = caps[tenant], counts.get(tenant, 0)
         if now + count > cap:
