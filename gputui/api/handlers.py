@@ -48,11 +48,11 @@ from gputui.domain.keys import digest
 from gputui.domain.listing import by_month, in_order, latest_first, meant, parse_states, seen
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
-from gputui.domain.spec_values import check_execution
+from gputui.domain.spec_values import check_execution, check_gpus
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.ports.actions import ActionChange
-from gputui.ports.backend import Attach, DirectBackend, FollowLog, StreamRequest, check_gpus
+from gputui.ports.backend import Attach, DirectBackend, FollowLog, StreamRequest
 from gputui.ports.commands import CommandLine, RunCommand
 
 
@@ -400,7 +400,7 @@ class Handlers:
         submissions: tuple[Submission, ...] = call.body.jobs
         action = SubmitJobs(submissions)
         if not call.query["anyway"] and not call.query["dry_run"]:
-            check_gpus(submissions, call.backend, "gpus", "?anyway=true")
+            check_gpus(submissions, call.backend.known_gpus, "gpus", "?anyway=true")
         if call.query["dry_run"]:
             done = call.backend.foresee(action)
             ids = tuple(job_id for job in done.jobs for job_id in job.ids)

@@ -22,11 +22,11 @@ from gputui.domain.as_json import json_text, recurring_json
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
+from gputui.domain.spec_values import check_gpus
 from gputui.domain.text import plain
 from gputui.domain.units import local_time
 from gputui.domain.verbs import RECURRING_VERBS, Verb
 from gputui.engine.actions.recurring import local_zone_name
-from gputui.ports.backend import check_gpus
 from gputui.request import job_values, submitter
 
 COLUMNS = (
@@ -114,7 +114,7 @@ def add(
     submission, anyway = _submission(ctx, session, arguments, named)
     with session.backend() as backend:
         if not anyway:
-            check_gpus((submission,), backend)
+            check_gpus((submission,), backend.known_gpus)
         (recurring,) = backend.act(AddRecurring(recurrence, submission)).ids
         next_at = backend.queue.recurring()[recurring].next_at
     confirm(_understood(recurring, next_at, submission), quiet=quiet or as_json)

@@ -24,11 +24,12 @@ from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.policy.waits import asks_for_more
+from gputui.domain.spec_values import check_gpus
 from gputui.domain.state import JobState
 from gputui.domain.units import local_time, quoted
 from gputui.engine.actions.job_changes import check_editable
 from gputui.ports import Queue
-from gputui.ports.backend import DirectBackend, check_gpus
+from gputui.ports.backend import DirectBackend
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.draft import YES, Draft
@@ -161,7 +162,7 @@ def _edit_all(backend: DirectBackend, job: Job, jobs: Sequence[Job], edit: Edit,
     """Edit these jobs; a single one only as it was seen. Raises InputError for GPUs that the server does not have."""
     spec = edit.apply(job.spec)
     if spec.gpus != job.spec.gpus and not anyway:
-        check_gpus((Submission(spec),), backend)
+        check_gpus((Submission(spec),), backend.known_gpus)
     ids = tuple(job_id for each in jobs for job_id in each.ids)
     backend.act(EditJobs(ids, edit, job if len(ids) == 1 else None))
     return ids

@@ -20,8 +20,8 @@ from gputui.cli.submit import (
 )
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Interactive, Submission
+from gputui.domain.spec_values import check_gpus
 from gputui.domain.submit_action import SubmitJobs
-from gputui.ports.backend import check_gpus
 from gputui.request import submitter
 from gputui.request.submitter import SubmitCommand, Tidied
 
@@ -80,7 +80,7 @@ def command(
             tell(found, submission)
         check_runtime(submission, bootstrap.runtime_names(session.options))
         if not anyway:
-            check_gpus((submission,), backend)
+            check_gpus((submission,), backend.known_gpus)
         if not is_attached:
             (job_id,) = backend.act(SubmitJobs((submission,))).ids
             confirm_times(f"job {job_id}", submission.spec, quiet=quiet)

@@ -17,10 +17,10 @@ from gputui.domain.cluster import array_of, is_element
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.kept_data import id_ranges
+from gputui.domain.spec_values import check_gpus
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, local_time
-from gputui.ports.backend import check_gpus
 from gputui.request import submitter
 from gputui.request.inherited import is_taken_over, not_utf8
 from gputui.request.job_options import BY_NAME
@@ -109,7 +109,7 @@ def command(
         check_runtime(submission, runtimes)
     with session.backend() as backend:
         if not anyway and not dry_run:
-            check_gpus(submissions, backend)
+            check_gpus(submissions, backend.known_gpus)
         is_told = not (file or as_json or quiet)
         if dry_run:
             confirm_times("the new job", submissions[0].spec, quiet=not is_told)

@@ -6,9 +6,9 @@ A value beyond them could stop the plan of the whole queue, as a time limit that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -17,6 +17,9 @@ from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY, GpuRequest, JobSpec, Submission
 from gputui.domain.text import plain
 from gputui.domain.units import MAX_DURATION
+
+if TYPE_CHECKING:
+    from gputui.domain.gpu import Gpu
 
 MAX_NAME = 128
 MAX_TENANT = 64
@@ -139,3 +142,23 @@ def _size(text: str) -> int:
 def _check(is_right: bool, where: str, rule: str) -> None:
     if not is_right:
         raise InputError("is out of range", where=where, hint=rule)
+
+
+def check_gpus(
+    submissions: Iterable[Submission],
+    known_gpus: Callable[[], Sequence[Gpu]],
+    where: str = "--gpus",
+    anyway: str = "--anyway",
+) -> None:
+    """Raise InputError for a job that asks for GPUs that the server does not have. Skipped if the GPUs are unknown."""
+    asking = [submission.spec for submission in submissions if submission.spec.gpus.minimum]
+    gpus = known_gpus() if asking else ()
+    if not gpus:
+        return
+    from gputui.domain.policy.gpus.placement import shortage  # only where the GPUs are known
+
+    for spec in asking:
+        if lack := shortage(spec.gpus, gpus):
+            raise InputError(
+                f"job {spec.name} {lack}", where=where, hint=f"{anyway} queues it until such GPUs are available"
+            )

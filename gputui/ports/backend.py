@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from gputui.domain.cluster import Caps
 from gputui.domain.container import ExecRequest
-from gputui.domain.errors import InputError
 from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.ports.actions import Performer
 
@@ -230,20 +229,3 @@ class DirectBackend(Backend, Protocol):
         `tell` is called with a sentence for each node whose GPUs could not be read; `probe` reads already.
         """
         ...
-
-
-def check_gpus(
-    submissions: Iterable[Submission], backend: DirectBackend, where: str = "--gpus", anyway: str = "--anyway"
-) -> None:
-    """Raise InputError for a job that asks for GPUs that the server does not have. Skipped if the GPUs are unknown."""
-    asking = [submission.spec for submission in submissions if submission.spec.gpus.minimum]
-    gpus = backend.known_gpus() if asking else ()
-    if not gpus:
-        return
-    from gputui.domain.policy.gpus.placement import shortage  # only where the GPUs are known
-
-    for spec in asking:
-        if lack := shortage(spec.gpus, gpus):
-            raise InputError(
-                f"job {spec.name} {lack}", where=where, hint=f"{anyway} queues it until such GPUs are available"
-            )
