@@ -61,7 +61,8 @@ def test_explain_gives_the_true_reason_of_ten_kinds_of_waiting(site: Site) -> No
     after = site.shell("true", "--after", str(runs))
     held = site.shell("true", "--hold")
     mine = site.shell("true", "--gpus", "2", "--tenant", "carol", *half)
-    site.until(lambda: site.json("show", str(fails))["attempts"] != [] and why(site, fails)[0] == "BackOff")
+    site.until(lambda: (shown := site.json("show", str(fails)))["attempts"] and shown["state"] == "PENDING")
+    assert why(site, fails)[0] == "BackOff"
 
     end = (began + timedelta(hours=1)).astimezone()
     ends = rf"expected (\S+ )?{end:%H:%M} when job {runs} ends by its limit"

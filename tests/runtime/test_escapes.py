@@ -147,6 +147,7 @@ def of_homes_only(site: Site) -> Settings:
     return replace(site.settings, admission=admission)
 
 
+@pytest.mark.needs("readers")
 @pytest.mark.parametrize("starts", [12, in_its_lane(1000, is_long=True)])
 def test_a_link_that_is_swapped_while_a_job_starts_shows_nothing_of_others(site: Site, starts: int) -> None:
     spec, seen = job("ls /r", volumes=(f"{site.home}/x:/r",)), list[str]()
@@ -160,6 +161,7 @@ def test_a_link_that_is_swapped_while_a_job_starts_shows_nothing_of_others(site:
     assert set(seen) == {"own\n"}
 
 
+@pytest.mark.needs("readers")
 def test_a_thousand_swapped_links_open_nothing_of_others(site: Site) -> None:
     """What is opened is what the engine mounts."""
     spec, seen, codes = job(volumes=(f"{site.home}/x:/r",)), Counter[frozenset[str]](), set[CauseCode]()
@@ -167,7 +169,9 @@ def test_a_thousand_swapped_links_open_nothing_of_others(site: Site) -> None:
     launch = replace(site.harness.launch(()), spec=spec, submitter=site.people.alice.pw_uid)
     root = site.harness.open().root_directory()
     with swapping(site):
-        for _ in range(1000):
+        opened = 0
+        while opened < 1000 or not (seen and codes):  # a busy machine may give one of the two all the time
+            opened += 1
             with ExitStack() as until:
                 try:
                     held = permissions.permitted(lambda: root, launch, until).held
@@ -177,10 +181,10 @@ def test_a_thousand_swapped_links_open_nothing_of_others(site: Site) -> None:
                 for each in held:
                     seen[frozenset(path.name for path in Path(each.descriptor).iterdir())] += 1
     assert set(seen) == {frozenset({"own"})}
-    assert 0 < seen.total() < 1000
     assert codes == {CauseCode.NOT_ALLOWED}
 
 
+@pytest.mark.needs("readers")
 def test_a_home_that_is_replaced_by_a_link_leads_nowhere(site: Site) -> None:
     home, kept = Path(site.home), Path(f"{site.home}-kept")
     code = "import os, sys; os.rename(sys.argv[1], sys.argv[2]); os.symlink(sys.argv[3], sys.argv[1])"
