@@ -26,6 +26,7 @@ from gputui.domain.container import ExecRequest
 from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.recurring import Recurrence
+from gputui.domain.settings import AccessSettings, AdmissionSettings, Settings
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach
 from gputui.ports.commands import CommandLine, CommandResult
@@ -91,6 +92,7 @@ def owner(tmp_path: Path) -> Iterator[TestOwner]:
     """Owner of a queue with jobs of alice, whatever of which may be secret is."""
     made = TestOwner(
         tmp_path / "state",
+        Settings(access=AccessSettings(users=("*",)), admission=AdmissionSettings(mounts=("/home/{user}",))),
         metrics=lambda: b"# HELP\n",
         backup=lambda: iter((b"",)),
         command=lambda caller, line: CommandResult(0),
