@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -71,15 +72,14 @@ def limits_for(descriptors: int) -> Limits:
 class Allowance:
     """What one user has open, and how fast he asks."""
 
-    def __init__(self, limits: Limits, *, is_operator: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: Limits, *, is_operator: bool) -> None:
         self.is_operator = is_operator
         self.connections = 0
         self._limits = limits
-        self._clock = clock
         self.turn = asyncio.Semaphore(limits.at_once)
         """Held while a request is answered."""
         self._tokens = float(limits.burst)
-        self._seen_at = clock()
+        self._seen_at = time.monotonic()
 
     @property
     def is_full(self) -> bool:
@@ -97,7 +97,7 @@ class Allowance:
         return self.connections == 0 and self._tokens >= self._limits.burst
 
     def _refill(self) -> None:
-        now = self._clock()
+        now = time.monotonic()
         gained = (now - self._seen_at) * self._limits.rate
         self._tokens, self._seen_at = min(float(self._limits.burst), self._tokens + gained), now
 
@@ -168,28 +168,19 @@ class Pool:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return the result of the work, or raise its error. What is cancelled is done all the same."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)  # type: ignore[arg-type]  # None only if T has it
-            else:
-                future.set_exception(error)
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()  # from now on nobody can cancel it
 
         def do() -> None:
-            result, fault = None, None
             try:
                 result = work()
             except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
-                fault = error
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(settle, result, fault)
+                future.set_exception(error)
+            else:
+                future.set_result(result)
 
         self._work.put(do)
-        return await future
+        return await asyncio.wrap_future(future)
 
     def close(self) -> None:
         """End the threads once the work is done; does not wait for that."""
@@ -456,9 +447,9 @@ def inherited(environ: Mapping[str, str] = os.environ) -> Listener | None:
     return None
 
 
-def has_inherited(environ: Mapping[str, str] = os.environ) -> bool:
+def has_inherited() -> bool:
     """Return whether systemd passed sockets to this process."""
-    return bool(_descriptors(environ))
+    return bool(_descriptors(os.environ))
 
 
 def keep_inherited(environ: Mapping[str, str] = os.environ) -> None:

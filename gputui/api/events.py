@@ -152,9 +152,8 @@ class EventHub:
                 self._run_thread()
                 has_place = self._place(mine, last_id)
                 number = f"{self._term}-{mine.sent}" if wanted else ""
-                mine.send(
-                    frame("hello", own_json(StreamHello(name, about)), number)
-                )  # what happens from now on is told
+                # what happens from now on is told
+                mine.send(frame("hello", own_json(StreamHello(name, about)), number))
                 if not has_place:
                     self._begin_anew(mine)
                 self._subscribers[name] = mine

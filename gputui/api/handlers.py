@@ -233,15 +233,9 @@ class Call(Struct, frozen=True):
 class Handlers:
     """Answers each route with an `Answer`, or with a value that is encoded as JSON; errors are raised."""
 
-    def __init__(
-        self,
-        services: OwnerServices,
-        events: EventHub,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, services: OwnerServices, events: EventHub) -> None:
         self._services = services
         self._events = events
-        self._now = now
         self._changes = KeptChanges()
         self._forecasts = _ForecastTurn()
 
@@ -355,7 +349,7 @@ class Handlers:
         if job.state is not JobState.PENDING:
             why = f" ({job.end_words})" if job.state.is_terminal and job.cause else ""
             raise GputuiError(f"job {job.shown_id} is {job.state}{why}: it does not wait")
-        return explanation_json(job, explain(snapshot, job, self._services.settings, self._now()))
+        return explanation_json(job, explain(snapshot, job, self._services.settings, datetime.now(UTC)))
 
     def telemetry(self, call: Call) -> Response:
         job, found = call.the_job, call.backend.measured(call.the_job.id)
@@ -418,7 +412,7 @@ class Handlers:
 
         with self._forecasts.turn() as is_wanted:
             changed = submitted(*jobs)(self._picture(call))
-            starts = timeline(changed, self._services.settings, self._now(), is_wanted=is_wanted).starts
+            starts = timeline(changed, self._services.settings, datetime.now(UTC), is_wanted=is_wanted).starts
         return tuple(starts.get(job.id) for job in jobs)
 
     def act(self, call: Call) -> messages.Acted:
@@ -457,7 +451,7 @@ class Handlers:
             raise InputError("they are too many for one forecast", where="actions", hint=f"{MOST_FORESEEN} at most")
         for action in call.body.actions:
             call.backend.foresee(action)
-        now = self._now()
+        now = datetime.now(UTC)
         changes = [change_of(action, now) for action in call.body.actions]
         with self._forecasts.turn() as is_wanted:
             found = compared(

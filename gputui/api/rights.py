@@ -68,13 +68,11 @@ class AccountNames:
         uid_of: Callable[[str], int] = lambda name: pwd.getpwnam(name).pw_uid,
         gid_of: Callable[[str], int] = lambda name: grp.getgrnam(name).gr_gid,
         groups_of: Callable[[str], tuple[int, ...]] | None = None,
-        home_of: Callable[[int], str] = lambda uid: pwd.getpwuid(uid).pw_dir,
     ) -> None:
         """`name_of` and the others ask the database, may hang, and raise KeyError for what it does not have."""
         self._patience, self._now = patience, now
         self._name_of, self._uid_of, self._gid_of = name_of, uid_of, gid_of
         self._groups_of = groups_of or _groups_of
-        self._home_of = home_of
         self._lock = threading.Condition()
         self._known: dict[Hashable, _Remembered] = {}
         self._asked: set[Hashable] = set()
@@ -102,7 +100,7 @@ class AccountNames:
 
     def home(self, uid: int) -> str:
         """Return the home directory of the account; empty where it is unknown."""
-        return self._answer(("home", uid), lambda: self._home_of(uid)) or ""
+        return self._answer(("home", uid), lambda: pwd.getpwuid(uid).pw_dir) or ""
 
     def _answer(self, about: Hashable, ask: Callable[[], Any]) -> Any:
         """Return the remembered answer, or ask in a thread and wait for a while."""

@@ -319,7 +319,7 @@ def _operation(route: Route, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.handler,
         "summary": route.text,
-        "description": f"For {_ROLES[route.role]}{(_OWN if route.scope is Scope.JOB and bool(route.role) else '')}.",
+        "description": f"For {_ROLES[route.role]}{_OWN if route.scope is Scope.JOB and route.role else ''}.",
         "parameters": [*_path_parameters(route), *map(_parameter, route.query), *_header_parameters(route)],
         "responses": {status: answer, **others, "default": refusal},
     }

@@ -124,10 +124,8 @@ class Follower:
             began = time.monotonic()
             try:
                 problem, is_owned = self._follow(), True
-            except NoOwnerError as error:
-                problem, is_owned = str(error), False
             except GputuiError as error:
-                problem, is_owned = str(error), True
+                problem, is_owned = str(error), not isinstance(error, NoOwnerError)
             except Exception as error:  # a border: whatever an owner sends must not end the thread
                 log.exception("events cannot be read")
                 problem, is_owned = f"{type(error).__name__}: {error}", True

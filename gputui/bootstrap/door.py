@@ -8,7 +8,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -345,8 +345,8 @@ class Refusals:
 class ServiceManager:
     """The service manager of this process; tells nobody if there is none. Safe to use from any thread."""
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self._address = environ.get("NOTIFY_SOCKET", "")
+    def __init__(self) -> None:
+        self._address = os.environ.get("NOTIFY_SOCKET", "")
         self._is_ready = False
 
     def beat(self) -> None:
