@@ -93,7 +93,7 @@ class Efficiency(Struct, frozen=True):
     @property
     def short(self) -> str:
         """Return `util 83%  mem 71G/80G`; empty where nothing could be read."""
-        words = [f"util {_percent(self.utilization)}"] if self.utilization is not None else []
+        words = [f"util {percent(self.utilization)}"] if self.utilization is not None else []
         return "  ".join(words + ([f"mem {self._memory}"] if self.memory_peak is not None else []))
 
     @property
@@ -101,7 +101,7 @@ class Efficiency(Struct, frozen=True):
         """Return a sentence with all figures."""
         parts = []
         if self.utilization is not None and self.idle is not None:
-            parts.append(f"mean utilization {_percent(self.utilization)}, idle {_percent(self.idle)} of the time")
+            parts.append(f"mean utilization {percent(self.utilization)}, idle {percent(self.idle)} of the time")
         if self.memory_peak is not None:
             parts.append(f"peak memory {self._memory} per GPU")
         return "; ".join([*parts, f"measured for {format_duration(timedelta(seconds=self.seconds))}"])
@@ -122,7 +122,8 @@ def efficiency_of(found: AttemptTelemetry | None) -> Efficiency | None:
     return Efficiency(found.seconds, mean, found.idle, peak, found.gpu_memory_total)
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """Return a share as `42%`; an unknown one as `0%`."""
     return f"{(share or 0.0) * 100:.0f}%"
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from gputui.domain.decoding import decode_msgpack
 from gputui.domain.job import Attempt, Job
-from gputui.domain.telemetry import AttemptTelemetry, Spread
+from gputui.domain.telemetry import AttemptTelemetry, Spread, percent
 from gputui.domain.units import format_duration, format_size
 
 READINGS = (
@@ -222,9 +222,9 @@ def summary_lines(found: AttemptTelemetry) -> Iterator[tuple[str, str]]:
     """Yield a label and a sentence for each known kind of reading."""
     lines = (
         ("GPU time", _gpu_time(found)),
-        ("GPU use", _spread(found.utilization, _percent) + _idle(found)),
-        ("SMs", _spread(found.sm_activity, _percent)),
-        ("bandwidth", _spread(found.memory_activity, _percent)),
+        ("GPU use", _spread(found.utilization, percent) + _idle(found)),
+        ("SMs", _spread(found.sm_activity, percent)),
+        ("bandwidth", _spread(found.memory_activity, percent)),
         ("GPU mem", _spread(found.gpu_memory, _size) + _of(found)),
         ("power", _spread(found.power, _watts) + _energy(found)),
         ("heat", _spread(found.temperature, _degrees)),
@@ -259,7 +259,7 @@ def _gpu_time(found: AttemptTelemetry) -> str:
 
 
 def _idle(found: AttemptTelemetry) -> str:
-    return f"; idle {_percent(found.idle)} of the time" if found.idle is not None else ""
+    return f"; idle {percent(found.idle)} of the time" if found.idle is not None else ""
 
 
 def _of(found: AttemptTelemetry) -> str:
@@ -275,7 +275,7 @@ def _energy(found: AttemptTelemetry) -> str:
 def _slowed(found: AttemptTelemetry) -> str:
     if not found.throttled:
         return ""
-    return f"{_percent(found.throttled)} of the time: {', '.join(found.throttle)}"
+    return f"{percent(found.throttled)} of the time: {', '.join(found.throttle)}"
 
 
 def _cpu(found: AttemptTelemetry) -> str:
@@ -295,10 +295,6 @@ def _spread(spread: Spread | None, written: Callable[[float], str]) -> str:
     if spread is None:
         return ""
     return f"mean {written(spread.mean)}, p95 {written(spread.p95)}, peak {written(spread.peak)}"
-
-
-def _percent(share: float | None) -> str:
-    return f"{(share or 0.0) * 100:.0f}%"
 
 
 def _size(size: float) -> str:

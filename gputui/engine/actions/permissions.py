@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from gputui.domain import docker_args
 from gputui.domain.access import Caller
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import Launch
-from gputui.domain.errors import InputError, InputErrors, RuntimeFault
+from gputui.domain.errors import InputError, InputErrors
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.policy.permitted_options import (
     SOCKETS,
@@ -30,7 +29,7 @@ from gputui.domain.policy.permitted_options import (
 from gputui.domain.settings import AllowSettings, SchedulerSettings, Settings
 from gputui.domain.units import format_duration
 from gputui.engine.actions.file_rights import FileAccount, file_account
-from gputui.engine.actions.plain_user import PlainUser
+from gputui.engine.actions.plain_user import PlainUser, not_allowed
 
 
 class UserPermissions(Struct, frozen=True):
@@ -67,13 +66,13 @@ class UserPermissions(Struct, frozen=True):
             return self._plain_user(launch.submitter).admitted(root, launch, until)
         try:
             for each in (*option_refusals(launch.spec.options, self._allow), *self._mount_refusals(launch.spec)):
-                raise _not_allowed(each.sentence)
+                raise not_allowed(each.sentence)
             spec = launch.spec if self._allow.mounts is None else _resolved(launch.spec)
         except OSError as error:
             text = f"{error.filename} cannot be mounted: {(error.strerror or str(error)).lower()}"
-            raise _not_allowed(f"{text} (make it before the job starts)") from error
+            raise not_allowed(f"{text} (make it before the job starts)") from error
         except ValueError as error:
-            raise _not_allowed(str(error)) from error
+            raise not_allowed(str(error)) from error
         return replace(launch, spec=spec)
 
     @property
@@ -165,10 +164,6 @@ def _resolved(spec: JobSpec) -> JobSpec:
         is_bind = wanted.kind == "bind"
         mounts.append(docker_args.with_source(text, os.path.realpath(wanted.source)) if is_bind else text)
     return replace(spec, options=replace(spec.options, volumes=tuple(volumes), mounts=tuple(mounts)))
-
-
-def _not_allowed(text: str) -> RuntimeFault:
-    return RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text))
 
 
 def within_time_limits(spec: JobSpec, settings: SchedulerSettings) -> JobSpec:

@@ -71,16 +71,16 @@ class PlainUser(Struct, frozen=True):
         account, spec = file_account(self.uid), launch.spec
         rules = self._rules(account)
         for each in admission.refusals(spec, rules):
-            raise _not_allowed(each.sentence)
+            raise not_allowed(each.sentence)
         box = admission.box(spec, rules)
         allowed = AllowedMounts(spec)
         if any(mount_sources(spec.options)):
             try:
                 allowed = self._open(spec, root(), rules, account, until)
             except NotAdmitted as refused:
-                raise _not_allowed(str(refused)) from refused
+                raise not_allowed(str(refused)) from refused
             except (OSError, ValueError, NotImplementedError) as error:
-                raise _not_allowed(_unopened(error).sentence) from error
+                raise not_allowed(_unopened(error).sentence) from error
         return replace(launch, spec=allowed.spec, held=allowed.held, box=box, run_as=self.uid)
 
     def _open(
@@ -186,5 +186,6 @@ def _denied(found: list[OptionRefusal]) -> AccessError:
     return AccessError("; ".join(f"{each.option} {each.what}" for each in found), rule=rule, hint=first.hint)
 
 
-def _not_allowed(text: str) -> RuntimeFault:
+def not_allowed(text: str) -> RuntimeFault:
+    """Return the fault of a job that the site does not let start."""
     return RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text))
