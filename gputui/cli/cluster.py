@@ -53,7 +53,7 @@ def check(session: Session, image: str | None, waits: bool, timeout: str, as_jso
     checked. Ctrl-C cancels the jobs.
     """
     patience = job_values.duration(timeout, "--timeout")
-    checks = clusters.check_nodes(session.options, nodes, patience, image=image, waits=waits, tell=_tell)
+    checks = clusters.check_nodes(session.options, nodes, patience, image=image, waits=waits, tell=terminal.tell)
     if as_json:
         print_json([{"node": check.node, "result": str(check.verdict), **asdict(check)} for check in checks])
     else:
@@ -65,10 +65,6 @@ def check(session: Session, image: str | None, waits: bool, timeout: str, as_jso
         terminal.write("\n".join(lines) + "\n")
     verdicts = {check.verdict for check in checks}
     return 0 if Verdict.OK in verdicts and Verdict.FAULTY not in verdicts else 1
-
-
-def _tell(sentence: str) -> None:
-    terminal.echo(f"gputui: {plain(sentence)}", err=True)
 
 
 def _row(check: NodeCheck, names: Any) -> tuple[str, ...]:

@@ -384,12 +384,9 @@ def resume(asked: thin.Unanswered) -> int | None:
     from gputui.config import resolve
     from gputui.domain.keys import stored_key
 
-    def tell(sentence: str) -> None:
-        terminal.echo(f"gputui: {plain(sentence)}", err=True)
-
     try:
         options, waited = resolve(state=asked.state), time.monotonic() - asked.at
-        answer = ask_again(asked.path, asked.body, asked.key, options, tell, waited)
+        answer = ask_again(asked.path, asked.body, asked.key, options, terminal.tell, waited)
     except ParseLocallyError:
         return None
     except GputuiError as error:

@@ -152,7 +152,7 @@ def _told(act: Callable[[], str]) -> bool:
     try:
         sentence = act()
     except GputuiError as error:
-        terminal.echo(f"gputui: {plain(str(error))}", err=True)
+        terminal.tell(str(error))
         return False
     terminal.echo(plain(sentence))
     return ": still " not in sentence

@@ -85,8 +85,8 @@ class Session:
     def opened(self, options: Options) -> DirectBackend:
         """Return the queue of these options, which is closed after use."""
         if self._key:
-            return bootstrap.open_backend(options, _tell, self._key)
-        return bootstrap.ask_backend(options, _tell)
+            return bootstrap.open_backend(options, terminal.tell, self._key)
+        return bootstrap.ask_backend(options, terminal.tell)
 
     def submitter(self) -> Submitter:
         """Return the user of this command, who submits now."""
@@ -116,7 +116,7 @@ class Session:
                 backend.queue.check()  # the job may be among the lost ones
                 raise
             for sentence in backend.queue.unread():
-                _tell(f"warning: {sentence}")
+                terminal.tell(f"warning: {sentence}")
             backend.queue.check()
 
     @contextmanager
@@ -127,10 +127,10 @@ class Session:
         options = self.options.local() if is_local else self.options
         if is_local and not bootstrap.has_queue(options):
             raise NotFoundError("there is no queue yet", where=str(options.state))
-        with closing(LocalBackend(options, _tell)) as backend:
+        with closing(LocalBackend(options, terminal.tell)) as backend:
             yield backend.store
             for sentence in backend.store.unread():
-                _tell(f"warning: {sentence}")
+                terminal.tell(f"warning: {sentence}")
             backend.store.check()
 
     @contextmanager
@@ -147,10 +147,6 @@ class Session:
         hasty = replace(options, settings=replace(options.settings, cluster=soon))
         with closing(bootstrap.ask_backend(hasty)) as backend:
             yield backend
-
-
-def _tell(sentence: str) -> None:
-    terminal.echo(f"gputui: {plain(sentence)}", err=True)
 
 
 pass_session = click.make_pass_decorator(Session)

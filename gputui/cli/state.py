@@ -76,7 +76,7 @@ def _told(made: upkeep.BackupResult) -> int:
     if not made.findings:
         return 0
     for finding in made.findings[:_MOST_FINDINGS]:
-        terminal.echo(f"gputui: {plain(finding.sentence)}", err=True)
+        terminal.tell(finding.sentence)
     found = plural(len(made.findings), "finding")
     terminal.echo(
         f"gputui: the backup holds damaged data ({found}), so it does not count as good and no good one was removed\n"
@@ -96,7 +96,7 @@ def restore(session: Session, file: str) -> int:
     before you start a scheduler there.
     """
     for finding in upkeep.restore(session.options, _path(file)):
-        terminal.echo(f"gputui: {plain(finding.sentence)}", err=True)
+        terminal.tell(finding.sentence)
     print_done(f"restored to {plain(str(session.options.state))}")
     return 0
 

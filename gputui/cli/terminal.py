@@ -98,6 +98,11 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     stream.flush()
 
 
+def tell(sentence: str) -> None:
+    """Write a sentence of gputui's own to stderr, without control characters."""
+    echo(f"gputui: {plain(sentence)}", err=True)
+
+
 def flush() -> None:
     _PRESENT.get().out.flush()
 
