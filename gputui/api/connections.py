@@ -1,4 +1,7 @@
-"""What one user may ask of the door, so that none keeps it from the others."""
+"""What a server needs besides HTTP: limits for each user, threads, buffers, who connects, and the listening socket.
+
+The socket is bound by the owner, or inherited from systemd or from the owner before.
+"""
 
 from __future__ import annotations
 

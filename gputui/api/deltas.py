@@ -1,4 +1,8 @@
-"""A snapshot as its differences from the one before, so that a big queue costs only what changes."""
+"""A snapshot as its differences from the one before, so that a big queue costs only what changes.
+
+`SnapshotDecoder` puts it together again; `Tracker` finds what has changed since any of the last few thousand snapshots,
+with one scan of each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests and answers between the server of the socket and the handlers behind it."""
+"""Requests and answers between the server of the socket and the handlers behind it; errors as problem documents."""
 
 from __future__ import annotations
 

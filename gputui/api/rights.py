@@ -1,4 +1,10 @@
-"""Names of the account database, which never keep a request waiting for a directory service that hangs."""
+"""Who asks, by what the kernel and the account database tell, and what he may see of the queue.
+
+Operators see everything, and each user his own jobs. Of other jobs everybody sees who waits and runs, since when,
+where, with which priority and why, but nothing that may hold a secret: neither environment, mounts nor output. What is
+shown of a spec is listed here; everything that it may have besides is left out. The account database never keeps a
+request waiting for a directory service that hangs.
+"""
 
 from __future__ import annotations
 

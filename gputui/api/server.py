@@ -1,7 +1,7 @@
 """The server of the socket: HTTP/1.1 by h11, on asyncio, in a thread of its own.
 
 Every account of the machine may send it anything. So whatever a client can make large, slow or many has a limit
-(`limits`), and a request is parsed only when its head is complete and of a sane size. Handlers run in a small pool.
+(`Limits`), and a request is parsed only when its head is complete and of a sane size. Handlers run in a small pool.
 """
 
 from __future__ import annotations

@@ -43,13 +43,13 @@ def serve_stdio(options: Options, source: int = 0, target: int = 1) -> None:
     if options.in_cluster:
         _serve_here(options, source, target)
         return
+    from gputui.bootstrap.owner import to_owner
+
     try:
-        link = to_sockets(map(Path, options.sockets.paths))(CONNECT_WITHIN).detach()
+        link = to_owner(options)(CONNECT_WITHIN).detach()
     except NoOwnerError:
         if not options.sockets.in_process:
-            from gputui.bootstrap.owner import unanswered
-
-            raise unanswered(options.sockets.paths[0]) from None
+            raise
         _serve_here(options, source, target)
     except TimeoutError:
         raise StoreBusyError("the owner of the queue accepts no connection", hint="look whether it hangs") from None

@@ -1,4 +1,7 @@
-"""The queue of this machine as a backend, and ways to logs and into jobs with the rights of a user."""
+"""The queue of this machine as a backend, and ways to logs and into jobs with the rights of a user.
+
+`LocalBackend` opens it, for the owner or for the moment; `MovingBackend` asks the owner while there is one.
+"""
 
 from __future__ import annotations
 

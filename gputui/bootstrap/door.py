@@ -1,4 +1,4 @@
-"""The door of the process that owns the queue: its socket, what answers there, and its passing to the next owner."""
+"""The door of the process that owns the queue: its socket, what answers there, its passing on, and systemd's signs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to the process that owns this machine's queue: its socket, and what to do if it does not answer."""
+"""Ways to the process that owns this machine's queue: its socket, its events, and what to do if it does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The queues of several servers as one backend, each reached over ssh."""
+"""The queues of several servers as one backend, each reached over ssh.
+
+Each has a connection, opened again when it ends, and a mapper: its jobs get ids that are unique in the console.
+"""
 
 from __future__ import annotations
 
