@@ -45,7 +45,7 @@ def with_counts(running: int, waiting: int, free: int) -> Snapshot:
     return snapshot(jobs=jobs, gpus=gpus, leader=HERE, leads_here=True)
 
 
-_texts = st.text("abc def/训:%", min_size=1, max_size=50)
+_texts = st.text("abc def/训:%", min_size=1, max_size=50).filter(str.strip)
 _alarms = st.lists(
     st.builds(of, st.sampled_from(list(KINDS)), st.sampled_from(["0", "7", "gpu12:3"]))
     | st.builds(lambda words: Condition("error", words, words, words), _texts)
