@@ -101,6 +101,8 @@ def lacks_boot() -> str | None:
     """Return the reason why tests cannot boot a machine with systemd; None if they can."""
     if why := lacks_mounts() or lacks_programs("systemd-nspawn", "unshare", "nsenter", "useradd", also_in="/usr/sbin"):
         return why
+    if Path("/tmp") in ROOT.parents:
+        return f"units with PrivateTmp do not see {ROOT}"
     return None if Path("/lib/systemd/systemd").exists() else "not installed: systemd"
 
 

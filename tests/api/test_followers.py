@@ -113,6 +113,7 @@ def console(served: Server, options: Options) -> Iterator[Follower]:
     made.close()
 
 
+@pytest.mark.long
 def test_a_console_follows_says_when_the_scheduler_hangs_and_takes_over(
     console: Follower, served: Server, options: Options
 ) -> None:

@@ -42,6 +42,7 @@ def console(owners: Owners, terminals: ExitStack, *words: str) -> Terminal:
     return terminals.enter_context(Terminal([*CONSOLE, *words], owners.environ, *SIZE))
 
 
+@pytest.mark.long
 def test_consoles_say_that_an_owner_hangs_and_return(owners: Owners, terminals: ExitStack) -> None:
     owners.begin()
     owners.until_it_answers()

@@ -105,6 +105,7 @@ def change(owners: Owners, seconds: float) -> None:
         time.sleep(max(0.0, begun + number - time.monotonic()))
 
 
+@pytest.mark.long
 def test_followers_leave_the_scheduler_its_time(owners: Owners, torture: float) -> None:
     act_directly(owners.state, Pause("the test"))
     submit_directly(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lane import IS_LONG
 from tests.machine_load import stretched
 from tests.torture.owners import PATIENCE, Owners
 
@@ -57,7 +58,17 @@ def first_words(owners: Owners, *words: str) -> tuple[str, subprocess.Popen[str]
 
 
 CHANGES = (" ".join(SUBMIT), "release 2", "priority 2 +1", "cancel 2", "edit 2 --name x")
-READING = ("queue", "show 1", "explain 2", "gpus", "history", "logs 1", "report", "queue --json", "wait 1 --timeout 1s")
+READING = (
+    "queue",
+    "show 1",
+    "explain 2",
+    "gpus",
+    "history",
+    "logs 1",
+    "report",
+    "queue --json",
+    "wait 1 --timeout 1s",
+)[: None if IS_LONG else 3]
 
 
 def test_beside_a_stopped_owner_changes_are_refused_and_reading_goes_on(owners: Owners) -> None:
