@@ -121,28 +121,6 @@ listener.listen()
 print(os.getpid(), flush=True)
 time.sleep(60)
 """
-LOOK = """
-from contextlib import ExitStack
-from gputui.engine.actions.mount_sources import open_source
-from gputui.runtime.docker.engine import engine_root
-with ExitStack() as until:
-    print(open_source(engine_root("/run/engine.sock"), "/tmp/of-members/here", until).path)
-"""
-
-
-def test_the_service_sees_the_engines_files_not_its_own_tmp(machine: Machine) -> None:
-    machine.install(CONTAINERS)
-    machine.run("install", "-d", "-o", "alice", "-m", "700", "/tmp/of-members/here")
-    (machine.root / "srv/look.py").write_text(LOOK)
-    with machine.start(sys.executable, "-c", LISTENER) as engine:
-        assert engine.stdout is not None
-        engine.stdout.readline()
-        look = f"{sys.executable} /srv/look.py > {STATE}/seen; ls /tmp >> {STATE}/seen"
-        with machine.serving(within=f"PYTHONPATH={ROOT} {look}"):
-            assert machine.run("cat", f"{STATE}/seen") == "/tmp/of-members/here\n"
-        engine.kill()
-
-
 ASK = """
 import socket, sys
 asked = socket.socket(socket.AF_UNIX)
