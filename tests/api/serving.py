@@ -51,7 +51,11 @@ class Served:
 
 def connect(path: Path) -> socket.socket:
     link = socket.socket(socket.AF_UNIX)
-    link.connect(str(path))  # without a timeout: with one a full backlog is an error
+    try:
+        link.connect(str(path))  # without a timeout: with one a full backlog is an error
+    except OSError:
+        link.close()
+        raise
     link.settimeout(PATIENCE)
     return link
 
