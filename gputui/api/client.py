@@ -102,11 +102,11 @@ class Patience:
         elapsed = self.elapsed
         if elapsed >= self._limit:
             who, cure = self._name(self.server)
-            what = f"{who} has not answered for {elapsed:.0f} s"
+            what = f"{who} has not answered for {int(elapsed)} s"
             raise StoreBusyError(what, hint=cure)
         if elapsed >= TELL_AFTER and not self._is_told:
             self._is_told = True
-            self._tell(f"{self._name(self.server)[0]} has not answered for {elapsed:.0f} s")
+            self._tell(f"{self._name(self.server)[0]} has not answered for {int(elapsed)} s")
 
     def pause(self, seconds: float) -> None:
         """Wait before the next try, and do as `passed`."""

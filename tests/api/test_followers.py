@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import select
 import signal
 import subprocess
@@ -161,12 +160,12 @@ def test_beside_a_hung_scheduler_operators_read_the_files_and_changes_are_refuse
     served.stop()
     with closing(open_api(hasty, told.append) or LocalBackend(options)) as backend:
         with pytest.raises(
-            StoreBusyError, match=rf"serve of root \(pid {served.process.pid}\) has not answered for [3-9] s"
+            StoreBusyError, match=rf"serve of root \(pid {served.process.pid}\) has not answered for 3 s"
         ):
             backend.act(Hold((job_id,)))
         assert backend.job(job_id).id == job_id
         assert backend.queue.jobs()[job_id].held
-    assert re.search(r"has not answered for [2-9] s", told[0])
+    assert "has not answered for 2 s" in told[0]
 
 
 def test_a_console_that_may_only_ask_shows_what_the_owner_tells(served: Server, options: Options) -> None:
