@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -79,9 +79,10 @@ class Services(Struct, frozen=True, dict=True):
         """Description of the queue, or of one server of several."""
         return self.backend.about(self.server)
 
-    def may_act_on(self, job: Job) -> bool:
-        """Return whether the user may change the job and enter it, as far as the queue has told."""
-        return self.may_act_for(job.submitted_uid)
+    def own(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Return the jobs that the user may change and enter, as far as the queue has told: all, for operators."""
+        uid = self.backend.about().own_uid
+        return jobs if uid is None else [job for job in jobs if job.submitted_uid == uid]
 
     def may_act_for(self, submitter: int | None) -> bool:
         """Return whether the user may change what this user has submitted or added."""

@@ -72,7 +72,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     def own_subjects(self) -> Sequence[Job]:
         """Return those of them that the user may act on."""
-        return [job for job in self.subjects() if self._services.may_act_on(job)]
+        return self._services.own(self.subjects())
 
     @property
     def not_mine(self) -> str:
@@ -99,7 +99,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     def _may_enter(self, _: object) -> bool:
         job = self.subject()
-        return job is not None and job.state is JobState.RUNNING and self._services.may_act_on(job)
+        return job is not None and job.state is JobState.RUNNING and self._services.may_act_for(job.submitted_uid)
 
     def action_verb(self, name: str) -> None:
         """Ask for the change; it applies to the present subject, however long a dialog stays open."""

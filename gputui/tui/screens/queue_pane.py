@@ -414,10 +414,10 @@ class QueueEditor:
             return []
         return [job for job in self._queue.table.jobs if job.state is JobState.PENDING]
 
-    def _editable(self) -> list[Job]:
+    def _editable(self) -> Sequence[Job]:
         states = {JobState.CONFIGURING, JobState.RUNNING}
         running = [job for job in self._queue.table.jobs if job.state in states] if self._queue.has_focus else []
-        return [job for job in self._waiting() or running[:1] if self._services.may_act_on(job)]
+        return self._services.own(self._waiting() or running[:1])
 
     def _recurring(self) -> RecurringJob | None:
         table = self._queue.table
