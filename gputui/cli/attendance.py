@@ -456,7 +456,7 @@ def attach(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
                     print_log(backend.log(job.id, follow=True))
                 return max(map(wait.exit_code, wait.wait_for(backend, (job.id,))))
             except KeyboardInterrupt:
-                terminal.echo(f"gputui: job {job.id} keeps running", err=True)
+                terminal.tell(f"job {job.id} keeps running")
                 return 128 + signal.SIGINT
         check_terminal(stdin=interactive.stdin, is_tty=interactive.tty)
         return Attendance(session, backend, job.id, keys, is_owner=False).run()

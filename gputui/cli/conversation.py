@@ -328,7 +328,7 @@ def execute(
     if outcome is Ending.DETACHED:
         return 0
     if code is None:
-        terminal.echo("gputui: the connection ended, and the command's exit code is not known", err=True)
+        terminal.tell("the connection ended, and the command's exit code is not known")
         return 1
     return code
 

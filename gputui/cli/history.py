@@ -138,7 +138,7 @@ def command(
             terminal.write("\n".join(lines) + "\n")
         is_more = bool(limit) and next(found, None) is not None
     if is_more:
-        terminal.echo(f"gputui: the latest {limit} are listed: --limit 0 lists all that match", err=True)
+        terminal.tell(f"the latest {limit} are listed: --limit 0 lists all that match")
 
 
 def _ended(queue: Queue, since: datetime | None, until: datetime | None) -> Iterator[Job]:

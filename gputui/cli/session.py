@@ -15,7 +15,6 @@ from gputui import bootstrap
 from gputui.cli import terminal
 from gputui.config import Options, resolve
 from gputui.domain.errors import NotFoundError
-from gputui.domain.text import plain
 
 if TYPE_CHECKING:
     from gputui.ports import JobStore
@@ -65,7 +64,7 @@ class Session:
         """Return the options, resolved on first use: help reads no file, so it never fails."""
         options = self.resolved()
         for source, keys in options.ignored if _COMPLETING not in terminal.environ() else ():
-            terminal.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
+            terminal.tell(f"warning: {ignored(options, source, keys)}")
         if self.command is not None:
             bootstrap.check_command(options, self.command)
         if options.probe.model is not None:

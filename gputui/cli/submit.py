@@ -135,7 +135,7 @@ def tell(found: submitter.Tidied, submission: Submission) -> None:
     if spec.image is None and (odd := sorted(filter(is_taken_over, not_utf8(terminal.environ())))):
         notes.append(f"{', '.join(odd)}: not UTF-8 text, and so not passed")
     if notes:
-        terminal.echo(f"gputui: note: {plain('; '.join(notes))}", err=True)
+        terminal.tell(f"note: {'; '.join(notes)}")
 
 
 def confirm_times(named: str, spec: JobSpec, *, quiet: bool) -> None:

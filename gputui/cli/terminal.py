@@ -78,22 +78,24 @@ def of_caller(terminal: UserTerminal) -> Iterator[None]:
         _PRESENT.reset(token)
 
 
+def _stream(*, err: bool) -> TextIO:
+    terminal = _PRESENT.get()
+    return terminal.err if err else terminal.out
+
+
 def write(text: str, *, err: bool = False) -> None:
     """Write the text to standard output, or to stderr; nothing where that was closed from the start."""
-    terminal = _PRESENT.get()
-    (terminal.err if err else terminal.out).write(text)
+    _stream(err=err).write(text)
 
 
 def write_lines(lines: Iterable[str], *, err: bool = False) -> None:
     """Write the lines, which end with line feeds, each as soon as it is known."""
-    terminal = _PRESENT.get()
-    (terminal.err if err else terminal.out).writelines(lines)
+    _stream(err=err).writelines(lines)
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Write the text with a line feed, and flush it."""
-    terminal = _PRESENT.get()
-    stream = terminal.err if err else terminal.out
+    stream = _stream(err=err)
     stream.write(f"{text}\n" if nl else text)
     stream.flush()
 

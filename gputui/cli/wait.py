@@ -152,7 +152,7 @@ def command(
     with session.backend() as backend:
         wanted = _wanted(backend.queue, ids)
         if any(not backend.job(job_id).has_ended for job_id in wanted[:1]) and not backend.is_scheduled():
-            terminal.echo("gputui: no scheduler is running: start `gputui` or `gputui serve`", err=True)
+            terminal.tell("no scheduler is running: start `gputui` or `gputui serve`")
         codes, left = [0], set(wanted)
         try:
             for job in wait_for(backend, wanted, deadline, is_one_enough=is_one_enough):
@@ -164,7 +164,7 @@ def command(
                     return codes[-1]
         except TimeoutError:
             running = "has" if len(left) == 1 else "have"
-            terminal.echo(f"gputui: {plural(len(left), 'job')} of {len(wanted)} {running} not ended yet", err=True)
+            terminal.tell(f"{plural(len(left), 'job')} of {len(wanted)} {running} not ended yet")
             return TIMED_OUT
         return max(codes)
 
