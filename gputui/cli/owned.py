@@ -194,16 +194,15 @@ class CommandsOfCallers:
 
     def __call__(self, caller: Caller, line: CommandLine) -> CommandResult:
         """Run a command, as `RunCommand` says."""
+        words = _command_of(line)
         self._check(line)
-        said = CallersTerminal(line, lambda error: self._refused(caller, error.rule, _words(line)))
+        said = CallersTerminal(line, lambda error: self._refused(caller, error.rule, _shown(words)))
         session = CallersSession(self._options, caller, line, self._backend, self._forecasts)
         with terminal.of_caller(said), local_files.elsewhere():
-            code = self._run(_command_of(line), session, terminal_width=terminal.help_width())
+            code = self._run(words, session, terminal_width=terminal.help_width())
         return CommandResult(code, said.taken())
 
     def _check(self, line: CommandLine) -> None:
-        if thin.command_in(line.argv) is None:
-            raise ParseLocallyError("the owner of the queue does not run this command")
         if not self._has_settings_of(line) or _stamps(self._options) != self._stamps:
             raise ParseLocallyError("the owner of the queue has other settings")
 
@@ -219,12 +218,16 @@ class CommandsOfCallers:
 
 
 def _command_of(line: CommandLine) -> tuple[str, ...]:
-    """Return the words without the options before the command: they have led the client to this owner."""
+    """Return the words without the options before the command: they have led the client to this owner.
+
+    Raises ParseLocallyError for a command that the owner does not run.
+    """
     place = thin.command_in(line.argv)
-    assert place is not None
+    if place is None:
+        raise ParseLocallyError("the owner of the queue does not run this command")
     return line.argv[place:]
 
 
-def _words(line: CommandLine) -> str:
+def _shown(words: tuple[str, ...]) -> str:
     """Return the words of a command for the audit log, without values that may be secret."""
-    return " ".join(word.partition("=")[0][:40] for word in _command_of(line)[:8])[:200]
+    return " ".join(word.partition("=")[0][:40] for word in words[:8])[:200]
