@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -291,7 +291,7 @@ def owned_commands(
     return CommandsOfCallers(options, run, backend, refused)
 
 
-def main(key: str = "") -> None:
+def main(key: str = "") -> NoReturn:
     """Run the command line of this process, and end it; `key` as for `Session`."""
     terminal.open_standard_streams()
     ensure_home()
@@ -393,4 +393,4 @@ def resume(asked: thin.Unanswered) -> int | None:
         return complain(str(error), error.exit_code)
     if answer is None:  # the owner may have done it before it ended: its jobs have the key
         main(stored_key(asked.key, "POST", "/v1/cli", {}, asked.body))
-    return None if answer is None else thin.printed(answer)
+    return thin.printed(answer)
