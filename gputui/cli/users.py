@@ -28,14 +28,14 @@ _GROUP = re.compile(r"^([^\S\n]*group[^\S\n]*=)", re.MULTILINE)
 
 
 class UsersPlan(Struct, frozen=True):
-    """How the queue gets users."""
+    """Change of settings and files by which the queue gets users."""
 
     options: Options
     """Options with the settings as they will be."""
     file: Path
     """Settings file."""
     content: str
-    """Its content as it will be."""
+    """Content of that file as it will be."""
     converts: bool = False
     """True if the state directory is one that a group shared, and is taken over."""
 
@@ -117,18 +117,14 @@ def _checked(before: str, after: str, where: str, key: tuple[str, str], value: o
         table.pop(key[1], None)
     else:
         table[key[1]] = value
-    if not _is_toml(after) or tomllib.loads(after) != wanted:
+    try:
+        is_as_wanted = tomllib.loads(after) == wanted
+    except tomllib.TOMLDecodeError:
+        is_as_wanted = False
+    if not is_as_wanted:
         what = f"set {key[0]}.{key[1]} = {value} there by hand" if value else f"remove {key[0]}.{key[1]} there by hand"
         raise InputError("it is written in a way that gputui does not change", where=where, hint=what)
     return after
-
-
-def _is_toml(text: str) -> bool:
-    try:
-        tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return False
-    return True
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:
