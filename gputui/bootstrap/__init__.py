@@ -64,10 +64,14 @@ clock: Callable[[], SteadyClock] = SystemClock
 
 def actor(environ: Mapping[str, str] = os.environ) -> Actor:
     """Return the user of this process; under sudo, the user who called sudo."""
-    uid, sudo = os.getuid(), environ.get("SUDO_UID", "")
-    if uid == 0 and sudo.isascii() and sudo.isdigit() and len(sudo) < 11:
-        uid = int(sudo)
+    uid = os.getuid() or sudo_uid(environ) or 0
     return Actor(uid=uid, user=user_name(uid))
+
+
+def sudo_uid(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return the uid of the user who called sudo, as the environment tells; None: nobody did."""
+    told = environ.get("SUDO_UID", "")
+    return int(told) if told.isascii() and told.isdigit() and len(told) < 11 else None
 
 
 def caller() -> Caller:

@@ -177,8 +177,8 @@ def client_of(
 
 
 def _headers() -> dict[str, str]:
-    sudo = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
-    return {SUDO_UID: sudo} if sudo.isascii() and sudo.isdigit() and len(sudo) < 11 else {}
+    sudo = bootstrap.sudo_uid() if os.geteuid() == 0 else None
+    return {} if sudo is None else {SUDO_UID: str(sudo)}
 
 
 def _name(options: Options, server: Server) -> tuple[str, str]:

@@ -327,10 +327,10 @@ def _refuse_the_engine_of_another(options: Options) -> None:
     """Raise GputuiError if sudo changed the engine: it drops DOCKER_HOST, and root has contexts of its own."""
     environ = terminal.environ()
     is_named = environ.get("DOCKER_HOST") or environ.get("DOCKER_CONTEXT") or options.settings.runtime.docker_host
-    who = environ.get("SUDO_UID", "")
-    if is_named or os.geteuid() or not who.isdigit() or not (own := engine.own_engine(int(who))):
+    uid = None if is_named or os.geteuid() else bootstrap.sudo_uid(environ)
+    if uid is None or not (own := engine.own_engine(uid)):
         return
-    name = user_name(int(who))
+    name = user_name(uid)
     raise GputuiError(
         f"{name} uses the engine {own}, and root the one of the machine",
         hint=f"for {name}'s: gputui doctor --fix, without sudo\n"

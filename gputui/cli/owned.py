@@ -134,9 +134,8 @@ class CallersSession(Session):
     @property
     def user(self) -> str:
         """Return the name of the caller, or of the one who called sudo, as in a process of root."""
-        sudo = self._line.environ.get("SUDO_UID", "")
-        if self._caller.uid == 0 and sudo.isascii() and sudo.isdigit() and len(sudo) < 11:
-            return bootstrap.user_name(int(sudo))
+        if self._caller.uid == 0 and (sudo := bootstrap.sudo_uid(self._line.environ)) is not None:
+            return bootstrap.user_name(sudo)
         return self._caller.user
 
     def store(self, *, is_local: bool = False) -> NoReturn:
