@@ -261,8 +261,7 @@ def _of_runtimes(options: Options, gpus: tuple[Gpu, ...]) -> Iterator[DoctorChec
 
 def _failed(name: str, error: GputuiError | OSError) -> DoctorCheck:
     if isinstance(error, GputuiError):
-        sentence = f"{error.where}: {error.what}" if error.where else error.what
-        return DoctorCheck(name, CheckLevel.FAIL, sentence, error.hint or "")
+        return DoctorCheck(name, CheckLevel.FAIL, error.without_hint, error.hint or "")
     return DoctorCheck(name, CheckLevel.FAIL, f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 

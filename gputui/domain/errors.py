@@ -42,9 +42,12 @@ class GputuiError(Exception):
         self.where = where
         self.hint = hint
 
+    @property
+    def without_hint(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
     def __str__(self) -> str:
-        sentence = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{sentence} ({self.hint})" if self.hint else sentence
+        return f"{self.without_hint} ({self.hint})" if self.hint else self.without_hint
 
 
 class InputError(GputuiError):

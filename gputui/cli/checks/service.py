@@ -34,8 +34,8 @@ def of_answer(path: str, owner: str, user: str, role: str, silent_for: timedelta
 
 def of_silence(error: GputuiError) -> DoctorCheck:
     """Report a service that this user cannot ask."""
-    text = f"{error.where}: {error.what}" if error.where else error.what
-    return fail("service", text, "Only the service has the queue; nothing can be submitted.", error.hint or "")
+    why = "Only the service has the queue; nothing can be submitted."
+    return fail("service", error.without_hint, why, error.hint or "")
 
 
 def of_own_queue(directory: str, live: int) -> DoctorCheck:

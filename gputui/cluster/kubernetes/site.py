@@ -234,8 +234,7 @@ def faults(connected: Callable[[], ApiServer], settings: ClusterSettings) -> Ite
     except ClusterError as error:
         hint = error.hint or "kubectl get --raw /readyz; kubectl config view --minify"
         why = "Without its API server nothing is submitted or shown."
-        text = f"{error.where}: {error.what}" if error.where else error.what
-        yield ClusterFault("server", text, why, hint, stops_jobs=True)
+        yield ClusterFault("server", error.without_hint, why, hint, stops_jobs=True)
         return
     for call in CALLS:
         is_made = (site.kueue or not call.is_kueue) and not call.is_operators
