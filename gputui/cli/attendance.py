@@ -27,6 +27,7 @@ from gputui.cli.conversation import (
 )
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.logs import print_log, wait_until_started, was_started
+from gputui.cli.main import INTERRUPTED
 from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import discard, discard_stdout
 from gputui.domain.action import Cancel
@@ -391,10 +392,6 @@ def waiting_words(snapshot: Snapshot, job: Job, start: datetime | None, now: dat
     return f"{told}; it should start at {when}"
 
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
-
-
 def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> int:
     """Show why the job waits, then its output; return its exit code. Ctrl-C cancels the job, a second one leaves."""
     status = Status(is_quiet=is_quiet)
@@ -457,6 +454,6 @@ def attach(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
                 return max(map(wait.exit_code, wait.wait_for(backend, (job.id,))))
             except KeyboardInterrupt:
                 terminal.tell(f"job {job.id} keeps running")
-                return 128 + signal.SIGINT
+                return INTERRUPTED
         check_terminal(stdin=interactive.stdin, is_tty=interactive.tty)
         return Attendance(session, backend, job.id, keys, is_owner=False).run()
