@@ -1,4 +1,4 @@
-"""What a host job takes over from the process that submits it."""
+"""Environment, umask and limits that a host job takes over from the process that submits it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _IS_ELSEWHERE: ContextVar[bool] = ContextVar("is_elsewhere", default=False)
 
 @contextmanager
 def elsewhere() -> Iterator[None]:
-    """Until the end, this thread reads words of a user whose files are not for it."""
+    """Let this thread read words of a user whose files are not for it."""
     token = _IS_ELSEWHERE.set(True)
     try:
         yield

@@ -127,7 +127,7 @@ class Services(Struct, frozen=True, dict=True):
 
     @property
     def only_looks(self) -> str:
-        """What would let the user change anything in a console that is read-only; empty in others."""
+        """Advice to a user who wants to change something in a read-only console; empty in others."""
         return _READ_ONLY_HINT if self.settings.console.read_only else self.backend.about().only_looks
 
     @property

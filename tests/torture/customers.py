@@ -28,7 +28,7 @@ class Customer:
         self.ids: dict[str, JobId] = {}
         self.longest = 0.0
         self.unowned = 0
-        """How often nobody owned the queue when asked."""
+        """Number of times that nobody owned the queue when asked."""
         self._is_over = threading.Event()
         self._thread = ThreadPoolExecutor(1)
         self._work = self._thread.submit(self._run)

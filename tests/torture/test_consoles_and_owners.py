@@ -64,7 +64,7 @@ def test_consoles_say_that_an_owner_hangs_and_return(owners: Owners, terminals: 
 
 
 def test_owners_hand_over_under_load_both_ways(owners: Owners, terminals: ExitStack) -> None:
-    """From a console to the scheduler that stands in for it, to a service, and to a console again."""
+    """A console, the scheduler that stands in for it, a service, and a console again."""
     leading = console(owners, terminals)
     leading.until("● scheduling")
     owners.told("submit", "--host", "--", "sleep", "3600")  # or nothing is left to do when it ends
