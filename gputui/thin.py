@@ -36,7 +36,7 @@ SERVICE_SOCKET = "/run/gputui/api.sock"
 
 
 _asked_at: list[float] = []
-"""When an owner was asked who did not answer, by the monotonic clock."""
+"""Time at which an owner was asked who did not answer, by the monotonic clock; empty: there was none."""
 
 
 class Unanswered:

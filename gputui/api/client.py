@@ -256,7 +256,7 @@ class Exchange:
         return rest
 
     def endless(self, silence: float) -> None:
-        """From now on the body may come for ever, with at most so many seconds between its parts."""
+        """Let the body come for ever from now on, with at most so many seconds between its parts."""
         self._patience = _Silence(silence, self._patience)
 
 

@@ -1,4 +1,4 @@
-"""What a server needs besides HTTP: limits for each user, threads, buffers, who connects, and the listening socket.
+"""Parts of a server that are not HTTP: limits for each user, threads, buffers, peers, and the listening socket.
 
 The socket is bound by the owner, or inherited from systemd or from the owner before.
 """
@@ -39,7 +39,7 @@ class Limits(Struct, frozen=True):
     head: int = 64 << 10
     """Bytes of a request's head."""
     lines: int = 128
-    """Lines of it: many short ones cost more than a few long ones."""
+    """Lines of a head: many short ones cost more than a few long ones."""
     head_within: float = 10.0
     body: int = 1 << 20
     operator_body: int = 64 << 20
@@ -73,7 +73,7 @@ def limits_for(descriptors: int) -> Limits:
 
 
 class Allowance:
-    """What one user has open, and how fast he asks."""
+    """Connections and request rate of one user."""
 
     def __init__(self, limits: Limits, *, is_operator: bool) -> None:
         self.is_operator = is_operator

@@ -69,7 +69,7 @@ class _Audience:
 
 
 class _Subscriber:
-    """One stream of events."""
+    """Client of a stream of events, and how far he has got."""
 
     def __init__(self, stream: str, caller: Caller, outbox: Outlet, kinds: frozenset[str]) -> None:
         self.stream = stream

@@ -70,7 +70,7 @@ class OwnerServices(Struct, frozen=True):
     latest: Callable[[], Snapshot]
     """Returns the last published snapshot, which holds all secrets: see `visibility`."""
     visibility: Visibility
-    """What callers may see of it."""
+    """Hides from callers what is not theirs to see."""
     subscribe: Callable[[Callable[[Snapshot], None]], Callable[[], None]]
     """Has a function called with each new snapshot, in the scheduler's thread; returns one that ends that."""
     refused: Callable[[Caller, str, str], None]

@@ -56,7 +56,7 @@ class Response(Struct, frozen=True):
 
 
 class Outlet(Protocol):
-    """Where the parts of an answer without an end are put. Safe to use from any thread; never blocks."""
+    """Takes the parts of an answer without an end. Safe to use from any thread; never blocks."""
 
     @property
     def waiting(self) -> int:

@@ -1,4 +1,4 @@
-"""What requests and answers carry. Unknown fields of requests are refused; answers may get new ones."""
+"""Bodies of requests and answers. Unknown fields of requests are refused; answers may get new ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Window
 
 API = "1.0"
-"""Version of the routes and of what they carry: the major one is in the path."""
+"""Version of the routes and their bodies: the major one is in the path."""
 OLDEST = "1.0"
 """The oldest version that an owner serves, and a client asks."""
 OWN = "application/vnd.gputui+json"
@@ -33,7 +33,7 @@ class OwnerView(Struct, frozen=True, omit_defaults=True):
 
 
 class CallerView(Struct, frozen=True, omit_defaults=True):
-    """Who asks, as the owner knows it."""
+    """The caller, as the owner knows him."""
 
     uid: int
     user: str
@@ -45,7 +45,7 @@ class CallerView(Struct, frozen=True, omit_defaults=True):
 
 
 class AgentLimits(Struct, frozen=True):
-    """What programs may ask for that ask for a user by `gputui mcp`."""
+    """Limits for programs that ask for a user by `gputui mcp`."""
 
     priority: int = 50
     """Highest priority."""
@@ -91,7 +91,7 @@ class NewIds(Struct, frozen=True, omit_defaults=True):
 
     ids: tuple[JobId, ...]
     expected: tuple[datetime | None, ...] = ()
-    """With `dry_run`, when each would start."""
+    """Expected start of each job, with `dry_run`."""
 
 
 class ChangeNumber(Struct, frozen=True):
@@ -110,7 +110,7 @@ class Acted(Struct, frozen=True, omit_defaults=True):
     """Jobs that it changed, in the order in which it names them."""
     changes: tuple[ChangeNumber, ...] = ()
     jobs: tuple[Raw, ...] = ()
-    """With `dry_run`, the jobs as they would be."""
+    """Jobs as they would be, with `dry_run`."""
     window: Window | None = None
     """The reservation that it made."""
     sentence: str = ""
@@ -123,7 +123,7 @@ class UndoRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Undone(Struct, frozen=True):
-    """For each change why it was not undone; empty if it was."""
+    """Reason for each change why it was not undone; empty if it was."""
 
     why: tuple[str, ...]
 
@@ -176,19 +176,19 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     type: str
     """`urn:gputui:` and the error's name, such as `urn:gputui:not-found`."""
     title: str
-    """What is wrong."""
+    """The error in one sentence."""
     status: int
     detail: str = ""
-    """What helps."""
+    """Advice on how to mend it."""
     instance: str = ""
-    """Where: an option, a file, a field."""
+    """Place of the error: an option, a file, a field."""
     kind: str = ""
     """Class of the error in gputui, for its own clients."""
     exit_code: int = 1
     rule: str = ""
     """Name of the rule that refuses it, with status 403."""
     errors: tuple[Problem, ...] = ()
-    """All of them, if there are several."""
+    """All errors, if there are several."""
 
 
 JsonObject = Mapping[str, Any]

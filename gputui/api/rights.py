@@ -1,4 +1,4 @@
-"""Who asks, by what the kernel and the account database tell, and what he may see of the queue.
+"""Callers, by what the kernel and the account database tell, and what they may see of the queue.
 
 Operators see everything, and each user his own jobs. Of other jobs everybody sees who waits and runs, since when,
 where, with which priority and why, but nothing that may hold a secret: neither environment, mounts nor output. What is
@@ -149,7 +149,7 @@ _VIA = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", re.ASCII)
 
 
 class Whereabouts(Struct, frozen=True):
-    """Where a process runs, by its control groups."""
+    """Containers and host jobs in which a process runs, by its control groups."""
 
     containers: frozenset[str] = frozenset()
     """Full ids of containers, or control groups of other engines."""
@@ -170,7 +170,7 @@ def via_of(headers: Mapping[str, str]) -> str:
 
 
 class Callers:
-    """Tells who asks. Safe to use from any thread."""
+    """Finds the caller of a request. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -262,14 +262,14 @@ _SHOWN = (
     *("gpu_memory_step", "warning", "after", "after_any", "begin_at", "preemptible", "interactive", "idle_timeout"),
     "comment",
 )
-"""What everybody sees of a specification, besides some options."""
+"""Fields of a specification that everybody sees, besides some options."""
 _HOOKS = "hooks."
 """Begin of notices about deliveries."""
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Visibility:
-    """What callers see of the queue. Safe to use from any thread.
+    """Shows the queue to callers, without what is not theirs to see. Safe to use from any thread.
 
     A job as others see it is made once for each job object, and is the same object for all of them: so whatever is
     cached by the identity of jobs, such as their bytes, is cached for them too.

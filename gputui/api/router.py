@@ -1,4 +1,4 @@
-"""From a request to its answer: finds the route, asks who calls, checks his role and job, decodes, and encodes."""
+"""Answers requests: finds the route and the caller, checks his role and job, decodes, and encodes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ _ON_A_JOB = {
     "attach": "attach to it",
     "execute": "enter it",
 }
-"""What a route does to a job, by its handler."""
+"""Words for what a route does to a job, by its handler."""
 
 
 def job_id(text: str) -> int:

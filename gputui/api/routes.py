@@ -27,16 +27,16 @@ UPGRADE = "gputui-stream/1"
 
 
 class Scope(StrEnum):
-    """Whose things a route is about."""
+    """Extent of a route: the queue or a job."""
 
     QUEUE = "queue"
-    """Of the whole queue: the role alone decides."""
+    """The whole queue: the role alone decides."""
     JOB = "job"
-    """Of one job: its submitter and operators, unless the least role is viewer."""
+    """One job: open to its submitter and operators, and to all if the least role is viewer."""
 
 
 class AnswerKind(StrEnum):
-    """How a route answers."""
+    """Form of an answer."""
 
     JSON = "json"
     TEXT = "text"
@@ -44,7 +44,7 @@ class AnswerKind(StrEnum):
     BYTES = "bytes"
     """Output of a job, or a tar archive."""
     STREAM = "stream"
-    """By an upgrade of the connection to `gputui-stream/1`: frames in both directions."""
+    """Frames in both directions, after an upgrade of the connection to `gputui-stream/1`."""
 
 
 class Parameter(Struct, frozen=True):
@@ -57,17 +57,17 @@ class Parameter(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """What may be asked."""
+    """A request that may be made, and its answer."""
 
     method: str
     path: str
-    """With `{name}` for a part; `{id}` is the number of a job."""
+    """Path with `{name}` for a part; `{id}` is the number of a job."""
     handler: str
     """Name of its handler, and of its operation in OpenAPI."""
     role: Role
     """Least role."""
     text: str
-    """What it does, in one sentence."""
+    """Sentence that says what it does."""
     scope: Scope = Scope.QUEUE
     kind: AnswerKind = AnswerKind.JSON
     body: Any = None
@@ -133,7 +133,9 @@ ROUTES: tuple[Route, ...] = (
         result=messages.Acted,
         query=(_DRY_RUN,),
     ),
-    Route("GET", "/v1/jobs/{id}/explain", "explain", VIEWER, "Why it waits, and when it starts.", Scope.JOB),
+    Route(
+        "GET", "/v1/jobs/{id}/explain", "explain", VIEWER, "The reason why it waits, and its expected start.", Scope.JOB
+    ),
     Route("GET", "/v1/jobs/{id}/telemetry", "telemetry", VIEWER, "Use of GPUs by its attempts.", Scope.JOB),
     Route("GET", "/v1/jobs/{id}/processes", "processes", USER, "Its present processes.", Scope.JOB, result=list[Any]),
     Route(
@@ -173,7 +175,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/forecast",
         "forecast",
         USER,
-        "Which starts actions would move.",
+        "Starts that actions would move.",
         body=messages.Forecast,
         result=messages.Forecasted,
     ),
@@ -194,7 +196,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/audit",
         "audit",
         USER,
-        "Who asked for what, the latest last; a user reads what he did himself, and what is about his own jobs.",
+        "The audit log, the latest entry last; a user reads what he did himself, and what is about his own jobs.",
         result=list[dict[str, Any]],
         query=(Parameter("job", int, "Only what is about this job."), _SINCE, _LIMIT),
     ),
@@ -208,7 +210,7 @@ ROUTES: tuple[Route, ...] = (
         kind=AnswerKind.EVENTS,
         query=(Parameter("kinds", str, "Kinds of events: job, gpu, notice, with commas between."),),
     ),
-    Route("PUT", "/v1/focus", "focus", VIEWER, "Which GPU a subscriber looks at.", body=messages.Focus),
+    Route("PUT", "/v1/focus", "focus", VIEWER, "Choose the GPU at which a subscriber looks.", body=messages.Focus),
     Route(
         "POST",
         "/v1/backup",

@@ -84,7 +84,7 @@ class DoorServer:
         self._connections: dict[_ServedClient, asyncio.Task[None]] = {}
         self._allowances = Allowances(limits)
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        """When those at which an accept failed are tried again."""
+        """Timers of the listeners at which an accept failed, which try again."""
         self.of_users: asyncio.Semaphore | None = None
         self._thread = threading.Thread(target=self._run, name="gputui-api", daemon=True)
 
@@ -236,7 +236,7 @@ def _refuse(accepted: socket.socket, answer: Response) -> None:
 
 
 class _ServedClient:
-    """One client."""
+    """Connection of one client."""
 
     def __init__(self, server: DoorServer, connection: socket.socket, peer: Peer, allowance: Allowance) -> None:
         self._server = server

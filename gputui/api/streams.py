@@ -1,4 +1,4 @@
-"""What an owner sends without an end, at its receiver: its events, and the streams of its jobs."""
+"""Receivers of what an owner sends without an end: its events, and the streams of its jobs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Follower:
         self.problem: str = CONNECTING
         """Why the owner does not answer; empty while he does."""
         self.is_owned: bool | None = None
-        """Whether somebody listens; None before the first try."""
+        """True if somebody listens; None before the first try."""
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
 
     def start(self) -> None:
@@ -260,7 +260,7 @@ class JobStream(FrameChannel):
         super().__init__(link, is_tty=False)
         self.job_id: JobId | None = None
         self.greeting: bytes | None = None
-        """What the process said when it had entered the job; None: it has not."""
+        """Words of the process once it has entered the job; None: it has not."""
         self.hear = self._heard
         self.take(early)
 

@@ -191,7 +191,7 @@ class CommandWire(Wire):
         self._process = process
         self._explain = explain
         self._skipped: bytes | None = b""
-        """What came before the first answer; None: that has come."""
+        """Bytes before the first answer; None: that has come."""
         self._errors: deque[bytes] = deque(maxlen=20)
         self._has_ended = threading.Event()
         threading.Thread(target=self._tend, name="command", daemon=True).start()

@@ -44,7 +44,7 @@ class TestOwner:
         self.options = Options(state, settings=settings or Settings(access=AccessSettings(users=("*",))))
         self.store = bootstrap.open_store(self.options)
         self.asks_as: int | None = None
-        """Who asks, whatever the kernel says."""
+        """Uid of the caller, whatever the kernel says; None: the kernel's."""
         self.refusals: list[tuple[str, str, str]] = []
         self.streams: list[tuple[str, JobId, object]] = []
         self.visibility = Visibility(self.options.settings.access)

@@ -1,4 +1,4 @@
-"""Who asks: roles by the kernel's word, and what a process in a container may do."""
+"""Callers: roles by the kernel's word, and what a process in a container may do."""
 
 from __future__ import annotations
 

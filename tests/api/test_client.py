@@ -154,7 +154,7 @@ def test_the_first_socket_with_a_listener_is_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backlog", [64, 0])
 def test_a_hung_owner_is_named_after_two_seconds_and_given_up_in_time(tmp_path: Path, backlog: int) -> None:
-    """With a full backlog the connect itself waits."""
+    """The connect itself waits if the backlog is full."""
     told: list[str] = []
     with scripted(tmp_path / "s", backlog=backlog), socket.socket(socket.AF_UNIX) as other:
         if not backlog:

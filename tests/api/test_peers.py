@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, by the kernel's word."""
+"""Peers: the process at the other end of a connection, by the kernel's word."""
 
 from __future__ import annotations
 

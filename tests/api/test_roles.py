@@ -39,7 +39,7 @@ CALLERS = {"the submitter": ALICE, "another user": BOB, "a viewer": CAROL, "an o
 
 
 class Row(Struct, frozen=True):
-    """How a route is asked."""
+    """Request to a route."""
 
     job: int = RUNNING
     body: Any = None

@@ -1,4 +1,4 @@
-"""What callers see of jobs: everything of their own, nothing secret of others'."""
+"""Jobs as callers see them: everything of their own, nothing secret of others'."""
 
 from __future__ import annotations
 
