@@ -17,7 +17,6 @@ class ScriptedOwner:
 
     def __init__(self, path: Path, *plays: Play, backlog: int = 64) -> None:
         self.path = path
-        self.requests: list[bytes] = []
         self._plays = list(plays)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
@@ -39,21 +38,23 @@ class ScriptedOwner:
         with link, contextlib.suppress(OSError):
             play(link)
 
-    def answering(self, answer: bytes) -> Play:
-        """Return a play that reads requests, keeps them, and sends the same bytes for each."""
-
-        def play(link: socket.socket) -> None:
-            while request := whole_request(link):
-                self.requests.append(request)
-                link.sendall(answer)
-
-        return play
-
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.path.unlink(missing_ok=True)
+
+
+def fixed(answer: bytes, got: list[bytes] | None = None) -> Play:
+    """Return a play that sends the same bytes for each request, and adds the requests to `got`."""
+
+    def play(link: socket.socket) -> None:
+        while request := whole_request(link):
+            if got is not None:
+                got.append(request)
+            link.sendall(answer)
+
+    return play
 
 
 def whole_request(link: socket.socket) -> bytes:

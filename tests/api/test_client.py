@@ -15,7 +15,7 @@ import pytest
 from gputui.api.client import ApiClient, Patience, plain_name
 from gputui.api.wire import Server, check_server, to_command, to_sockets
 from gputui.domain.errors import GputuiError, InputErrors, NoOwnerError, NotFoundError, StoreBusyError
-from tests.api.scripted_owner import Play, answer_of, scripted, whole_request
+from tests.api.scripted_owner import answer_of, fixed, scripted, whole_request
 
 OK = answer_of(b'{"ok": true}')
 
@@ -34,16 +34,6 @@ def client_of(*paths: Path, told: list[str] | None = None, patience: float = 10.
     client = ApiClient(to_sockets(paths), patience=patience, tell=(told if told is not None else []).append)
     _MADE.append(client)
     return client
-
-
-def fixed(answer: bytes, got: list[bytes] | None = None) -> Play:
-    def play(link: socket.socket) -> None:
-        while request := whole_request(link):
-            if got is not None:
-                got.append(request)
-            link.sendall(answer)
-
-    return play
 
 
 def test_a_request_says_what_it_wants_and_an_answer_is_decoded(tmp_path: Path) -> None:

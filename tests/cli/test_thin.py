@@ -29,7 +29,7 @@ from gputui.config.options import find_sockets
 from gputui.domain.access import Caller, Role
 from gputui.domain.errors import AccessError, ParseLocallyError
 from gputui.ports.commands import CommandLine, CommandResult
-from tests.api.scripted_owner import ScriptedOwner, answer_of
+from tests.api.scripted_owner import ScriptedOwner, answer_of, fixed
 from tests.cli.conftest import KeptStore, put
 from tests.factories import job
 
@@ -227,15 +227,13 @@ def key_of(request: bytes) -> bytes:
 
 
 def test_a_request_whose_owner_ends_is_asked_again_with_its_key(alone: Path) -> None:
-    owner = ScriptedOwner(alone / "api.sock")
+    requests: list[bytes] = []
     said = CommandResult(7, ((1, b"12\n"), (2, b"told\n"))).encoded()
-    answer, cut = owner.answering(answer_of(said)), owner.answering(b"")
-    with closing(ScriptedOwner(alone / "other.sock", cut)), closing(owner):
-        owner.close()
-        with closing(ScriptedOwner(alone / "api.sock", lambda link: owner.requests.append(link.recv(65536)), answer)):
-            done = command(*SUBMIT)
+    answer = fixed(answer_of(said), requests)
+    with closing(ScriptedOwner(alone / "api.sock", lambda link: requests.append(link.recv(65536)), answer)):
+        done = command(*SUBMIT)
     assert (done.returncode, done.stdout, done.stderr) == (7, "12\n", "told\n")
-    first, second = owner.requests
+    first, second = requests
     assert key_of(first) == key_of(second) != b""
     assert first.partition(b"\r\n\r\n")[2] == second.partition(b"\r\n\r\n")[2]
 
@@ -269,9 +267,7 @@ def test_an_owner_who_ends_before_a_command_of_this_process_asks_it_is_no_obstac
 
 @pytest.mark.parametrize("status", ["400 Bad Request", "404 Not Found", "421 Misdirected Request", "422 Unprocessable"])
 def test_a_request_that_is_refused_is_for_the_command_itself(alone: Path, status: str) -> None:
-    owner = ScriptedOwner(alone / "api.sock")
-    owner.close()
-    with closing(ScriptedOwner(alone / "api.sock", owner.answering(answer_of(b"{}", status)))):
+    with closing(ScriptedOwner(alone / "api.sock", fixed(answer_of(b"{}", status)))):
         assert thin_code("queue") is None
 
 
