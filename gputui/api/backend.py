@@ -19,7 +19,7 @@ from gputui.api.streams import SUBMIT, EventWatch, Follower, StreamClient
 from gputui.domain.access import HOW_TO_USE
 from gputui.domain.action import Action
 from gputui.domain.arrays import Entries, places_of
-from gputui.domain.audit import AuditEntry, targets_of
+from gputui.domain.audit import AuditEntry, job_of, targets_of
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.decoding import decode_json
@@ -423,8 +423,7 @@ class ApiQueue:
         yield from map(record_of, self.past(since))
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
-        kind, _, number = (target or "").partition(" ")
-        job_id = int(number) if kind in {"job", "array"} and number.isdigit() else None
+        job_id = None if target is None else job_of(target)
         entries = self._audit(job_id)
         if target is not None and job_id is not None and target not in targets_of(self._backend.job(job_id)):
             entries = self._audit(None)

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from gputui.api.http import Peer
 from gputui.domain.access import Caller, Role, role_of
 from gputui.domain.arrays import Entries
-from gputui.domain.audit import AuditEntry, targets_of
+from gputui.domain.audit import AuditEntry, job_of, targets_of
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import NotFoundError
@@ -525,10 +525,9 @@ class CallerQueue:
         return self._store.unreadable()
 
     def _owns_target(self, target: str) -> bool:
-        kind, _, number = target.partition(" ")
-        if kind not in {"job", "array"} or not number.isdigit():
+        if (job_id := job_of(target)) is None:
             return False
         try:
-            return self._caller.owns(self._store.get(int(number)))
+            return self._caller.owns(self._store.get(job_id))
         except NotFoundError:
             return False

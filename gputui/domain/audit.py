@@ -9,6 +9,7 @@ from msgspec import Struct
 
 if TYPE_CHECKING:
     from gputui.domain.job import Job
+    from gputui.domain.job_spec import JobId
 
 
 class Actor(Struct, frozen=True):
@@ -44,3 +45,9 @@ class AuditEntry(Struct, frozen=True):
 def targets_of(job: Job) -> tuple[str, ...]:
     """Return the targets of all actions that may concern a job."""
     return (f"job {job.id}", f"array {job.array.id}") if job.array else (f"job {job.id}",)
+
+
+def job_of(target: str) -> JobId | None:
+    """Return the id of the job or array that is the target; None: it is something else."""
+    kind, _, number = target.partition(" ")
+    return int(number) if kind in {"job", "array"} and number.isdigit() else None
