@@ -185,6 +185,10 @@ class Exchange:
         while len(self._read) < size:
             if not self._more():
                 raise _CutError
+        return self._take(size)
+
+    def _take(self, size: int) -> bytes:
+        """Return what was read already, so many bytes at most."""
         data = bytes(self._read[:size])
         del self._read[:size]
         return data
@@ -216,15 +220,12 @@ class Exchange:
             while left:
                 if not self._read and not self._more():
                     raise _CutError
-                data = bytes(self._read[:left])
-                del self._read[:left]
+                data = self._take(left)
                 left -= len(data)
                 yield data
         elif self.status not in {204, 304}:
             while self._read or self._more():
-                data = bytes(self._read)
-                self._read.clear()
-                yield data
+                yield self.take_rest()
 
     def _chunk_size(self) -> int:
         try:
@@ -250,26 +251,19 @@ class Exchange:
         return is_framed and self.headers.get("connection", "").lower() != "close" and not self._read
 
     def take_rest(self) -> bytes:
-        """Return what came behind the head."""
-        rest = bytes(self._read)
-        self._read.clear()
-        return rest
+        """Return what has come and was not returned yet."""
+        return self._take(len(self._read))
 
     def endless(self, silence: float) -> None:
         """Let the body come for ever from now on, with at most so many seconds between its parts."""
-        self._patience = _Silence(silence, self._patience)
+        self._patience = _Silence(silence, lambda _: None, plain_name)
 
 
 class _Silence(Patience):
     """Patience with a stream: it begins anew with each part."""
 
-    def __init__(self, limit: float, before: Patience) -> None:
-        super().__init__(limit, lambda _: None, lambda _: ("", ""))
-        self._quiet = limit
-        self.server = before.server
-
     def step(self) -> float:
-        return self._quiet
+        return self._limit
 
     def passed(self) -> None:
         raise _CutError
