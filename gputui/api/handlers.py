@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import reduce
 from itertools import chain, count, islice
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Raw, Struct
@@ -24,10 +24,11 @@ from msgspec.structs import asdict, replace
 
 from gputui import __version__
 from gputui.api import messages
+from gputui.api.events import EventHub
 from gputui.api.http import Answer, Handoff, HttpError, Outlet, Peer, Request, Response, Stream, encoded, own_json
 from gputui.api.messages import ChangeNumber
 from gputui.api.rights import Visibility
-from gputui.api.routes import UPGRADE, Route
+from gputui.api.routes import UPGRADE, Route, document
 from gputui.domain.access import Caller
 from gputui.domain.action import Action, Edit, EditJobs
 from gputui.domain.as_json import (
@@ -95,9 +96,6 @@ class OwnerServices(Struct, frozen=True):
 
 MOST_BYTES = 8 * 1024**2
 """Bytes of output in one answer."""
-if TYPE_CHECKING:
-    from gputui.api.events import EventHub
-
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})", re.ASCII)
 _TYPE = "application/octet-stream"
 _BYTES = (("Accept-Ranges", "bytes"),)
@@ -491,8 +489,6 @@ class Handlers:
         return Response(body=page, content_type="text/plain; version=0.0.4; charset=utf-8")
 
     def openapi(self, call: Call) -> Response:
-        from gputui.api.routes import document
-
         del call
         return Response(body=document())
 
@@ -501,7 +497,7 @@ class Handlers:
         if self._services.command is None or line.version != __version__:
             raise HttpError(421, f"the owner of the queue is gputui {__version__}", hint="run the command yourself")
         result = self._services.command(call.caller, line)
-        return Response(body=result.encoded(), content_type="application/octet-stream")
+        return Response(body=result.encoded(), content_type=_TYPE)
 
 
 class _ForecastTurn:
