@@ -42,8 +42,6 @@ _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _MOST_PARAMETERS = 64
 _FREE_CHUNKS, _LEAST_CHUNK = 1000, 1024
 """Chunks that may have any size, and the mean bytes of those beyond: a mebibyte in single bytes takes a second each."""
-
-
 _AGAIN = (("Retry-After", "1"),)
 
 
@@ -227,12 +225,9 @@ class DoorServer:
 
 def _refuse(accepted: socket.socket, answer: Response) -> None:
     """Send an answer to a connection from which nothing was read; never blocks."""
-    lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}", "Connection: close"]
-    lines += [f"Content-Type: {answer.content_type}", f"Content-Length: {len(answer.body)}"]
-    lines += [f"{name}: {value}" for name, value in answer.headers]
     with suppress(OSError):
         accepted.setblocking(False)
-        accepted.send("\r\n".join((*lines, "", "")).encode() + answer.body)
+        accepted.send(_whole(answer, h11.Connection(h11.SERVER)))
 
 
 class _ServedClient:
@@ -403,16 +398,7 @@ class _ServedClient:
 
     async def _respond(self, answer: Response, *, is_head: bool = False) -> None:
         has_body = not is_head and answer.status not in {204, 304}
-        await self._write_whole(answer, self._protocol, has_body=has_body, closes=self._server.is_stopping)
-
-    async def _write_whole(
-        self, answer: Response, protocol: h11.Connection, *, has_body: bool = True, closes: bool = True
-    ) -> None:
-        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
-        headers += [("Connection", "close")] if closes else []
-        parts: list[h11.Event] = [_head(answer.status, headers)]
-        parts += [h11.Data(data=answer.body)] if has_body else []
-        await self._write(b"".join(protocol.send(part) or b"" for part in (*parts, h11.EndOfMessage())))
+        await self._write(_whole(answer, self._protocol, has_body=has_body, closes=self._server.is_stopping))
 
     async def _put(self, event: h11.Event) -> None:
         await self._write(self._protocol.send(event) or b"")
@@ -481,10 +467,19 @@ class _ServedClient:
         with suppress(OSError, TimeoutError, h11.LocalProtocolError, asyncio.CancelledError):
             is_ready = self._protocol.our_state in {h11.IDLE, h11.SEND_RESPONSE}
             protocol = self._protocol if is_ready else h11.Connection(h11.SERVER)
-            await self._write_whole(answer_to(refusal), protocol)
+            await self._write(_whole(answer_to(refusal), protocol))
             self._socket.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(LINGER):
                 await self._until_gone()
+
+
+def _whole(answer: Response, protocol: h11.Connection, *, has_body: bool = True, closes: bool = True) -> bytes:
+    """Return a whole answer as it is sent."""
+    headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
+    headers += [("Connection", "close")] if closes else []
+    parts: list[h11.Event] = [_head(answer.status, headers)]
+    parts += [h11.Data(data=answer.body)] if has_body else []
+    return b"".join(protocol.send(part) or b"" for part in (*parts, h11.EndOfMessage()))
 
 
 def _head(status: int, headers: list[tuple[str, str]]) -> h11.Response:
