@@ -62,17 +62,13 @@ class Server:
         self.process.wait(PATIENCE)
 
 
-class Follower:
-    """The host of a console in this process."""
+class Shown:
+    """A feed, and what it shows."""
 
-    def __init__(self, options: Options) -> None:
-        self.store = bootstrap.open_store(options)
+    def __init__(self) -> None:
         self.feed = Feed()
         self._news = threading.Condition()
         self.feed.subscribe(self._hear)
-        self.host = make_host(options, self.store, self.feed, "console")
-        self._thread = threading.Thread(target=lambda: asyncio.run(self.host.run()), daemon=True)
-        self._thread.start()
 
     def _hear(self, snapshot: Snapshot) -> None:
         with self._news:
@@ -82,6 +78,17 @@ class Follower:
         with self._news:
             assert self._news.wait_for(lambda: holds(self.feed.latest), PATIENCE), self.feed.latest
         return self.feed.latest
+
+
+class Follower(Shown):
+    """The host of a console in this process."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.store = bootstrap.open_store(options)
+        self.host = make_host(options, self.store, self.feed, "console")
+        self._thread = threading.Thread(target=lambda: asyncio.run(self.host.run()), daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         self.host.stop()
@@ -170,19 +177,10 @@ def test_beside_a_hung_scheduler_operators_read_the_files_and_changes_are_refuse
 
 def test_a_console_that_may_only_ask_shows_what_the_owner_tells(served: Server, options: Options) -> None:
     only_asked = replace(options, asked=replace(options.sockets, in_process=False))
-    feed, news = Feed(), threading.Condition()
-
-    def hear(snapshot: Snapshot) -> None:
-        with news:
-            news.notify_all()
-
-    def until(holds: Callable[[Snapshot], object]) -> None:
-        with news:
-            assert news.wait_for(lambda: holds(feed.latest), PATIENCE), feed.latest
-
-    feed.subscribe(hear)
+    shown = Shown()
+    until = shown.until
     with closing(bootstrap.ask_backend(only_asked)) as backend:
-        behind = make_behind(only_asked, backend, feed, may_lead=True)
+        behind = make_behind(only_asked, backend, shown.feed, may_lead=True)
         thread = threading.Thread(target=lambda: asyncio.run(behind.run()), daemon=True)
         thread.start()
         until(lambda seen: seen.leader and len(seen.gpus) == 2)
@@ -190,8 +188,8 @@ def test_a_console_that_may_only_ask_shows_what_the_owner_tells(served: Server, 
         until(lambda seen: seen.job(job_id))
         served.end()
         until(lambda seen: any("no scheduler answers" in each.text for each in seen.notices))
-        assert feed.latest.job(job_id)
-        assert len(feed.latest.gpus) == 2
+        assert shown.feed.latest.job(job_id)
+        assert len(shown.feed.latest.gpus) == 2
         assert not behind.leads
         following = Server(options)
         until(lambda seen: seen.leader and seen.leader.pid == following.process.pid)
