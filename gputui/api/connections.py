@@ -25,7 +25,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.api.http import Peer
+from gputui.api.http import Peer, credentials
 
 
 class Limits(Struct, frozen=True):
@@ -280,12 +280,6 @@ _MOST_BYTES = 1024
 """Bytes that Python takes as the value of an option of a socket: 256 groups."""
 _START_TIME = 19
 """Place of the start's time in /proc/PID/stat, behind the name."""
-
-
-def credentials(connection: socket.socket) -> tuple[int, int, int]:
-    """Return pid, uid and gid of the process that connected; pid 0: our namespace does not contain it."""
-    pid, uid, gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid, gid
 
 
 def peer_of(connection: socket.socket) -> Peer | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol, TypeAlias
@@ -31,6 +32,12 @@ class Peer(Struct, frozen=True):
     """
     is_mapped: bool = False
     """True in another user namespace than ours: its uid may be one of those that /etc/subuid lends to a user."""
+
+
+def credentials(connection: socket.socket) -> tuple[int, int, int]:
+    """Return pid, uid and gid of the process at the other end; pid 0: our namespace does not contain it."""
+    pid, uid, gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid, gid
 
 
 class Request(Struct, frozen=True):

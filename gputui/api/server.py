@@ -22,7 +22,7 @@ import h11
 
 from gputui.api import connections
 from gputui.api.connections import LIMITS, OF_NAMESPACES, PIECE, Allowance, Allowances, Buffer, Limits, Pool
-from gputui.api.http import Answer, Handle, Handoff, HttpError, Peer, Request, Response, Stream, answer_to
+from gputui.api.http import Answer, Handle, Handoff, HttpError, Peer, Request, Response, Stream, answer_to, credentials
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ class DoorServer:
 
     def _admit(self, accepted: socket.socket) -> None:
         """Serve the connection, unless its user has too many."""
-        pid, uid, _ = connections.credentials(accepted)
+        pid, uid, _ = credentials(accepted)
         is_operator = self._is_operator(uid) and (uid != 0 or connections.shares_namespace(pid))
         counted = OF_NAMESPACES if not is_operator and connections.is_mapped(pid) else uid
         allowance = self._allowances.find(counted, is_operator=is_operator)

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from gputui.api.http import credentials
 from gputui.domain.errors import GputuiError, NoOwnerError
 from gputui.domain.text import plain
 
@@ -126,7 +127,7 @@ def _to_socket(path: Path, seconds: float) -> Wire | None:
     try:
         set_patience(link, max(0.001, seconds))
         link.connect(f"/proc/self/fd/{place}/{path.name}")  # a longer path fits into no address
-        pid, uid, _ = struct.unpack("iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _ = credentials(link)
         server = Server(uid, pid)
         check_server(server, {0, os.geteuid(), os.fstat(place).st_uid}, path)
     except BlockingIOError as error:

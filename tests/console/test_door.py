@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from gputui import bootstrap
-from gputui.api.connections import credentials
 from gputui.api.handlers import OwnerServices
+from gputui.api.http import credentials
 from gputui.bootstrap import door, hosting
 from gputui.config import Options, resolve
 from gputui.engine.feed import Feed
