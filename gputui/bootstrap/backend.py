@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from contextlib import closing, suppress
@@ -408,7 +407,7 @@ def entrance_for(
         check,
         lambda job_id: InputMark(options.state, job_id).set,
         record,
-        command=(sys.executable, "-P", "-m", "gputui", *options.arguments()),
+        command=options.program(),
         may_try=lambda job: check(job, None),
     )
 

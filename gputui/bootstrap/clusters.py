@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
@@ -145,8 +144,8 @@ def open_backend(options: Options) -> EngineBackend:
         return nodes.read_once(options, snapshot)
 
     queue = EngineQueue(cluster, directory=directory, measured=measured)
-    user, command = bootstrap.actor().user, (sys.executable, "-P", "-m", "gputui", *options.arguments())
-    return EngineBackend(queue, options.settings, user=user, command=command, with_gpus=with_gpus)
+    user = bootstrap.actor().user
+    return EngineBackend(queue, options.settings, user=user, command=options.program(), with_gpus=with_gpus)
 
 
 def make_poll(options: Options, queue: EngineQueue, feed: Feed, duties: Sequence[Duty] = ()) -> ClusterPoll:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -193,7 +192,7 @@ def _name(options: Options, server: Server) -> tuple[str, str]:
 
 def _shell(options: Options, job: Job) -> Shell:
     check_running(job)
-    words = (sys.executable, "-P", "-m", "gputui", *options.arguments(), "exec", "-it", str(job.id), "sh")
+    words = (*options.program(), "exec", "-it", str(job.id), "sh")
     place = "this host, with the job's environment, directory and limits" if job.spec.is_host else "the job's container"
     return Shell(words, place)
 

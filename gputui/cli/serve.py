@@ -155,7 +155,7 @@ def mcp(session: Session) -> None:
 def viewer_command(options: Options, *, read_only: bool) -> list[str]:
     """Return the command of the console behind a tab, which never becomes the scheduler."""
     flags = ["--view-only", *(["--read-only"] if read_only else [])]
-    return [sys.executable, "-P", "-m", "gputui", *options.arguments(), *flags]
+    return [*options.program(), *flags]
 
 
 def _tell(link: str) -> None:

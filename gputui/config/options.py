@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -97,6 +98,10 @@ class Options(Struct, frozen=True):
         """Return the options with which another gputui process gets the same settings."""
         config = ["--config", str(self.config)] if self.config else []
         return ["--state", str(self.state), *config, "--probe", str(self.probe), "--runtime", self.runtime]
+
+    def program(self) -> tuple[str, ...]:
+        """Return the words that run this gputui as another process with the same settings."""
+        return (sys.executable, "-P", "-m", "gputui", *self.arguments())
 
 
 def resolve(

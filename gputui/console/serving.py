@@ -155,7 +155,7 @@ def _start_anew(options: Options, *, stands_in: bool) -> NoReturn:
 
 
 def _command(options: Options, wait: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve", "--wait", wait, *arguments]
+    return [*options.program(), "serve", "--wait", wait, *arguments]
 
 
 def _stand_in(options: Options, passed: str = "") -> list[str]:
