@@ -49,7 +49,7 @@ class ProbeSpec(Struct, frozen=True):
 
 
 class Sockets(Struct, frozen=True):
-    """Where the owner of a queue is asked."""
+    """Sockets at which the owner of a queue is asked."""
 
     paths: tuple[str, ...]
     """Sockets to try in turn: the next one if there is none of that name, or nobody listens there."""
@@ -74,7 +74,7 @@ class Options(Struct, frozen=True):
     names_queue: bool = False
     """True if this process was told its queue: a state directory, or a cluster in the environment."""
     asked: Sockets | None = None
-    """Where the service is asked, which alone has the queue; None: the owner of the state directory is asked."""
+    """Sockets of the service, which alone has the queue; None: the owner of the state directory is asked."""
 
     serve_arguments: tuple[str, ...] = ()
     """Options of `gputui serve` for another process that takes over scheduling from this one."""

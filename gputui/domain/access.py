@@ -1,4 +1,4 @@
-"""Who asks, and what they may: roles of the users of one queue.
+"""Callers, and their roles: what each user of one queue may do.
 
 The kernel tells who asks (credentials of a Unix socket, or of this process); nothing that a user can write decides it.
 """
@@ -29,7 +29,7 @@ HOW_TO_USE = "an operator lets you use the queue by the setting access.users"
 
 
 class Role(IntEnum):
-    """What a caller may do; each role may do all that those below it may."""
+    """Rights of a caller; each role may do all that those below it may."""
 
     VIEWER = 0
     """Sees GPUs, the queue and reports; of jobs neither environment, mounts nor logs."""

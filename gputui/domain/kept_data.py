@@ -1,4 +1,4 @@
-"""What is kept in a state directory: findings of checks and repairs, the last backup, and data about ended jobs."""
+"""Records in a state directory: findings of checks and repairs, the last backup, and data about ended jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BackupRecord(Struct, frozen=True):
     place: str
     """Directory of the backups."""
     problem: str = ""
-    """Why it is no good backup; empty if it is one."""
+    """Reason why it is no good backup; empty if it is one."""
     good_at: datetime | None = None
     """Time of the last backup that was found good; None if there was none."""
 

@@ -1,4 +1,4 @@
-"""Which jobs of a snapshot are listed, and in which order."""
+"""Choice and order of the jobs that are listed of a snapshot."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class AccessSettings(Struct, frozen=True):
 
 
 class AdmissionSettings(Struct, frozen=True):
-    """What jobs of users may ask for who are not operators; see `policy.admission`."""
+    """Limits of the jobs of users who are not operators; see `policy.admission`."""
 
     host_jobs: bool = True
     """True if they may run host jobs, each as its submitter."""

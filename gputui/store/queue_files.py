@@ -262,7 +262,7 @@ _NO_CHECKSUM = -1
 _ID_LENGTH = 12
 _ID_BASE = 36
 _UNKNOWN = (0, 0, 0)
-"""Where older versions keep the stamps of snapshot and journal, which let them append without reading the queue."""
+"""Zeros in place of a stamp, with which older versions append without reading the queue."""
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 

@@ -70,7 +70,7 @@ class JournalTransaction(Struct):
 
     storage: JournalStorage
     entry: JournalEntry
-    """Its changes so far."""
+    """Changes so far."""
     history: HistoryFiles
     cache: JobCache
     stored: Callable[[], Entries]

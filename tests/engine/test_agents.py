@@ -1,4 +1,4 @@
-"""What programs may ask for that ask for a user by `gputui mcp`: a priority and GPUs that the site allows."""
+"""Requests of programs that ask for a user by `gputui mcp`: a priority and GPUs that the site allows."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_neither_pipes_nor_sockets_nor_devices_are_mounted(place: Path) -> None:
 
 @pytest.mark.needs("mount")
 def test_a_file_system_that_a_user_serves_is_not_even_asked(place: Path) -> None:
-    """Its server may never answer: here there is none."""
+    """The server of such a file system may never answer: here there is none."""
     if not Path("/dev/fuse").exists():
         pytest.skip("this machine has no /dev/fuse")
     served = made(place / "served", UID, 0o755)

@@ -1,4 +1,4 @@
-"""Who may do what: each action, asked for by each role about his own things and about those of others."""
+"""Rights of each role: each action, asked for by each role about his own things and about those of others."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ OWN_NAMESPACE = "readlink /proc/self/ns/{}"
 
 
 class Escape(Struct, frozen=True):
-    """What a user tries."""
+    """Attempt of a user."""
 
     name: str
     options: dict[str, Any] = {}

@@ -71,5 +71,5 @@ def test_an_images_own_user_has_capabilities_over_its_own_files_alone(how: str) 
     ],
 )
 def test_only_an_engine_of_root_remaps_users(security: list[str] | None, remaps: bool) -> None:
-    """In a rootless engine root is the account that runs the engine."""
+    """Root in a rootless engine is the account that runs the engine."""
     assert read_facts({"ApiVersion": "1.48"}, {"SecurityOptions": security}).remaps_users is remaps

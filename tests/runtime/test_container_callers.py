@@ -29,7 +29,7 @@ PATIENCE = 60.0
 _ASK = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(1)"
 PYTHON = os.path.realpath(sys.executable)
 SHOWN = sorted({each for each in ("/usr", "/lib", "/lib64", sys.base_prefix) if Path(each).exists()})
-"""What a container needs to run this Python."""
+"""Mounts that a container needs to run this Python."""
 
 Ask = Callable[..., Caller]
 

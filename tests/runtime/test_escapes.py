@@ -163,7 +163,7 @@ def test_a_link_that_is_swapped_while_a_job_starts_shows_nothing_of_others(site:
 
 @pytest.mark.needs("readers")
 def test_a_thousand_swapped_links_open_nothing_of_others(site: Site) -> None:
-    """What is opened is what the engine mounts."""
+    """The engine mounts what was opened."""
     spec, seen, codes = job(volumes=(f"{site.home}/x:/r",)), Counter[frozenset[str]](), set[CauseCode]()
     permissions = UserPermissions(site.place / "state", of_homes_only(site))
     launch = replace(site.harness.launch(()), spec=spec, submitter=site.people.alice.pw_uid)

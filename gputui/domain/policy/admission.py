@@ -68,7 +68,7 @@ class AdmissionRules(Struct, frozen=True):
 
     @property
     def own_volumes(self) -> str:
-        """What the names of the user's own volumes begin with."""
+        """Beginning of the names of the user's own volumes."""
         return f"gputui-{self.uid}-"
 
     def is_root_image(self, image: str | None) -> bool:

@@ -43,7 +43,7 @@ class ActionContext(Struct, eq=False):
     known_gpus: Callable[[], tuple[Gpu, ...]] = tuple
     """Returns the GPUs that the scheduler lists now; none if they are unknown."""
     caller: Caller | None = None
-    """Who asks, with his rights; None: a process that writes the queue itself, by the rules of `permissions`."""
+    """User who asks, with his rights; None: a process that writes the queue itself, by the rules of `permissions`."""
 
     resolve: Resolve = account_number
 

@@ -1,4 +1,4 @@
-"""Rules who may do what. Each refusal is an AccessError with the rule's name; operators are refused nothing.
+"""Rules of who may do what. Each refusal is an AccessError with the rule's name; operators are refused nothing.
 
 A process that writes the queue itself has no caller, and is bound by the rules of `permissions` alone.
 """
@@ -49,7 +49,7 @@ _WORDS: Mapping[type[Action], str] = {
     SetPriority: "change its priority",
     Top: "put it at the head of the queue",
 }
-"""What an action does to a job, where its verb does not say it."""
+"""Words for what an action does to a job, where its verb does not say it."""
 _ON_OWN: frozenset[type[Action]] = frozenset(
     {SubmitJobs, AddRecurring, PauseRecurring, ResumeRecurring, RemoveRecurring}
 )
@@ -76,7 +76,7 @@ LACKING: Mapping[Capability, str] = {
         (Capability.RESERVE, _OF_OPERATORS[ReserveGpus]),
     )
 }
-"""What others than operators lack, with its sentence."""
+"""Capabilities that others than operators lack, each with its sentence."""
 _TO_OPERATORS = "ask root, the owner of the state directory, or a user named by policy.operators"
 
 

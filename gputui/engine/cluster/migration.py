@@ -79,7 +79,7 @@ class JobMove(Struct, frozen=True):
     why: str = ""
     """Reason why they stay; empty: they go."""
     new_ids: tuple[JobId, ...] = ()
-    """Their ids in the cluster, in the order of `indices`."""
+    """Ids of the jobs in the cluster, in the order of `indices`."""
 
     @property
     def submission(self) -> Submission:

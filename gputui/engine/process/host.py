@@ -164,7 +164,7 @@ class _StopSignal:
 
 
 class _GpuFocus:
-    """Which GPU the probe reads in detail, PCIe and NVLink too: the one that this process shows, else others'."""
+    """GPU that the probe reads in detail, PCIe and NVLink too: the one that this process shows, else others'."""
 
     def __init__(self) -> None:
         self.shown: str | None = None

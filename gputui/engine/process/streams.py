@@ -52,7 +52,7 @@ _TOO_MANY = (
 
 
 class Decision(Struct, frozen=True, omit_defaults=True):
-    """What the process of a stream is told by the owner."""
+    """Decision of the owner, as the process of a stream is told it."""
 
     caller: Caller
     store_id: str

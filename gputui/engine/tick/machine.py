@@ -1,4 +1,4 @@
-"""What a tick watches on its machine: clock jumps, fatal errors of GPUs, the disk of the state directory, its backup.
+"""Watches of a tick over its machine: clock jumps, fatal errors of GPUs, the disk of the state directory, its backup.
 
 Clock jumps: each attempt keeps `began`, its start on the monotonic clock. If the wall clock differs by `SMALLEST_JUMP`
 or more, it was set, perhaps while no scheduler ran: the attempt's times are shifted by the difference, so that limits

@@ -1,4 +1,4 @@
-"""What jobs of plain users may ask for: every option has a rule, or is closed."""
+"""Requests that jobs of plain users may make: every option has a rule, or is closed."""
 
 from __future__ import annotations
 
