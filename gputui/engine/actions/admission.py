@@ -1,4 +1,4 @@
-"""Admission: checks the request of a new or edited job against the site's rules, and records proof of its submitter.
+"""Admission: checks the request of a new or edited job against the site's rules, and records its submitter.
 
 The number of waiting jobs is checked only at submission: a retried, requeued or preempted job is never refused.
 """
@@ -104,8 +104,7 @@ def with_tenant(context: ActionContext, submission: Submission) -> Submission:
 def _new_jobs(context: ActionContext, submissions: Iterable[Submission], recurring: JobId | None) -> list[Job]:
     """Return the submitted jobs, without ids yet; raises GputuiError for forbidden specs."""
     jobs: list[Job] = []
-    place, user = 0, context.actor.user
-    uid, key = (context.caller.uid, context.caller.key) if context.caller is not None else (context.actor.uid, "")
+    place, actor = 0, context.actor
     for submission in (with_tenant(context, each) for each in submissions):
         check_array(submission)
         spec, held = checked_spec(context, submission.spec), submission.held
@@ -115,12 +114,12 @@ def _new_jobs(context: ActionContext, submissions: Iterable[Submission], recurri
             submitted_at=context.clock.now(),
             priority=spec.priority,
             held=held,
-            held_by=user if held else "",
+            held_by=actor.user if held else "",
             held_at=context.clock.now() if held else None,
-            submitted_by=user,
-            submitted_uid=uid,
-            key=key,
-            submitted_via=context.actor.via,
+            submitted_by=actor.user,
+            submitted_uid=actor.uid,
+            key=context.key,
+            submitted_via=actor.via,
             recurring=recurring,
         )
         jobs += new_entries(job, submission, place)

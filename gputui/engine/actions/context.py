@@ -50,7 +50,7 @@ class ActionContext(Struct, eq=False):
     @property
     def has_others(self) -> bool:
         """Return whether the queue has other users than its operators."""
-        if self.caller is not None and not self.caller.operates:
+        if not self.may_operate:
             return True
         site = self.permissions
         return site is not None and bool(site.settings.access.users)
@@ -73,16 +73,20 @@ class ActionContext(Struct, eq=False):
 
     def refusal(self, what: str, rule: str, *, where: str, hint: str) -> GputuiError:
         """Return the error for what is too much for a user by that rule, or for anybody in a private queue."""
-        if self.caller is not None and not self.caller.operates:
+        if not self.may_operate:
             return AccessError(what, rule=rule, where=where, hint=hint)
         return InputError(what, where=where, hint=hint)
 
+    @property
+    def key(self) -> str:
+        """Return the idempotency key of the request, as it is stored; empty: it has none."""
+        return self.caller.key if self.caller is not None else ""
+
     def audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
         """Write an entry of the audit log in the transaction."""
-        actor, via, key = self.actor, self.actor.via, self.caller.key if self.caller is not None else ""
-        transaction.audit(
-            AuditEntry(self.clock.now(), actor.uid, actor.user, verb, target, before, after, via=via, key=key)
-        )
+        now, actor = self.clock.now(), self.actor
+        words = verb, target, before, after
+        transaction.audit(AuditEntry(now, actor.uid, actor.user, *words, via=actor.via, key=self.key))
 
 
 class PriorityCaps:
@@ -138,10 +142,8 @@ class PriorityCaps:
         if is_topped and most < MAX_PRIORITY:
             text = f"the head of the queue is before priority 100, and tenant {tenant} may have {most}"
             raise context.refusal(text, "priority-ceiling", where="top", hint=self._hint(tenant, MAX_PRIORITY))
-        is_placed = after.placed is not None and after.placed != before.placed
-        if (
-            is_placed and (self._has_others or self._agent < MAX_PRIORITY) and most < MAX_PRIORITY
-        ):  # passing others amounts to any priority
+        is_capped = most < MAX_PRIORITY and (self._has_others or self._agent < MAX_PRIORITY)
+        if is_placed and is_capped:  # passing others amounts to any priority
             text = f"only operators move jobs by hand where there are other users; tenant {tenant} may have {most}"
             raise context.refusal(text, "operators-move", where="move", hint=self._hint(tenant, MAX_PRIORITY))
 
