@@ -22,7 +22,7 @@ from gputui.domain.spec_values import check_array, check_values
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
 from gputui.domain.units import plural
-from gputui.engine.actions.agents import check_new
+from gputui.engine.actions import agents
 from gputui.engine.actions.context import ActionContext, PriorityCaps
 from gputui.engine.actions.permissions import within_time_limits
 
@@ -70,12 +70,13 @@ def submit(context: ActionContext, submissions: Iterable[Submission], recurring:
         return Done()
     with store.transaction() as transaction:
         controls = transaction.controls()
+
+        def queued() -> Iterable[Job]:
+            return transaction.jobs().values()
+
         if recurring is None:
-            _check_caps(context, jobs, controls)
-            check_new(context, jobs, lambda: transaction.jobs().values())
-            _check_number(context, len(jobs), lambda: transaction.jobs().values())
-        policy = effective_policy(context.policy, controls)
-        _check_waiting(lambda: transaction.jobs().values(), jobs, policy)
+            _check_asked(context, jobs, controls, queued)
+        _check_waiting(queued, jobs, effective_policy(context.policy, controls))
         ids = store.submit(jobs, actor=context.actor)
     every = (range(first, first + job.count) for first, job in zip(ids, jobs, strict=True))
     return Done(tuple(itertools.chain.from_iterable(every)))
@@ -87,9 +88,7 @@ def foreseen(context: ActionContext, submissions: Iterable[Submission]) -> Done:
     _check_number(context, len(submissions))
     store, jobs = context.store, _new_jobs(context, submissions, None)
     controls, queued = store.controls(), store.jobs()
-    _check_caps(context, jobs, controls)
-    check_new(context, jobs, queued.values)
-    _check_number(context, len(jobs), queued.values)
+    _check_asked(context, jobs, controls, queued.values)
     _check_waiting(queued.values, jobs, effective_policy(context.policy, controls))
     return Done(jobs=tuple(numbered(jobs, queued.highest + 1)))
 
@@ -127,11 +126,15 @@ def _new_jobs(context: ActionContext, submissions: Iterable[Submission], recurri
     return jobs
 
 
-def _check_caps(context: ActionContext, jobs: Iterable[Job], controls: Controls) -> None:
-    """Raise InputError for jobs whose tenant or priority the actor may not use."""
+def _check_asked(
+    context: ActionContext, jobs: Sequence[Job], controls: Controls, queued: Callable[[], Iterable[Job]]
+) -> None:
+    """Raise GputuiError for jobs whose tenant or priority the actor may not use, or that are too many for a user."""
     caps = PriorityCaps(context, controls)
     for job in jobs:
         caps.check_new(job.spec)
+    agents.check_new(context, jobs, queued)
+    _check_number(context, len(jobs), queued)
 
 
 def _check_number(context: ActionContext, new: int, queued: Callable[[], Iterable[Job]] = tuple) -> None:

@@ -104,16 +104,11 @@ def _changed(
     )
     for ids, wish in wishes:
         for before in chosen(dict.fromkeys(ids)):
-            if context.caller is not None and not isinstance(wish, Placed):
-                check_job(context.caller, before, wish)
             if isinstance(wish, Placed):
                 after = put(before, wish, by)
-            elif isinstance(wish, EditJobs):
-                after = _edited(context, queue, before, wish, named)
             else:
-                after = wish.apply(before, context.clock.now(), by)  # of jobs put on top together the last is first
-                if isinstance(wish, Requeue) and not context.may_operate:
-                    after = after.evolve(waited=())  # or members could divide a long job, each part with all waits
+                check_job(context.caller, before, wish)
+                after = _wished(context, queue, before, wish, named)
             if after != before:
                 ended_at = None
                 if before.spec.after or before.spec.after_any:
@@ -123,6 +118,18 @@ def _changed(
                 caps.check(before, after)
                 agents.check_changed(context, before, after)
             yield before, after
+
+
+def _wished(
+    context: ActionContext, queue: JobStore | Transaction, before: Job, wish: JobAction, named: Mapping[str, Any]
+) -> Job:
+    """Return the job as the action makes it."""
+    if isinstance(wish, EditJobs):
+        return _edited(context, queue, before, wish, named)
+    after = wish.apply(before, context.clock.now(), context.actor.user)  # of jobs put on top together the last is first
+    if isinstance(wish, Requeue) and not context.may_operate:
+        after = after.evolve(waited=())  # or members could divide a long job, each part with all waits
+    return after
 
 
 def _named_dependencies(context: ActionContext, edit: Edit) -> Mapping[str, Any]:

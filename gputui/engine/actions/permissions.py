@@ -6,7 +6,7 @@ Options are checked at submission and again at the start: settings and links may
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class UserPermissions(Struct, frozen=True):
             account = FileAccount(caller.uid, caller.gid, caller.groups, caller.user)
             self._plain_user(caller.uid).check(spec, account)
             return
-        if caller is None and self.is_plain(uid):
+        if caller is None and not self.is_operator(uid):
             self._plain_user(uid).check(spec, file_account(uid))
             return
         found = (*option_refusals(spec.options, self._allow), *self._mount_refusals(spec))
@@ -62,7 +62,7 @@ class UserPermissions(Struct, frozen=True):
         Raises RuntimeFault for options that this user may not use. `root` returns the root directory as the runtime
         sees it.
         """
-        if launch.submitter is not None and self.is_plain(launch.submitter):
+        if launch.submitter is not None and not self.is_operator(launch.submitter):
             return self._plain_user(launch.submitter).admitted(root, launch, until)
         try:
             for each in (*option_refusals(launch.spec.options, self._allow), *self._mount_refusals(launch.spec)):
@@ -87,27 +87,19 @@ class UserPermissions(Struct, frozen=True):
                 what = f"{source.path} cannot be checked: {error.filename}: {error.strerror}"
                 yield OptionRefusal(source.option, what, "mount a directory that you may look into")
             else:
-                if found := mount_refusal(source, resolved, self._allow, self.guarded_sockets()):
+                if found := mount_refusal(source, resolved, self._allow, self._engine_sockets()):
                     yield found
 
-    def guarded_sockets(self) -> list[str]:
+    def _engine_sockets(self) -> list[str]:
         """Return the sockets of engines, without links."""
         address = self.settings.runtime.docker_host or os.environ.get("DOCKER_HOST", "")
         sockets = (*SOCKETS, *([address.removeprefix("unix://")] if address.startswith("unix://") else ()))
         return [os.path.realpath(path) for path in sockets]
 
-    def is_plain(self, uid: int) -> bool:
-        """Return whether this is a plain user, whose jobs are the account in a box."""
-        return not self.is_operator(uid)
-
     def _plain_user(self, uid: int) -> PlainUser:
         ours = filter(None, [self.settings.access.socket])
-        guarded = (*self.guarded_sockets(), *map(os.path.realpath, ours))
+        guarded = (*self._engine_sockets(), *map(os.path.realpath, ours))
         return PlainUser(uid, self.directory, self.settings, guarded)
-
-    def is_one_of(self, uid: int, names: Iterable[str]) -> bool:
-        """Return whether one of the names is this user's, or `@group` one of the user's groups."""
-        return any(_is(uid, name) for name in names)
 
     def is_operator(self, uid: int) -> bool:
         """Return whether this user is root, owns the state directory, or is named by `policy.operators`."""
@@ -118,7 +110,7 @@ class UserPermissions(Struct, frozen=True):
                 return True
         except OSError:
             pass
-        return self.is_one_of(uid, self.settings.policy.operators)
+        return any(_is(uid, name) for name in self.settings.policy.operators)
 
 
 def account_number(name: str) -> tuple[int | None, bool]:

@@ -84,9 +84,8 @@ def check_action(caller: Caller | None, action: Action) -> None:
     """Raise AccessError for an action that users of this role may not ask for at all."""
     if caller is None or caller.operates:
         return
+    _check_uses(caller)
     kind = type(action)
-    if caller.role is Role.VIEWER:
-        raise AccessError(f"{caller.user} may look at this queue, not use it", rule=ROLE, hint=HOW_TO_USE)
     if kind not in _ON_OWN and not isinstance(action, JobAction):
         rule, what = _OF_OPERATORS.get(kind, ("operators", "do that"))
         raise AccessError(f"only operators may {what}", rule=rule, hint=_TO_OPERATORS)
@@ -96,16 +95,21 @@ def check_own(caller: Caller, job: Job, what: str) -> None:
     """Raise AccessError unless the caller submitted the job or is an operator; `what` as in `suspend it`."""
     if caller.may_act_on(job):
         return
-    if caller.role is Role.VIEWER:
-        raise AccessError(f"{caller.user} may look at this queue, not use it", rule=ROLE, hint=HOW_TO_USE)
+    _check_uses(caller)
     raise others_job(job, what)
 
 
-def check_job(caller: Caller, job: Job, action: JobAction) -> None:
+def _check_uses(caller: Caller) -> None:
+    """Raise AccessError for a viewer."""
+    if caller.role is Role.VIEWER:
+        raise AccessError(f"{caller.user} may look at this queue, not use it", rule=ROLE, hint=HOW_TO_USE)
+
+
+def check_job(caller: Caller | None, job: Job, action: JobAction) -> None:
     """Raise AccessError for an action on a job that is not the caller's, or that ends what an operator wants."""
-    check_own(caller, job, action.may or _WORDS.get(type(action), f"{action.verb} it"))
-    if caller.operates:
+    if caller is None or caller.operates:
         return
+    check_own(caller, job, action.may or _WORDS.get(type(action), f"{action.verb} it"))
     is_release = isinstance(action, Release) or (isinstance(action, EditJobs) and action.edit.held is False)
     if is_release and job.held and job.held_by not in {"", caller.user}:
         what = f"{job.held_by} holds job {job.shown_id}: only operators may release it"
