@@ -18,8 +18,15 @@ from msgspec import Struct
 
 from gputui.domain import docker_args
 from gputui.domain.container import Box
-from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
-from gputui.domain.policy.permitted_options import NAMES, MountSource, OptionRefusal, holds, option_of
+from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.policy.permitted_options import (
+    MountSource,
+    OptionRefusal,
+    forbidden,
+    given_options,
+    holds,
+    option_of,
+)
 from gputui.domain.settings import AdmissionSettings, AllowSettings
 from gputui.domain.units import format_size
 
@@ -89,13 +96,9 @@ def refusals(spec: JobSpec, rules: AdmissionRules) -> Iterator[OptionRefusal]:
     if spec.image is not None:
         yield from _image(spec.image, rules)
     yield from _gpus(spec.gpus)
-    for field in ContainerOptions.__struct_fields__:
-        value = getattr(spec.options, field)
-        if value in (None, ()) or value is False:
-            continue
-        name = NAMES.get(field, field)
-        if rules.allow.options.get(name) is False:
-            yield OptionRefusal(option_of(name), "is forbidden here", f"the setting policy.allow.{name}")
+    for field, name, value in given_options(spec.options):
+        if refused := forbidden(name, rules.allow):
+            yield refused
         elif not (name in OPENED and rules.allow.options.get(name) is True and not _joins_another(value)):
             try:
                 yield from _of_option(field, name, value, spec, rules)
@@ -374,7 +377,7 @@ def mount_refusal(
     `resolved` is its path without links, `roots` what `mount_roots` returned, without links where an operator wrote it;
     `guarded` are sockets of engines and of ours, `own` is the state directory.
     """
-    shown = source.path if source.path == resolved else f"{source.path}, which is {resolved},"
+    shown = source.shown(resolved)
     if any(holds(resolved, each) or holds(each, resolved) for each in guarded):
         return OptionRefusal(source.option, f"{shown} holds a socket of the engine or of the queue", "mount another")
     if holds(resolved, own) or holds(own, resolved):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from msgspec import Struct
 
@@ -47,10 +48,29 @@ class MountSource(Struct, frozen=True):
     option: str
     path: str
 
+    def shown(self, resolved: str) -> str:
+        """Return the path as written, and without links if that is another."""
+        return self.path if self.path == resolved else f"{self.path}, which is {resolved},"
+
 
 def limits_mounts(allow: AllowSettings) -> bool:
     """Return whether any directory of the host may not be mounted."""
     return allow.mounts is not None or allow.options.get(DOCKER_SOCKET) is False
+
+
+def given_options(options: ContainerOptions) -> Iterator[tuple[str, str, Any]]:
+    """Yield field, name and value of each option that a job sets."""
+    for field in options.__struct_fields__:
+        value = getattr(options, field)
+        if value not in (None, ()) and value is not False:
+            yield field, NAMES.get(field, field), value
+
+
+def forbidden(name: str, allow: AllowSettings) -> OptionRefusal | None:
+    """Return the refusal of an option that a site forbids to all."""
+    if allow.options.get(name) is not False:
+        return None
+    return OptionRefusal(option_of(name), "is forbidden here", f"the setting policy.allow.{name}")
 
 
 def option_refusals(options: ContainerOptions, allow: AllowSettings) -> Iterator[OptionRefusal]:
@@ -58,13 +78,9 @@ def option_refusals(options: ContainerOptions, allow: AllowSettings) -> Iterator
 
     Mounts of host paths are checked separately, since their paths must be resolved.
     """
-    for field in options.__struct_fields__:
-        value = getattr(options, field)
-        name = NAMES.get(field, field)
-        if value in (None, ()) or value is False:
-            continue
-        if allow.options.get(name) is False:
-            yield OptionRefusal(option_of(name), "is forbidden here", f"the setting policy.allow.{name}")
+    for _, name, _ in given_options(options):
+        if refused := forbidden(name, allow):
+            yield refused
     if allow.named_volumes is None:
         return
     named = [("--volume", docker_args.volume_source(text)) for text in options.volumes]
@@ -92,7 +108,7 @@ def mount_refusal(
     source: MountSource, resolved: str, allow: AllowSettings, guarded: Iterable[str]
 ) -> OptionRefusal | None:
     """Return why a mount is refused; `resolved`: its path without links, `guarded`: sockets of engines."""
-    shown = source.path if source.path == resolved else f"{source.path}, which is {resolved},"
+    shown = source.shown(resolved)
     if allow.options.get(DOCKER_SOCKET) is False and any(holds(resolved, each) for each in guarded):
         why = f"policy.allow.{DOCKER_SOCKET} is false"
         return OptionRefusal(source.option, f"{shown} holds an engine's socket", why)
