@@ -77,6 +77,9 @@ def open_mounts(
         approve(source, found.path)
         return found
 
+    def is_held(source: OpenSource) -> bool:
+        return not source.is_fixed or (account is not None and source.is_directory)
+
     for text in spec.options.volumes:
         path = docker_args.volume_source(text)
         if not path.startswith("/"):
@@ -84,7 +87,7 @@ def open_mounts(
             continue
         found = opened(MountSource("--volume", path))
         target, _, mode = text[len(path) + 1 :].partition(":")
-        if not found.is_fixed or (account is not None and found.is_directory):
+        if is_held(found):
             held.append(_held(found, target, mode.split(",")))
         elif ":" in found.path:
             raise ValueError(f"{path} is {found.path}, which has a colon in it")
@@ -98,12 +101,12 @@ def open_mounts(
             mounts.append(text)
             continue
         found = opened(MountSource("--mount", wanted.source))
-        if found.is_fixed and not (account is not None and found.is_directory):
-            read_only = "" if found.is_writable or wanted.readonly else ",readonly"
-            mounts.append(docker_args.with_source(text, found.path) + read_only)
-        else:
+        if is_held(found):
             modes = [value if key == "bind-propagation" else key for key, value in wanted.fields]
             held.append(_held(found, wanted.target, [*modes, "ro" if wanted.readonly else "rw"]))
+        else:
+            read_only = "" if found.is_writable or wanted.readonly else ",readonly"
+            mounts.append(docker_args.with_source(text, found.path) + read_only)
     options = replace(spec.options, volumes=tuple(volumes), mounts=tuple(mounts))
     return AllowedMounts(replace(spec, options=options), tuple(held))
 

@@ -86,24 +86,29 @@ class PlainUser(Struct, frozen=True):
     def _open(
         self, spec: JobSpec, root: str, rules: AdmissionRules, account: FileAccount, until: ExitStack
     ) -> AllowedMounts:
-        roots, own = list(_roots(rules, root)), os.path.realpath(self.directory)
         if rules.is_root_image(spec.image):
             raise NotAdmitted(_FROM_ROOT)
+        refusal = self._mount_check(root, rules)
 
         def approve(source: MountSource, path: str) -> None:
-            if found := admission.mount_refusal(source, path, rules, roots, self.guarded, own):
+            if found := refusal(source, path):
                 raise NotAdmitted(found)
 
         return open_mounts(spec, root, approve, until, account)
 
     def _misplaced(self, spec: JobSpec, rules: AdmissionRules, account: FileAccount) -> Iterator[OptionRefusal]:
         """Yield why sources may not be mounted even once they exist, as far as the way to them exists."""
-        root, own = _root(), os.path.realpath(self.directory)
-        roots = list(_roots(rules, root))
+        root = _root()
+        refusal = self._mount_check(root, rules)
         for source in mount_sources(spec.options):
             path = _expected(root, source.path, account)
-            if path and (refused := admission.mount_refusal(source, path, rules, roots, self.guarded, own)):
+            if path and (refused := refusal(source, path)):
                 yield refused
+
+    def _mount_check(self, root: str, rules: AdmissionRules) -> Callable[[MountSource, str], OptionRefusal | None]:
+        """Return what tells why a source, of that path without links, may not be mounted."""
+        roots, own = list(_roots(rules, root)), os.path.realpath(self.directory)
+        return lambda source, path: admission.mount_refusal(source, path, rules, roots, self.guarded, own)
 
     def _rules(self, account: FileAccount) -> AdmissionRules:
         return AdmissionRules(self.uid, account.name, self.settings.admission, self.settings.policy.allow)
