@@ -23,7 +23,7 @@ class InputMark:
 
     def __init__(self, directory: Path, job_id: JobId) -> None:
         self._directory = directory
-        self._name = _input_name(job_id)
+        self._name = str(job_id)
         self._marked_at = float("-inf")
 
     def set(self) -> None:
@@ -42,7 +42,7 @@ class InputMark:
 def last_input(directory: Path, job_id: JobId) -> int:
     """Return the time of the last recorded input in nanoseconds; 0 for none."""
     with suppress(OSError):
-        status = (directory / FOLDER / _input_name(job_id)).stat(follow_symlinks=False)
+        status = (directory / FOLDER / str(job_id)).stat(follow_symlinks=False)
         return status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0
     return 0
 
@@ -51,8 +51,4 @@ def forget_input(directory: Path, job_id: JobId) -> None:
     """Remove the record of a job's input."""
     if last_input(directory, job_id):
         with suppress(OSError), folder_in(directory, FOLDER) as folder:
-            (folder / _input_name(job_id)).unlink()
-
-
-def _input_name(job_id: JobId) -> str:
-    return str(job_id)
+            (folder / str(job_id)).unlink()

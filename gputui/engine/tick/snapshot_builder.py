@@ -167,22 +167,23 @@ def _lost(store: JobStore) -> Iterable[Notice]:
 
 def _unheard(leader: Leader) -> Iterable[Notice]:
     """Yield a notice of a scheduler that holds its lock, and whose answers this process does not get."""
-    who = f"{leader.kind} of {leader.user}, pid {leader.pid}"
-    yield from _silence(leader) or [
-        Notice("warning", f"the scheduler ({who}) does not answer; this is what the files say")
-    ]
+    text = f"the scheduler ({_named(leader)}) does not answer; this is what the files say"
+    yield from _silence(leader) or [Notice("warning", text)]
 
 
 def _silence(leader: Leader) -> tuple[Notice, ...]:
     """Return a notice of a scheduler that holds its lock and does not respond."""
     if leader.silent_for:
-        who = f"{leader.kind} of {leader.user}, pid {leader.pid}"
         since = f"has not responded for {format_duration(leader.silent_for)}"
         todo = f"`kill -CONT {leader.pid}` continues a stopped one, `kill -9 {leader.pid}` lets another take over"
         if os.geteuid() not in {0, leader.uid}:
             todo = f"ask {leader.user}, who can end it"
-        return (Notice("error", f"the scheduler ({who}) {since}, so no job starts: {todo}"),)
+        return (Notice("error", f"the scheduler ({_named(leader)}) {since}, so no job starts: {todo}"),)
     return ()
+
+
+def _named(leader: Leader) -> str:
+    return f"{leader.kind} of {leader.user}, pid {leader.pid}"
 
 
 def _aged(node: Node, by: timedelta, settings: Settings) -> Node:
