@@ -17,7 +17,7 @@ from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import Drain, Gpu
 from gputui.domain.job import Job, Placed, Placing
-from gputui.domain.job_spec import MAX_PRIORITY, ContainerOptions, GpuRequest, JobSpec, Submission
+from gputui.domain.job_spec import MAX_PRIORITY, MAX_SIGNAL, ContainerOptions, GpuRequest, JobSpec, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.snapshot import Controls, StandingRule
@@ -152,8 +152,6 @@ def _word(name: str, value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-MOST_SIGNAL = 64
-"""The highest number of a signal."""
 MOST_SIGNALS = 16
 """Maximum number of signals that a job has still to get."""
 
@@ -238,8 +236,8 @@ class Signal(_JobAction, frozen=True, tag="signal"):
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
         del now, by
-        if not 1 <= self.number <= MOST_SIGNAL:
-            raise InputError(f"{self.number} is no signal", where="signal", hint=f"1 to {MOST_SIGNAL}")
+        if not 1 <= self.number <= MAX_SIGNAL:
+            raise InputError(f"{self.number} is no signal", where="signal", hint=f"1 to {MAX_SIGNAL}")
         if job.state is not JobState.RUNNING:
             raise GputuiError(f"job {job.shown_id} is {job.state}: only a running job can be sent a signal")
         if job.suspended:

@@ -137,6 +137,16 @@ JobId: TypeAlias = int
 
 NORMAL_PRIORITY = 50
 MAX_PRIORITY = 100
+MAX_NAME = 128
+MAX_TENANT = 64
+MAX_BYTES = 128 * 1024 - 1
+"""Maximum bytes of any text: Linux's own limit of one argument or environment string."""
+MAX_NUMBER = 2**53
+"""The largest whole number that every JSON parser keeps exactly."""
+MAX_ELEMENTS = 100_000
+"""Maximum number of elements of an array."""
+MAX_SIGNAL = 64
+"""The highest number of a signal."""
 CLASSES = ("low", "normal", "high")
 DEFAULT_BACKOFF = timedelta(seconds=5)
 

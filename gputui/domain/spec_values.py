@@ -14,24 +14,27 @@ from msgspec import Struct
 
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import MAX_PRIORITY, GpuRequest, JobSpec, Submission
+from gputui.domain.job_spec import (
+    MAX_BYTES,
+    MAX_ELEMENTS,
+    MAX_NAME,
+    MAX_NUMBER,
+    MAX_PRIORITY,
+    MAX_SIGNAL,
+    MAX_TENANT,
+    GpuRequest,
+    JobSpec,
+    Submission,
+)
 from gputui.domain.text import plain
 from gputui.domain.units import MAX_DURATION
 
 if TYPE_CHECKING:
     from gputui.domain.gpu import Gpu
 
-MAX_NAME = 128
-MAX_TENANT = 64
 MAX_COMMENT = 512
-MAX_TEXT = 128 * 1024 - 1
-"""Maximum bytes of any text: Linux's own limit of one argument or environment string."""
 MAX_INDEX = 10**9
-MAX_ELEMENTS = 100_000
-"""Maximum number of elements of an array."""
 MOST_GPUS = 100_000
-_MOST = 2**53
-"""The largest whole number that every JSON parser keeps exactly."""
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 
@@ -41,7 +44,7 @@ def check_array(submission: Submission) -> None:
     _check(len(indices) <= MAX_ELEMENTS, "--array", f"an array has at most {MAX_ELEMENTS} elements")
     _check(all(0 <= index <= MAX_INDEX for index in indices), "--array", f"indices are 0 to {MAX_INDEX}")
     _check(len(set(indices)) == len(indices), "--array", "an index is given twice")
-    _check(limit is None or 1 <= limit <= _MOST, "--array", "at least one element runs at a time")
+    _check(limit is None or 1 <= limit <= MAX_NUMBER, "--array", "at least one element runs at a time")
 
 
 def check_values(spec: JobSpec) -> None:
@@ -75,7 +78,7 @@ def _check_each_text(value: Struct) -> None:
     for path, text in _parts(value, ""):
         if isinstance(text, str):
             _check("\0" not in text, path, "it has a NUL character")
-            _check(_size(text) <= MAX_TEXT, path, f"UTF-8 of at most {MAX_TEXT} bytes")
+            _check(_size(text) <= MAX_BYTES, path, f"UTF-8 of at most {MAX_BYTES} bytes")
 
 
 def _check_texts(spec: JobSpec) -> None:
@@ -92,9 +95,11 @@ def _check_numbers(spec: JobSpec) -> None:
     _check(0 <= spec.priority <= MAX_PRIORITY, "--priority", f"0 to {MAX_PRIORITY}")
     _check(-10_000 <= spec.nice <= 10_000, "--nice", "-10000 to 10000")
     _check(0 <= spec.retries <= 1000, "--retries", "0 to 1000")
-    _check(spec.warning is None or 1 <= spec.warning.number <= 64, "--signal", "signals are 1 to 64")
+    _check(spec.warning is None or 1 <= spec.warning.number <= MAX_SIGNAL, "--signal", f"signals are 1 to {MAX_SIGNAL}")
     for where, ids in (("--after", spec.after), ("--after-any", spec.after_any)):
-        _check(len(ids) <= MOST_GPUS and all(0 < each <= _MOST for each in ids), where, "at most 100000 ids of jobs")
+        _check(
+            len(ids) <= MOST_GPUS and all(0 < each <= MAX_NUMBER for each in ids), where, "at most 100000 ids of jobs"
+        )
 
 
 def _check_times(spec: JobSpec) -> None:
@@ -115,7 +120,7 @@ def _check_gpus(gpus: GpuRequest, step: int | None) -> None:
     _check(0 <= low <= high <= MOST_GPUS, "--gpus", f"0 to {MOST_GPUS}, the least number first")
     _check(len(gpus.devices) <= MOST_GPUS, "--gpus", f"at most {MOST_GPUS} GPUs")
     for where, size in (("--gpu-memory", gpus.memory), ("--gpu-free", gpus.free_memory), ("--gpu-memory-step", step)):
-        _check(size is None or 0 < size <= _MOST, where, "a size above 0")
+        _check(size is None or 0 < size <= MAX_NUMBER, where, "a size above 0")
     _check(not gpus.share or gpus.memory is not None, "--share", "a job that shares GPUs promises its memory of each")
 
 
@@ -136,7 +141,7 @@ def _size(text: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError:
-        return MAX_TEXT + 1
+        return MAX_BYTES + 1
 
 
 def _check(is_right: bool, where: str, rule: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gputui.domain.job_spec import MAX_ELEMENTS
 from gputui.request import docker_values, job_values
 
 YES = "yes"
@@ -355,7 +356,7 @@ KEYS = (
     JobOption(
         "sweep_limit",
         "Run at most this many elements of the sweep at a time.",
-        partial(job_values.whole, 1, job_values.MAX_ARRAY),
+        partial(job_values.whole, 1, MAX_ELEMENTS),
         "N",
     ),
     JobOption("tenant", "Tenant that the job is charged to; the default is you.", job_values.tenant_name, "NAME"),

@@ -10,14 +10,20 @@ from functools import partial
 from msgspec import Struct
 
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import MAX_PRIORITY, GpuRequest, LimitWarning, Pairs
+from gputui.domain.job_spec import (
+    MAX_BYTES,
+    MAX_ELEMENTS,
+    MAX_NAME,
+    MAX_NUMBER,
+    MAX_PRIORITY,
+    MAX_TENANT,
+    GpuRequest,
+    LimitWarning,
+    Pairs,
+)
 from gputui.domain.text import csv_field
 from gputui.domain.units import parse_duration, parse_size, parse_time_span, quoted
 
-MAX_NAME = 128
-MAX_TENANT = 64
-MAX_ARGUMENT = 128 * 1024 - 1
-"""Maximum bytes: Linux's own limit of one argument or environment string."""
 _JOINERS = "\u200c\u200d"
 """Format characters needed by emoji and several scripts; the others can reorder displayed text."""
 
@@ -30,8 +36,8 @@ def any_text(text: str, where: str) -> str:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InputError("is not UTF-8 text", where=where) from error
-    if size > MAX_ARGUMENT:
-        raise InputError(f"is {size} bytes long", where=where, hint=f"at most {MAX_ARGUMENT}")
+    if size > MAX_BYTES:
+        raise InputError(f"is {size} bytes long", where=where, hint=f"at most {MAX_BYTES}")
     return text
 
 
@@ -69,8 +75,6 @@ def token(text: str, where: str) -> str:
     return text
 
 
-MAX_ID = 2**53
-"""The largest whole number that every JSON parser keeps exactly."""
 _UNITS = (("t", 1024**4), ("g", 1024**3), ("m", 1024**2), ("k", 1024))
 _PARTS = (("d", 86_400), ("h", 3_600), ("m", 60))
 
@@ -88,7 +92,7 @@ priority = partial(whole, 0, MAX_PRIORITY)
 nice = partial(whole, -10_000, 10_000)
 retries = partial(whole, 0, 1000)
 cpu_shares = partial(whole, 2, 262_144)
-job_id = partial(whole, 1, MAX_ID)
+job_id = partial(whole, 1, MAX_NUMBER)
 tail = partial(whole, 0, 10**9)
 attempt = partial(whole, 1, 10**6)
 
@@ -165,9 +169,6 @@ def duration_text(length: timedelta | None) -> str:
     return shown + (f"{left}s" if left or not shown else "")
 
 
-MAX_ARRAY = 100_000
-
-
 def gpu_model(text: str, where: str) -> str:
     return one_line(text, where, 80)
 
@@ -189,9 +190,9 @@ def array(text: str, where: str) -> Array:
     indices: dict[int, None] = {}
     for part in listed.split(","):
         indices.update(dict.fromkeys(_indices(part.strip(), where)))
-        if len(indices) > MAX_ARRAY:
-            raise InputError("has too many elements", where=where, hint=f"at most {MAX_ARRAY}")
-    at_once = whole(1, MAX_ARRAY, limit, where) if percent else None
+        if len(indices) > MAX_ELEMENTS:
+            raise InputError("has too many elements", where=where, hint=f"at most {MAX_ELEMENTS}")
+    at_once = whole(1, MAX_ELEMENTS, limit, where) if percent else None
     return Array(tuple(indices), at_once)
 
 
@@ -204,8 +205,8 @@ def _indices(part: str, where: str) -> range:
         hint = "write the smaller first" if step else "write a step from 1 on"
         raise InputError(f"{quoted(part)} is not a range", where=where, hint=hint)
     chosen = range(first, last + 1, step)
-    if len(chosen) > MAX_ARRAY:
-        raise InputError("has too many elements", where=where, hint=f"at most {MAX_ARRAY}")
+    if len(chosen) > MAX_ELEMENTS:
+        raise InputError("has too many elements", where=where, hint=f"at most {MAX_ELEMENTS}")
     return chosen
 
 
@@ -223,7 +224,7 @@ def check_sweep(pairs: Pairs, where: str) -> int:
     from gputui.domain import sweep as sweeps  # few jobs belong to a sweep
 
     try:
-        return sweeps.check(pairs, MAX_ARRAY)
+        return sweeps.check(pairs, MAX_ELEMENTS)
     except InputError as error:
         raise InputError(error.what, where=where, hint=error.hint) from error
 

@@ -23,6 +23,7 @@ from gputui.config.options import present_directory
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import (
     DEFAULT_BACKOFF,
+    MAX_NAME,
     NORMAL_PRIORITY,
     ContainerOptions,
     GpuRequest,
@@ -337,7 +338,7 @@ def _spec(
     where: Callable[[str], str],
 ) -> JobSpec:
     source = docker_values.image_name(image) if image else Path(command[0]).name
-    usual = "".join(filter(str.isprintable, source))[: job_values.MAX_NAME].strip() or "job"
+    usual = "".join(filter(str.isprintable, source))[:MAX_NAME].strip() or "job"
     return JobSpec(
         image=image,
         command=command,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gputui.config import parse_probe
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import GpuRequest
+from gputui.domain.job_spec import MAX_NAME, GpuRequest
 from gputui.request import docker_values, job_values
 from gputui.request.job_options import KEYS
 from tests.factories import NOW
@@ -206,7 +206,7 @@ def test_numbers_of_cpus_are_read() -> None:
     assert [job_values.cpus(text, "") for text in ("2", "1.5", ".5")] == [2, 1.5, 0.5]
 
 
-@pytest.mark.parametrize("name", ["训练 模型", "🚀 run", "👩‍🔬", "[bold]not markup[/bold]", "a" * job_values.MAX_NAME])
+@pytest.mark.parametrize("name", ["训练 模型", "🚀 run", "👩‍🔬", "[bold]not markup[/bold]", "a" * MAX_NAME])
 def test_names_of_any_script_are_accepted(name: str) -> None:
     assert job_values.job_name(name, "--name") == name
 
