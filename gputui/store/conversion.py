@@ -26,8 +26,9 @@ from gputui.domain.decoding import decode_json
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
 from gputui.store.codec import encode
-from gputui.store.files import open_file, os_errors, sync_directory
+from gputui.store.files import OTHERS_WRITE, open_file, os_errors, sync_directory
 from gputui.store.tinydb_store import TinyJobStore
 
 WARRANTS = "warrants"
@@ -38,7 +39,6 @@ HELD = "nothing proves who submitted it: submit it again"
 _WARRANT = re.compile(r"(\d{1,10})/([0-9a-f]{24})", re.ASCII)
 _LARGEST = 16 * 1024**2
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OF_SCHEDULERS = "attempts"
 """Directory whose directories keep their owners: with a member's rights alone may a member's attempts be ended."""
 _COPY = ".converted."
@@ -64,7 +64,7 @@ class Converted(Struct):
 def is_shared(directory: Path) -> bool:
     """Return whether others than the owner may write the state directory, or could until a conversion failed."""
     try:
-        return bool(directory.stat().st_mode & _OTHERS_WRITE) or (directory / WARRANTS).is_dir()
+        return bool(directory.stat().st_mode & OTHERS_WRITE) or (directory / WARRANTS).is_dir()
     except FileNotFoundError:
         return False
 
@@ -131,7 +131,7 @@ class Proofs(Struct, frozen=True):
 
 
 def _is_of(uid: int, status: os.stat_result) -> bool:
-    return status.st_uid == uid and not status.st_mode & _OTHERS_WRITE
+    return status.st_uid == uid and not status.st_mode & OTHERS_WRITE
 
 
 def _record_submitters(store: TinyJobStore, proofs: Proofs, now: datetime, found: Converted) -> None:
@@ -140,7 +140,7 @@ def _record_submitters(store: TinyJobStore, proofs: Proofs, now: datetime, found
             uid = proofs.submitter(job.spec)
             transaction.put(_unproven(job, now) if uid is None else _proven(job, uid))
             found.proven += uid is not None and not job.state.is_terminal
-            found.held += job.ids if uid is None and _waits(job) else ()
+            found.held += job.ids if uid is None and job.state is JobState.PENDING else ()
         for entry in list(transaction.recurring().values()):
             uid = proofs.submitter(entry.submission.spec)
             submission = replace(entry.submission, spec=_marked(entry.submission.spec, uid))
@@ -170,16 +170,14 @@ def _proven(job: Job, uid: int) -> Job:
 def _unproven(job: Job, now: datetime) -> Job:
     """Return the job as one that starts for nobody, not even if an operator releases it, whoever it names."""
     marked = job.evolve(spec=_marked(job.spec, None), submitted_uid=None)
-    return marked.evolve(held=True, hold_reason=HELD, held_by="", held_at=now) if _waits(job) else marked
+    if job.state is not JobState.PENDING:
+        return marked
+    return marked.evolve(held=True, hold_reason=HELD, held_by="", held_at=now)
 
 
 def _marked(spec: JobSpec, uid: int | None) -> JobSpec:
     """Return the spec; one that nothing proves gets a warrant that is none. A proof stays, for a repetition."""
     return spec if uid is not None or spec.warrant else replace(spec, warrant=NO_WARRANT)
-
-
-def _waits(job: Job) -> bool:
-    return not (job.state.is_terminal or job.state.is_active)
 
 
 def _close(directory: Path, found: Converted) -> None:

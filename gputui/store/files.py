@@ -30,7 +30,7 @@ from gputui.domain.errors import (
 )
 
 FILE_MODE = 0o600
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class FileAccess(Struct, frozen=True):
@@ -53,7 +53,7 @@ class FileAccess(Struct, frozen=True):
 def access_for(directory: Path) -> FileAccess:
     """Return the access rights of an existing directory; raises StoreAccessError if others than its owner write it."""
     status = directory.stat()
-    if status.st_mode & _OTHERS_WRITE:
+    if status.st_mode & OTHERS_WRITE:
         text, own = "others than its owner may write there, and change every job", shlex.quote(str(directory))
         hint = f"chmod go-w {own}; one that a group shared: sudo gputui --state {own} install --users --convert"
         raise StoreAccessError(text, where=str(directory), hint=hint)
