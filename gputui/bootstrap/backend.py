@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from contextlib import closing, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
@@ -204,26 +204,25 @@ class LocalBackend:
     def _act(self, action: Action, server: str, on_progress: Callable[[int, int], None] | None) -> Done:
         asks = self._caller
         if not asks.key:
-            return self._actions.act(action, server=server, on_progress=on_progress)
+            return self._actions_of(asks).act(action, server=server, on_progress=on_progress)
         from gputui.domain.keys import further_key
 
         asks, self._acted = replace(asks, key=further_key(asks.key, self._acted)), self._acted + 1
-        actions = bootstrap.actions(self.store, self._options, self.known_gpus, asks)
+        act = partial(self._actions_of(asks).act, action, server=server, on_progress=on_progress)
         requests = self._owned.requests if self._owned is not None else _known_requests()
-        return requests.once(asks, self.store, lambda: actions.act(action, on_progress=on_progress))
+        return requests.once(asks, self.store, act)
 
-    @property
-    def _actions(self) -> Performer:
+    def _actions_of(self, asks: Caller) -> Performer:
         resolve = self._owned.resolve if self._owned is not None else None
-        return bootstrap.actions(self.store, self._options, self.known_gpus, self._caller, resolve)
+        return bootstrap.actions(self.store, self._options, self.known_gpus, asks, resolve)
 
     def foresee(self, action: Action, /) -> Done:
-        return self._actions.foresee(action)
+        return self._actions_of(self._caller).foresee(action)
 
     def undo(
         self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
     ) -> Sequence[tuple[Any, str]]:
-        return self._actions.undo(changes, on_progress)
+        return self._actions_of(self._caller).undo(changes, on_progress)
 
     def job(self, job_id: JobId) -> Job:
         return self.queue.get(job_id)

@@ -21,8 +21,8 @@ from gputui.domain.container import ExecRequest
 from gputui.domain.errors import AccessError, GputuiError
 from gputui.domain.job import Attempt
 from gputui.domain.job_spec import ContainerOptions, Interactive, JobId, Submission
-from gputui.domain.settings import AccessSettings, AdmissionSettings, Settings
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.settings import AccessSettings, AdmissionSettings, Settings, TenantSettings
+from gputui.domain.snapshot import Controls, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.ports.backend import Attach, Backend, DirectBackend
@@ -43,11 +43,17 @@ class Owner:
         self.options = Options(state, probe=parse_probe("sim:2:A100"), runtime="process", settings=settings)
         self.store = TinyJobStore(state, settings.store)
         self.published: Snapshot = snapshot(gpus=(view(0),))
-        self._owned = Owned(self.store, lambda: self.published, Visibility(settings.access), AccountNames().number)
+        self.resolved: list[str] = []
+        self._names = AccountNames()
+        self._owned = Owned(self.store, lambda: self.published, Visibility(settings.access), self._resolve)
         self.waiting, self.ended, self.past = self._jobs()
 
     def of(self, caller: Caller) -> LocalBackend:
         return LocalBackend(self.options, caller=caller, owned=self._owned)
+
+    def _resolve(self, name: str) -> tuple[int | None, bool]:
+        self.resolved.append(name)
+        return self._names.number(name)
 
     def tick(self) -> None:
         self.published = self.of(ROOT).read()
@@ -215,6 +221,16 @@ def test_a_written_change_is_shown_before_the_next_tick(owner: Owner) -> None:
     assert owner.of(EVE).read().controls.paused
     owner.tick()
     assert owner.of(ROOT).read() is owner.published
+
+
+@pytest.mark.parametrize("key", ["", "k.0"], ids=["", "key"])
+def test_the_owner_looks_up_accounts_for_a_caller_in_its_own_way(owner: Owner, key: str) -> None:
+    with owner.store.transaction() as transaction:
+        transaction.set_controls(Controls(tenants=(TenantSettings("lab", users=("nobody", "@daemon")),)))
+    new = SubmitJobs((Submission(spec(tenant="lab", image=None)),))
+    with pytest.raises(AccessError):
+        owner.of(replace(ALICE, key=key)).act(new)
+    assert owner.resolved == ["nobody", "@daemon"]
 
 
 def test_a_backend_of_a_request_leaves_the_store_open(owner: Owner) -> None:
