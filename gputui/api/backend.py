@@ -79,9 +79,10 @@ class ApiBackend:
     ) -> None:
         """`reader` asks for what the files of the queue tell too, with less patience; None: `client` does.
 
-        `instead` opens the queue in this process, for a key under which a request was sent already, or for ''; it is
-        used once nobody owns the queue any more, and to read beside an owner who hangs. `home` is where relative paths
-        of jobs begin, if not where they do for the owner. `shell` returns the command that opens a shell in a job.
+        `instead` opens the queue in this process, for a key under which a request was sent already, or for ''; what was
+        carried out with that key it does not carry out again. It is used once nobody owns the queue any more, and to
+        read beside an owner who hangs. `home` is where relative paths of jobs begin, if not where they do for the
+        owner. `shell` returns the command that opens a shell in a job.
         """
         self._client = client
         self._reader = reader or client
@@ -221,12 +222,8 @@ class ApiBackend:
     def _act_here(self, action: Action, key: str) -> Done:
         """Carry out an action in this process, unless the owner has done so before he ended; `key` is as stored."""
         assert self._instead is not None
-        local = self._local = self._instead(key)
-        if self._view is not None:  # else he was asked for nothing yet
-            for known, ids in local.queue.requests(self._view.caller.uid):
-                if known == key:
-                    return Done(ids)
-        return local.act(action)
+        self._local = self._instead(key)
+        return self._local.act(action)
 
     def foresee(self, action: Action, /) -> Done:
         def asked(client: ApiClient) -> Done:

@@ -13,14 +13,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.api.backend import ApiBackend, NumberedChange
-from gputui.api.wire import to_command
+from gputui.api.client import ApiClient, Reply
+from gputui.api.wire import to_command, to_sockets
 from gputui.bootstrap import backend as backend_module
 from gputui.bootstrap.backend import LocalBackend, open_console_backend
 from gputui.bootstrap.hosting import make_behind, make_host
@@ -28,13 +31,16 @@ from gputui.bootstrap.owner import api_backend, open_api
 from gputui.cli import wait
 from gputui.config import Options
 from gputui.config.options import parse_probe
-from gputui.domain.action import Hold, SetPriority
+from gputui.domain.action import Action, Hold, SetPriority
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import NoOwnerError, StoreBusyError
 from gputui.domain.job_spec import Submission
+from gputui.domain.keys import stored_key
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.feed import Feed
+from tests.api.test_events import ABOUT
 from tests.factories import spec
 from tests.process_list import command_lines
 
@@ -219,6 +225,31 @@ def test_a_console_acts_through_the_owner_until_it_schedules_itself(served: Serv
         lowered = backend.act(SetPriority((job_id,), 30))
         assert backend.undo(lowered.changes)[0][1] == ""
         assert backend.job(job_id).priority == 40
+
+
+class Ending(ApiClient):
+    """Client of an owner who ends when he has carried out the first request, before he has answered."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(to_sockets([options.state / "api.sock"]))
+        self._options = options
+
+    def request(self, method: str, path: str, body: Any = None, *, key: str = "", **_: Any) -> Reply:
+        caller = replace(bootstrap.caller(), key=stored_key(key, method, path, {}, body))
+        with closing(LocalBackend(self._options, caller=caller)) as owner:
+            owner.act(decode_json(body, Action))
+        raise NoOwnerError("he has ended")
+
+
+def test_what_an_owner_did_before_he_ended_is_not_done_again_and_the_next_thing_is(options: Options) -> None:
+    opened = partial(bootstrap.open_backend, options, None)
+    with closing(ApiBackend(Ending(options), instead=opened)) as backend:
+        backend.know(ABOUT)
+        submit = SubmitJobs((Submission(spec(image=None), held=True),))
+        [first] = backend.act(submit).ids
+        assert [*backend.queue.jobs()] == [first]
+        [second] = backend.act(submit).ids
+        assert [*backend.queue.jobs()] == [first, second]
 
 
 def test_an_owner_is_asked_and_followed_through_a_command_as_over_ssh(served: Server, options: Options) -> None:
