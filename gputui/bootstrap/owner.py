@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
@@ -291,6 +290,8 @@ class OwnerBehind:
         self._stopped.set()
 
     async def run(self) -> None:
+        import asyncio  # the loop that runs this has loaded it; commands and programs do without
+
         from gputui.engine.tick.worker_pools import DaemonExecutor
 
         threads = DaemonExecutor(1, "owner")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shlex
@@ -153,4 +152,6 @@ class ServersWatch:
         self._backend.stop()
 
     async def run(self) -> None:
+        import asyncio  # commands on servers do without
+
         await asyncio.to_thread(self._backend.publish, self._feed.publish)

@@ -101,6 +101,18 @@ def test_the_commands_called_most_load_nothing_slow(state: Path, arguments: list
     assert not modules_after(state, *arguments) & SLOW
 
 
+ASKING = """
+import json, sys
+import gputui.client.client, gputui.bootstrap.owner, gputui.bootstrap.servers, gputui.api.streams
+json.dump(sorted(sys.modules), sys.stdout)
+"""
+
+
+def test_who_asks_an_owner_loads_nothing_heavy() -> None:
+    done = subprocess.run([sys.executable, "-c", ASKING], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(json.loads(done.stdout))
+
+
 def test_top_loads_no_app(state: Path) -> None:
     loaded = modules_after(state, "--probe", "sim:1", "--runtime", "process", "top", "-n", "1")
     assert "textual" in loaded
