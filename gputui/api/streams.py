@@ -137,8 +137,7 @@ class Follower:
 
     def _follow(self) -> str:
         """Read a stream to its end; return why it ended."""
-        headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
-        self._stream = stream = self._client.stream("/v1/events", headers=headers, silence=SILENT_AFTER)
+        self._stream = stream = open_events(self._client, self._last_id)
         try:
             if self._closed.is_set():
                 return ""
@@ -183,6 +182,15 @@ class Follower:
             self._heard.notify_all()
         if not self._closed.is_set():
             self._changed()
+
+
+def open_events(client: ApiClient, after: str = "", kinds: str | None = None) -> ByteStream:
+    """Open a stream of events, of those after the one with this id if there is one; it is cut if it falls silent.
+
+    `kinds` of events for programs, with commas between; None: changes of the snapshot.
+    """
+    headers = {"Last-Event-ID": after} if after else {}
+    return client.stream("/v1/events", query={"kinds": kinds}, headers=headers, silence=SILENT_AFTER)
 
 
 def events_of(parts: Iterable[bytes]) -> Iterator[tuple[str, str, bytes]]:

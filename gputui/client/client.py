@@ -121,8 +121,6 @@ class SharedEvents:
 T = TypeVar("T")
 
 TIMEOUT = 60.0
-SILENT_AFTER = 15.0
-"""Seconds without a byte after which events are asked for again: the owner sends a comment every five."""
 KEEP = 25.0
 """Seconds for which an idle connection serves the next request; the server closes it after 30."""
 _SINGLY = 20
@@ -373,12 +371,11 @@ class Client:
 
     def events(self, *kinds: str) -> Iterator[Event]:
         """Yield what happens from now on: `job`, `gpu` and `notice`, or some of them. Close the client to end it."""
-        from gputui.api.streams import events_of
+        from gputui.api.streams import events_of, open_events
 
-        query, last = {"kinds": ",".join(kinds or EVENTS)}, ""
+        last = ""
         while not self._is_closed:
-            headers = {"Last-Event-ID": last} if last else {}
-            stream = self._api.stream("/v1/events", query=query, headers=headers, silence=SILENT_AFTER)
+            stream = open_events(self._api, last, ",".join(kinds or EVENTS))
             self._keep(stream)
             try:
                 for name, number, data in events_of(stream):

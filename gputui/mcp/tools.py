@@ -20,7 +20,7 @@ from gputui.api.client import ApiClient, new_key
 from gputui.api.http import own_json
 from gputui.api.messages import OWN, AboutView, Acted, NewIds, NewJobs
 from gputui.api.routes import ROUTES
-from gputui.api.streams import events_of
+from gputui.api.streams import events_of, open_events
 from gputui.domain.action import Action, Cancel, Hold, Release
 from gputui.domain.decoding import convert, decode_json
 from gputui.domain.errors import InputError
@@ -172,8 +172,6 @@ LONGEST_WAIT, WAIT = 55, 20
 """Seconds; many clients give up a call after a minute."""
 _SETTLE = 0.5
 """Seconds after an event in which more of them are waited for."""
-_SILENCE = 15.0
-"""Seconds without a byte after which the owner hangs: he comments every five."""
 _MOST_EVENTS = 50
 _OPTIONS = (
     *("gpus", "gpu_memory", "gpu_model", "share", "name", "comment", "priority", "time_limit", "idle_timeout"),
@@ -297,8 +295,7 @@ class Tools:
         """
         found: Json = {"events": [], "next": given.after}
         kinds = "job" if given.job is not None else ",".join(given.kinds)
-        headers = {"Last-Event-ID": given.after} if given.after else {}
-        stream = self._client.stream("/v1/events", query={"kinds": kinds}, headers=headers, silence=_SILENCE)
+        stream = open_events(self._client, given.after, kinds)
         self._open.add(stream)
         timer = threading.Timer(0, stream.close)  # begun once it is known where the events begin
         try:
