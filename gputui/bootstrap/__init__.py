@@ -192,8 +192,6 @@ def open_repair(options: Options) -> Repair:
 
     Raises GputuiError if it writes none: it hangs, or it began after the loss and has no more than the files.
     """
-    import time
-
     from gputui.engine.files.leadership import current_leader
     from gputui.store.repair import repair_of
 

@@ -8,13 +8,11 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
 from gputui import bootstrap, thin
-from gputui.api.wire import Dial, to_sockets
 from gputui.config.options import present_directory
 from gputui.domain import frames
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreBusyError
@@ -24,6 +22,7 @@ from gputui.ports.backend import FollowLog
 if TYPE_CHECKING:
     from gputui.api.handlers import OwnerServices
     from gputui.api.http import Peer
+    from gputui.api.wire import Dial
     from gputui.config import Options
     from gputui.domain.access import Caller
     from gputui.domain.job_spec import JobId
@@ -83,12 +82,13 @@ class _Looker:
     """Looks at a queue that nobody owns, as long as its events are followed, and sees when an owner has come."""
 
     def __init__(self, options: Options, backend: DirectBackend) -> None:
+        from gputui.bootstrap.owner import sockets_of
         from gputui.engine.feed import Feed
 
         self._feed = Feed()
         self._followers = 0
         self._snapshots = backend.snapshots()
-        self._dial: Dial | None = None if options.in_cluster else to_sockets(map(Path, options.sockets.paths))
+        self._dial: Dial | None = None if options.in_cluster else sockets_of(options)
         self._is_over = threading.Event()
         self._looking = threading.Lock()
         self._version: object = None

@@ -11,7 +11,6 @@ import threading
 import time
 from contextlib import closing, suppress
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
@@ -273,9 +272,9 @@ class LocalBackend:
             return None
         from gputui.api.client import ApiClient
         from gputui.api.streams import StreamClient
-        from gputui.api.wire import to_sockets
+        from gputui.bootstrap.owner import sockets_of
 
-        client = ApiClient(to_sockets(map(Path, self._options.sockets.paths)), patience=_OWNER_WITHIN)
+        client = ApiClient(sockets_of(self._options), patience=_OWNER_WITHIN)
         try:
             return StreamClient(client).await_start(job_id, detach_keys)
         except (NoOwnerError, StoreBusyError):  # nothing starts jobs now

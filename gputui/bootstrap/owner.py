@@ -56,14 +56,13 @@ def open_api(
 
     Raises NoOwnerError if nobody listens where the service alone has the queue.
     """
-    sockets = options.sockets
-    dial, is_free = to_sockets(map(Path, sockets.paths)), sockets.in_process
+    dial = sockets_of(options)
     try:
         dial(TELL_AFTER).close()
     except NoOwnerError:
-        if is_free:
+        if options.sockets.in_process:
             return None
-        raise unanswered(sockets.paths[0]) from None
+        raise unanswered(options.sockets.paths[0]) from None
     except TimeoutError:  # its backlog is full: requests wait, and tell so
         pass
     return api_backend(options, dial, waiting, instead)
@@ -71,7 +70,7 @@ def open_api(
 
 def about(options: Options) -> AboutView:
     """Return what the owner of the queue tells of itself and of who asks; raises NoOwnerError and GputuiError."""
-    client = client_of(options, to_sockets(map(Path, options.sockets.paths)), patience=LOOK_WITHIN)
+    client = client_of(options, sockets_of(options), patience=LOOK_WITHIN)
     try:
         return client.ask("GET", "/v1/about", result=AboutView)
     finally:
@@ -129,10 +128,14 @@ def agents_client(options: Options) -> ApiClient:
     return client_of(options, to_owner(options), patience=AGENTS_PATIENCE, absence=NEXT_WITHIN, via=AGENT)
 
 
+def sockets_of(options: Options) -> Dial:
+    """Return what connects to the owner."""
+    return to_sockets(map(Path, options.sockets.paths))
+
+
 def to_owner(options: Options) -> Dial:
     """Return what connects to the owner; its NoOwnerError says what helps where the service alone has the queue."""
-    sockets = options.sockets
-    connect = to_sockets(map(Path, sockets.paths))
+    sockets, connect = options.sockets, sockets_of(options)
 
     def dial(seconds: float) -> Wire:
         try:
@@ -256,8 +259,7 @@ class OwnerEvents:
         """Begin to follow."""
         from gputui.api.streams import Follower
 
-        dial = to_sockets(map(Path, self._options.sockets.paths))
-        client = client_of(self._options, dial, patience=PATIENCE)
+        client = client_of(self._options, sockets_of(self._options), patience=PATIENCE)
         self._follower, self._seen = Follower(client, longest_pause=LONGEST_PAUSE), 0
         self._follower.start()
         return self._follower

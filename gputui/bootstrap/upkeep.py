@@ -244,12 +244,11 @@ def damaged_lines(options: Options) -> list[str]:
 
 def move_damaged_lines(options: Options, now: datetime) -> Path:
     """Move lines that cannot be read into a new directory, and return it; raises GputuiError beside a scheduler."""
-    from gputui.engine.files.leadership import current_leader
     from gputui.store.repair import damaged_files, move_aside
 
-    if (leader := current_leader(options.state)) is not None:
+    if (found := leader(options)) is not None:
         hint = "stop it, then repair; jobs run on"
-        raise GputuiError(f"{leader.kind} schedules there, pid {leader.pid}", where=str(options.state), hint=hint)
+        raise GputuiError(f"{found.kind} schedules there, pid {found.pid}", where=str(options.state), hint=hint)
     return move_aside(options.state, options.settings.store, damaged_files(options.state), now)
 
 
