@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import __version__
-from gputui.api.http import Handoff, Response, Stream
+from gputui.api.http import Answer, Response, Stream
 from gputui.api.messages import OWN, Acted, Focus, Forecast, NewJobs, Problem, UndoRequest
 from gputui.api.routes import ROUTES, Route, Scope
 from gputui.domain.access import Role
@@ -30,7 +30,7 @@ from gputui.domain.settings import AccessSettings, AdmissionSettings, Settings
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach
 from gputui.ports.commands import CommandLine, CommandResult
-from tests.api.owner import ALICE, BOB, CAROL, ROOT, SECRET, Collector, TestOwner
+from tests.api.owner import ALICE, BOB, CAROL, ROLES, ROOT, SECRET, Collector, TestOwner
 from tests.factories import NOW, spec, uuid
 
 UPGRADE = {"upgrade": "gputui-stream/1", "connection": "upgrade"}
@@ -148,23 +148,29 @@ def _held(owner: TestOwner, uid: int) -> UndoRequest:
 
 
 def _ask(
-    owner: TestOwner, route: Route, uid: int, undo: UndoRequest | None = None, **headers: str
-) -> Response | Stream | Handoff:
+    owner: TestOwner,
+    route: Route,
+    uid: int,
+    undo: UndoRequest | None = None,
+    job_id: int | None = None,
+    **headers: str,
+) -> Answer:
+    """Ask as the row of the route says, unless another job is told; `undo` is the body of that route."""
     row = ROWS[route.handler]
     if undo is not None and route.handler == "undo":
         row = replace(row, body=undo)
-    path = route.path.replace("{id}", str(row.job)).replace("{attempt}", "latest")
+    path = route.path.replace("{id}", str(job_id or row.job)).replace("{attempt}", "latest")
     return owner.answer(route.method, path, row.body, uid=uid, query=row.query, headers={**row.headers, **headers})
 
 
-def _status(answer: Response | Stream | Handoff) -> int:
+def _status(answer: Answer) -> int:
     return answer.status if isinstance(answer, Response) else 200
 
 
 def _refused(route: Route, uid: int) -> int | None:
     """Return the status that the table of routes, or its row here, wants for a refusal; None: it is allowed."""
-    row, role = ROWS[route.handler], {ALICE: Role.USER, BOB: Role.USER, CAROL: Role.VIEWER, ROOT: Role.OPERATOR}[uid]
-    if role < route.role:
+    row = ROWS[route.handler]
+    if ROLES[uid] < route.role:
         return 403
     if uid in {BOB, CAROL} and route.scope is Scope.JOB and route.role > Role.VIEWER:
         return 403
@@ -213,21 +219,14 @@ def test_nothing_that_others_ask_changes_a_users_jobs(owner: TestOwner, uid: int
 def test_no_answer_to_others_has_a_secret(owner: TestOwner, uid: int, accept: str) -> None:
     for route in ROUTES:
         for job_id in (WAITING, RUNNING, ENDED):
-            told = _text(_ask_about(owner, route, uid, job_id, accept))
+            told = _text(_ask(owner, route, uid, job_id=job_id, accept=accept))
             assert SECRET not in told, (route.handler, told[:2000])
     owner.store.maintain(NOW + timedelta(days=400))
     assert owner.ask("GET", "/v1/history", uid=ALICE, headers={"accept": OWN}).body.count(SECRET.encode()) > 3
     assert SECRET.encode() not in owner.ask("GET", "/v1/history", uid=uid, headers={"accept": accept}).body
 
 
-def _ask_about(owner: TestOwner, route: Route, uid: int, job_id: int, accept: str) -> Response | Stream | Handoff:
-    row = ROWS[route.handler]
-    path = route.path.replace("{id}", str(job_id)).replace("{attempt}", "latest")
-    headers = {**row.headers, "accept": accept}
-    return owner.answer(route.method, path, row.body, uid=uid, query=row.query, headers=headers)
-
-
-def _text(answer: Response | Stream | Handoff) -> str:
+def _text(answer: Answer) -> str:
     if isinstance(answer, Response):
         return answer.body.decode()
     if isinstance(answer, Stream):
