@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -330,12 +331,12 @@ def test_a_stream_goes_on_until_either_side_ends_it(tmp_path: Path) -> None:
     boxes: list[Outlet] = []
     ended = threading.Event()
 
-    def begin(box: Outlet) -> object:
+    def begin(box: Outlet) -> Callable[[], object]:
         boxes.append(box)
         box.send(b"data: 1\n\n")
         return ended.set
 
-    with serving(tmp_path, lambda request: Stream(begin)) as served:  # type: ignore[arg-type]
+    with serving(tmp_path, lambda request: Stream(begin)) as served:
         with served.connect() as link:
             link.sendall(GET)
             got = b""
@@ -357,12 +358,12 @@ def test_a_client_that_does_not_read_its_stream_is_cut(tmp_path: Path) -> None:
     boxes: list[Outlet] = []
     ended = threading.Event()
 
-    def begin(box: Outlet) -> object:
+    def begin(box: Outlet) -> Callable[[], object]:
         boxes.append(box)
         return ended.set
 
-    handle = lambda request: Stream(begin)  # type: ignore[arg-type]  # noqa: E731
-    with serving(tmp_path, handle, limits=Limits(unsent=1 << 20)) as served, served.connect() as link:
+    limits = Limits(unsent=1 << 20)
+    with serving(tmp_path, lambda request: Stream(begin), limits) as served, served.connect() as link:
         link.sendall(GET)
         until(lambda: len(boxes) == 1)
         box, part = boxes[0], b"x" * (300 << 10)
@@ -378,21 +379,21 @@ def test_a_client_that_does_not_read_its_stream_is_cut(tmp_path: Path) -> None:
 def test_one_part_may_be_larger_than_what_may_wait(tmp_path: Path) -> None:
     part = os.urandom(5 << 20)
 
-    def begin(box: Outlet) -> object:
+    def begin(box: Outlet) -> Callable[[], object]:
         assert box.send(part)
         box.close()
         return lambda: None
 
-    with serving(tmp_path, lambda request: Stream(begin), limits=Limits(unsent=1 << 20)) as served:  # type: ignore[arg-type]
+    with serving(tmp_path, lambda request: Stream(begin), limits=Limits(unsent=1 << 20)) as served:
         got = served.ask(GET)
     assert len(got) > len(part)
 
 
 def test_a_stream_that_cannot_begin_is_an_answer(tmp_path: Path) -> None:
-    def begin(box: Outlet) -> object:
+    def begin(box: Outlet) -> Callable[[], object]:
         raise ZeroDivisionError
 
-    with serving(tmp_path, lambda request: Stream(begin)) as served:  # type: ignore[arg-type]
+    with serving(tmp_path, lambda request: Stream(begin)) as served:
         assert status(served.get("/")) == 500
 
 
