@@ -337,7 +337,7 @@ class ApiClient:
         for _, wire in idle:
             wire.close()
 
-    def message(
+    def _message(
         self, method: str, path: str, body: Any, query: Mapping[str, object], key: str, headers: Mapping[str, str]
     ) -> Prepared:
         """Return a request; `body` is bytes, or a value that is sent as JSON, or None."""
@@ -386,7 +386,7 @@ class ApiClient:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """Return the whole answer to a request; an error that it tells is raised."""
-        message = self.message(method, path, body, query or {}, key, headers or {})
+        message = self._message(method, path, body, query or {}, key, headers or {})
 
         def finish(wire: Wire, exchange: Exchange) -> Reply:
             reply = Reply(exchange.status, exchange.headers, exchange.body())
@@ -409,7 +409,7 @@ class ApiClient:
             exchange.endless(silence)
             return ByteStream(wire, exchange)
 
-        return self._tried(self.message("GET", path, None, query or {}, "", headers or {}), finish)
+        return self._tried(self._message("GET", path, None, query or {}, "", headers or {}), finish)
 
     def upgrade(
         self,
@@ -430,7 +430,7 @@ class ApiClient:
                 raise GputuiError("the owner of the queue opened no stream", hint=_VERSIONS)
             return wire.detach(), exchange.take_rest()
 
-        return self._tried(self.message(method, path, body, query or {}, key, more), finish)
+        return self._tried(self._message(method, path, body, query or {}, key, more), finish)
 
     # tries
 

@@ -195,7 +195,6 @@ MOST_FORESEEN = 100
 MOST_LISTED = 100_000
 _MOST_WAITING = 1024**2
 """Bytes of an answer that wait for the client."""
-_GONE = "this owner of the queue does not have it"
 
 
 class Call(Struct, frozen=True):
@@ -477,7 +476,7 @@ class Handlers:
     def backup(self, call: Call) -> Answer:
         del call
         if (make := self._services.backup) is None:
-            raise CapabilityError(_GONE, hint="gputui state backup")
+            raise CapabilityError("this owner of the queue does not have it", hint="gputui state backup")
         parts = iter(make())
         first = next(parts, b"")  # an error that it may have is told as one
         return Stream(lambda out: _sent(chain((first,), parts), out), "application/gzip")

@@ -237,11 +237,9 @@ ROUTES: tuple[Route, ...] = (
 
 _REF = "#/components/schemas/{name}"
 _TYPES = {
-    AnswerKind.JSON: "application/json",
     AnswerKind.TEXT: "text/plain",
     AnswerKind.EVENTS: "text/event-stream",
     AnswerKind.BYTES: "application/octet-stream",
-    AnswerKind.STREAM: "application/octet-stream",
 }
 _TYPE_OF = {"backup": "application/gzip"}
 """Types of answers by the names of handlers, where others than `_TYPES`."""
