@@ -12,12 +12,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gputui import bootstrap
 from gputui.domain.container import Launch
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.e2e import witness
-from tests.e2e.site import RealClock, Site, fresh_site, submit_directly
+from tests.e2e.site import Site, fresh_site, submit_directly
 from tests.runtime.dockerd import Dockerd
 
 
@@ -42,7 +43,7 @@ def chained(site: Site, jobs: int) -> list[float]:
 
 def raw(site: Site, jobs: int) -> list[float]:
     """Return the milliseconds from Docker's create request until the first command has run."""
-    runtime = DockerRuntime("bench", RuntimeSettings(docker_host=site.engine.host), RealClock())
+    runtime = DockerRuntime("bench", RuntimeSettings(docker_host=site.engine.host), bootstrap.clock())
     runtime.check()
     spec = witness.spec(site.out, 8, 0.05)
     uuids = tuple(f"GPU-{n:08x}-0000-4000-8000-000000000000" for n in range(8))

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,6 @@ from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
 
 COMMANDS = Commands()
 atexit.register(COMMANDS.close)
-
-
-class RealClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
 
 
 @dataclass
@@ -188,11 +183,8 @@ class Site:
 
 def act_directly(state: Path, action: Action) -> Done:
     """Act as a command does, without starting an interpreter for it: the owner is asked, if there is one."""
-    backend = ask_backend(resolve(state=str(state), config="/dev/null"))
-    try:
+    with closing(ask_backend(resolve(state=str(state), config="/dev/null"))) as backend:
         return backend.act(action)
-    finally:
-        backend.close()
 
 
 def submit_directly(state: Path, jobs: Iterable[JobSpec | Submission]) -> tuple[JobId, ...]:

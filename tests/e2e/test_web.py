@@ -17,15 +17,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from gputui.domain.job_spec import Submission
-from gputui.domain.settings import StoreSettings
-from gputui.domain.submit_action import SubmitJobs
-from gputui.engine.actions.actions import Actions
 from gputui.engine.files.leadership import current_leader
-from gputui.store import TinyJobStore
 from tests.e2e.browser import browser
-from tests.e2e.site import RealClock
-from tests.factories import ACTOR, spec
+from tests.e2e.site import submit_directly
+from tests.factories import spec
 from tests.process_list import command_lines
 
 _SECONDS = 60
@@ -80,11 +75,7 @@ class Served:
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     """A state directory with two jobs that wait."""
-    store = TinyJobStore(tmp_path / "state", StoreSettings())
-    Actions(store, RealClock(), ACTOR).act(
-        SubmitJobs(tuple(Submission(spec(1, name=name)) for name in ("first-job", "other-job")))
-    )
-    store.close()
+    submit_directly(tmp_path / "state", [spec(1, name=name) for name in ("first-job", "other-job")])
     return tmp_path / "state"
 
 
