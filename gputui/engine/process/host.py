@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -589,12 +590,12 @@ class Host:
         if found is None:
             return False
         snapshot, silence = found
-        told = snapshot_builder.as_told(snapshot, silence, self._settings, self._clock.now())
-        self._feed.publish(replace(told, notices=(*self._abstention.notices, *told.notices)))
-        self._tune()
+        self._publish_of_others(snapshot_builder.as_told(snapshot, silence, self._settings, self._clock.now()))
         return True
 
-    def _tune(self) -> None:
+    def _publish_of_others(self, snapshot: Snapshot) -> None:
+        """Publish what another process knows, with the reasons why this one does not schedule."""
+        self._feed.publish(replace(snapshot, notices=(*self._abstention.notices, *snapshot.notices)))
         if not self._is_tuned:
             self._is_tuned = True
             memory_tuning.configure_gc()
@@ -604,19 +605,19 @@ class Host:
         now = self._clock.now()
         try:
             found = snapshot_builder.files_snapshot(self._store, self._directory, self._settings, now)
-            self._feed.publish(replace(found, notices=(*self._abstention.notices, *found.notices)))
         except StoreError as error:
-            latest = self._feed.latest
-            told = self._abstention.notices
-            if not self._abstention.barred:
-                told = (*told, snapshot_builder.refusal_notice(error))
-            if latest.leads_here:  # its readings are ours, and age
-                latest = replace(
-                    latest, leader=None, leads_here=False, nodes=(Node("", probe=snapshot_builder.NOBODY),)
-                )
-            self._feed.publish(replace(latest, taken_at=now, notices=told))
-            return
-        self._tune()
+            self._publish_unread(error, now)
+        else:
+            self._publish_of_others(found)
+
+    def _publish_unread(self, error: StoreError, now: datetime) -> None:
+        """Publish the last snapshot again, with the reason why the queue cannot be read."""
+        latest, told = self._feed.latest, self._abstention.notices
+        if not self._abstention.barred:
+            told = (*told, snapshot_builder.refusal_notice(error))
+        if latest.leads_here:  # its readings are ours, and age
+            latest = replace(latest, leader=None, leads_here=False, nodes=(Node("", probe=snapshot_builder.NOBODY),))
+        self._feed.publish(replace(latest, taken_at=now, notices=told))
 
 
 RECORDED = frozenset(
