@@ -31,7 +31,8 @@ from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.agents import gpus_at_once
 from gputui.engine.actions.permissions import UserPermissions
-from tests.factories import NOW, FakeClock, job, spec
+from tests.engine.callers import actions_of
+from tests.factories import NOW, job, spec
 from tests.memory_store import MemoryJobStore
 
 BOB = Caller(61_001, 61_001, (), "bob", Role.USER)
@@ -45,22 +46,12 @@ class Site:
 
     def __init__(self, directory: Path) -> None:
         directory.chmod(0o700)
-        self.settings = Settings(access=AccessSettings(users=("*",), agent_priority=40, agent_gpus=2))
-        self.permissions = UserPermissions(directory, self.settings)
+        settings = Settings(access=AccessSettings(users=("*",), agent_priority=40, agent_gpus=2))
+        self.permissions = UserPermissions(directory, settings)
         self.store = MemoryJobStore()
 
     def of(self, caller: Caller) -> Actions:
-        settings, clock = self.settings, FakeClock()
-        return Actions(
-            self.store,
-            clock,
-            caller.actor,
-            settings.scheduler,
-            settings.policy,
-            self.permissions,
-            caller=caller,
-            resolve=lambda name: (None, False),
-        )
+        return actions_of(caller, self.store, self.permissions, resolve=lambda name: (None, False))
 
     def submit(self, caller: Caller, *submissions: Submission) -> tuple[int, ...]:
         return self.of(caller).act(SubmitJobs(submissions)).ids
@@ -159,7 +150,7 @@ def test_an_agent_adds_no_recurring_jobs_whose_runs_nobody_counts(site: Site) ->
 def test_without_a_limit_any_number_may_be_taken(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     site = Site(tmp_path / "state")
-    access = replace(site.settings.access, agent_gpus=None)
-    site.permissions = UserPermissions(tmp_path / "state", replace(site.settings, access=access))
+    access = replace(site.permissions.settings.access, agent_gpus=None)
+    site.permissions = UserPermissions(tmp_path / "state", replace(site.permissions.settings, access=access))
     assert len(site.submit(AGENT, wanting(8), wanting(8))) == 2
     assert gpus_at_once([job(spec=wanting(8).spec)]) == 8

@@ -33,8 +33,8 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
-from tests.engine.callers import caller_of
-from tests.factories import ACTOR, FakeClock, job, spec
+from tests.engine.callers import actions_of, caller_of
+from tests.factories import ACTOR, job, spec
 from tests.memory_store import MemoryJobStore
 
 MEMBER = Actor(61_234, "alice")
@@ -55,8 +55,7 @@ class Desk:
         self.permissions = UserPermissions(directory, Settings(access=AccessSettings(users=users), policy=self.policy))
 
     def of(self, actor: Actor) -> Actions:
-        caller = caller_of(actor, self.permissions)
-        return Actions(self.store, FakeClock(), actor, policy=self.policy, permissions=self.permissions, caller=caller)
+        return actions_of(caller_of(actor, self.permissions), self.store, self.permissions)
 
 
 Call = Callable[[Actions], object]

@@ -49,6 +49,7 @@ from gputui.domain.snapshot import StandingRule
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
+from tests.engine.callers import actions_of
 from tests.factories import NOW, FakeClock, gpu, job, recurring, running, spec, uuid
 from tests.memory_store import MemoryJobStore
 
@@ -73,9 +74,9 @@ class Desk:
     def __init__(self, directory: Path, *tenants: TenantSettings, max_time: timedelta | None = None) -> None:
         directory.chmod(0o700)
         policy = PolicySettings(tenants=tenants)
-        self.settings = Settings(policy=policy, access=AccessSettings(users=("*",)))
-        self.settings = replace(self.settings, scheduler=replace(self.settings.scheduler, max_time=max_time))
-        self.permissions = UserPermissions(directory, self.settings)
+        settings = Settings(policy=policy, access=AccessSettings(users=("*",)))
+        settings = replace(settings, scheduler=replace(settings.scheduler, max_time=max_time))
+        self.permissions = UserPermissions(directory, settings)
         self.store, self.clock = MemoryJobStore(), FakeClock()
         mine: dict[str, Any] = {"tenant": "bob", "submitted_by": "bob", "submitted_uid": BOB.uid}
         jobs = [
@@ -89,17 +90,7 @@ class Desk:
             transaction.add_recurring(recurring(uid=BOB.uid, added_by="bob"))
 
     def of(self, caller: Caller) -> Actions:
-        settings = self.settings
-        return Actions(
-            self.store,
-            self.clock,
-            caller.actor,
-            settings.scheduler,
-            settings.policy,
-            self.permissions,
-            caller=caller,
-            resolve=account,
-        )
+        return actions_of(caller, self.store, self.permissions, clock=self.clock, resolve=account)
 
 
 ON_BOBS: Mapping[type[Action], Action] = {
@@ -382,7 +373,7 @@ def test_a_process_that_writes_the_queue_itself_records_its_uid(tmp_path: Path) 
 
 def test_a_user_has_so_many_jobs_waiting_and_arrays_count_as_one(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    site = replace(desk.settings, admission=AdmissionSettings(waiting=4))
+    site = replace(desk.permissions.settings, admission=AdmissionSettings(waiting=4))
     desk.permissions = UserPermissions(tmp_path, site)
     one, array = Submission(spec(tenant="")), Submission(spec(tenant=""), array=tuple(range(1000)))
     for ask in both(desk.of(ALICE)):
@@ -399,7 +390,9 @@ def test_a_user_has_so_many_jobs_waiting_and_arrays_count_as_one(tmp_path: Path)
 
 def test_a_user_has_so_many_recurring_jobs(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    desk.permissions = UserPermissions(tmp_path, replace(desk.settings, admission=AdmissionSettings(recurring=1)))
+    desk.permissions = UserPermissions(
+        tmp_path, replace(desk.permissions.settings, admission=AdmissionSettings(recurring=1))
+    )
     desk.of(ALICE).act(OF_USERS[AddRecurring])
     for caller in (ALICE, BOB):
         with pytest.raises(AccessError, match=f"{caller.user} has 1 recurring job, the most") as caught:

@@ -21,9 +21,9 @@ from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files.telemetry_files import telemetry_path
-from tests.engine.callers import caller_of
+from tests.engine.callers import actions_of, caller_of
 from tests.engine.world import World
-from tests.factories import GIB, NOW, FakeClock, job, running, uuid
+from tests.factories import GIB, NOW, job, running, uuid
 from tests.memory_store import MemoryJobStore
 
 ON_REAL_POOLS = True
@@ -277,20 +277,14 @@ class Desk:
     ) -> None:
         self.store = MemoryJobStore()
         policy = PolicySettings(extend=extend)
-        self.settings = Settings(
-            SchedulerSettings(max_time=4 * HOUR), access=AccessSettings(users=users), policy=policy
-        )
-        self.permissions = UserPermissions(directory, self.settings)
+        settings = Settings(SchedulerSettings(max_time=4 * HOUR), access=AccessSettings(users=users), policy=policy)
+        self.permissions = UserPermissions(directory, settings)
         changes = {"time_limit": HOUR, "submitted_by": "alice", "submitted_uid": OWNER.uid, **changes}
         with self.store.transaction() as transaction:
             transaction.add(running(1, **changes))
 
     def of(self, actor: Actor) -> Actions:
-        settings = self.settings
-        caller = caller_of(actor, self.permissions)
-        return Actions(
-            self.store, FakeClock(), actor, settings.scheduler, settings.policy, self.permissions, caller=caller
-        )
+        return actions_of(caller_of(actor, self.permissions), self.store, self.permissions)
 
     @property
     def limit(self) -> timedelta | None:
