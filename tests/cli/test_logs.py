@@ -92,7 +92,7 @@ class MovingStore(KeptStore):
 
 
 def test_following_waits_for_the_start() -> None:
-    """It is over once the container is there, and not before."""
+    """The wait is over once the container is there, and not before."""
     store = MovingStore()
     put(store, job())
     starting = running(1).with_attempt(container_id=None).evolve(state=JobState.CONFIGURING)

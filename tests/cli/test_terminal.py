@@ -18,7 +18,7 @@ PARTS = {
     "owned.py": {"os.environ"},
     "conversation.py": {"sys.stdin", "sys.stdout", "sys.stderr", "os.get_terminal_size"},
 }
-"""What a module may touch besides: before any command begins, or of a terminal that it makes raw."""
+"""Names that a module may touch besides: before any command begins, or of a terminal that it makes raw."""
 BANNED = {
     *("sys.stdout", "sys.stderr", "click.echo", "click.secho", "print"),
     *("os.environ", "os.getenv", "os.getcwd", "Path.cwd", "os.umask", "os.get_terminal_size"),

@@ -231,7 +231,7 @@ for name in ("alice", "carol"):
 
 
 def test_the_service_opens_what_its_users_may_open(machine: Machine) -> None:
-    """Its sandbox leaves it the rights to do that with theirs, in the tree of files that the engine sees."""
+    """The service's sandbox leaves it the rights to do that with theirs, in the tree of files that the engine sees."""
     machine.install(CONTAINERS, STATE, "--users")
     machine.run("install", "-d", "-o", "alice", "-m", "755", "/tmp/of-members")
     machine.run("install", "-d", "-o", "alice", "-m", "700", "/tmp/of-members/hers", "/tmp/of-members/hers/inner")

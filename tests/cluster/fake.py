@@ -490,7 +490,7 @@ _CHANGES: Mapping[type[JobAction], tuple[Capability | None, Callable[[Job], bool
     Suspend: (Capability.SUSPEND, _is_running),
     Unsuspend: (Capability.SUSPEND, _is_running),
 }
-"""What an action needs, and the jobs that it changes."""
+"""Capability that an action needs, and the test for the jobs that it changes."""
 
 
 def _joined(jobs: Iterable[Job]) -> Iterator[Job]:

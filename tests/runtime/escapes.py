@@ -193,13 +193,13 @@ class Escape(Struct, frozen=True):
     options: dict[str, Any] = {}
     script: str = "id -u"
     gain: Callable[[str, Site], bool] = lambda told, site: True
-    """Whether the output shows that it worked; by default, that the job ran at all."""
+    """Tells by the output whether it worked; by default, whether the job ran at all."""
     is_refused: bool = True
     """False: it runs, and gains nothing."""
     may_be_submitted: bool = False
     """True if it is refused only when it starts."""
     works: bool = True
-    """Whether it works for an operator on this engine."""
+    """True if it works for an operator on this engine."""
 
 
 def says(text: str) -> Callable[[str, Site], bool]:
@@ -211,7 +211,7 @@ def same_namespace(kind: str) -> Callable[[str, Site], bool]:
 
 
 SPEAKS = says(SECRET)
-"""It has read what only bob may read."""
+"""Gain of an escape that has read what only bob may read."""
 RAN = "echo it-ran"
 
 OF_OPTIONS = (

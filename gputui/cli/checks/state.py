@@ -206,7 +206,7 @@ _HINTS = {
     "libnvidia-ml": "NVIDIA's driver is missing on the node; run gputui doctor there",
     "NVIDIA": "run gputui doctor on the node",
 }
-"""What helps, by a part of the reason."""
+"""Advice by a part of the reason."""
 
 
 def of_faults(faults: Iterable[ClusterFault]) -> Iterator[DoctorCheck]:

@@ -58,7 +58,7 @@ _NEEDS: Mapping[type[EngineAction], Capability] = {
     Suspend: Capability.SUSPEND,  # what Kubernetes calls so is `Hold` here
     Unsuspend: Capability.SUSPEND,
 }
-"""What an action needs; jobs may always be cancelled."""
+"""Capability that an action needs; jobs may always be cancelled."""
 
 
 class KubernetesCluster:

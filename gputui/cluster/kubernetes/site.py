@@ -69,7 +69,7 @@ _NO_RIGHT = {
     _C.STREAMS: (calls.ATTACH, "this user may not attach to pods: the right to create pods/attach is missing"),
     _C.LIVE_LOG: (calls.LOGS, "this user may not read the output of pods: the right to get pods/log is missing"),
 }
-"""What needs a right, and the sentence for a user without it."""
+"""Capabilities that need a right, each with that right and the sentence for a user without it."""
 _OWN_OF = {
     calls.ALL_JOBS: calls.OWN_JOBS,
     calls.ALL_PODS: calls.OWN_PODS,

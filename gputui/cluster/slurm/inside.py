@@ -35,16 +35,16 @@ _LONGEST_LINE = 1024**2
 
 
 class StepPlace(StrEnum):
-    """Where a step runs its command."""
+    """Place in which a step runs its command."""
 
     CONTAINER = "container"
-    """In the container of Docker that the job's batch script runs."""
+    """The container of Docker that the job's batch script runs."""
     NODE = "node"
-    """On the node, beside the batch script."""
+    """The node, beside the batch script."""
     EITHER = "either"
-    """In the container, if there is one: of a job that gputui submitted on another machine."""
+    """The container, if there is one: of a job that gputui submitted on another machine."""
     ATTACH = "attach"
-    """At the streams of the container itself."""
+    """The streams of the container itself."""
 
 
 def step(commands: SlurmCommands, row: JobRow, place: StepPlace, request: ExecRequest) -> CommandChannel:

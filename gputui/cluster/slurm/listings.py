@@ -263,7 +263,7 @@ class NodeRow(Struct, frozen=True):
 
     name: str
     states: tuple[str, ...]
-    """Its state and flags, without `*` and the like: `IDLE`, `DRAIN`."""
+    """State and flags, without `*` and the like: `IDLE`, `DRAIN`."""
     gpus: tuple[str, ...] = ()
     """Models of its GPUs by index; empty words where Slurm knows none."""
     used: tuple[int, ...] = ()

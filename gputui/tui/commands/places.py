@@ -1,4 +1,4 @@
-"""Where commands work: the places of their keys, the menus of panes, and why a command or key does nothing now."""
+"""Places where commands work: those of their keys, the menus of panes, and why a command or key does nothing now."""
 
 from __future__ import annotations
 

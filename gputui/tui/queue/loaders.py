@@ -150,7 +150,7 @@ class ScoreLoader:
 
 
 PERIOD = timedelta(days=7)
-"""How far back the history is read."""
+"""Time back to which the history is read."""
 _MOST = 50
 
 

@@ -42,7 +42,7 @@ _RAISED = Style(bgcolor=RAISED)
 
 
 class NodeFolds:
-    """Which nodes of a cluster are open, and their order."""
+    """Nodes of a cluster that are open, and the order of all."""
 
     def __init__(self) -> None:
         self.rows: Mapping[str, GpuNode] = {}
