@@ -70,7 +70,7 @@ def _known_requests() -> KnownRequests:
 
 
 class Owned(Struct, frozen=True):
-    """What the process that owns a queue shares with the backends of its callers."""
+    """Parts of the process that owns a queue, shared with the backends of its callers."""
 
     store: JobStore
     """Stays open when a backend is closed."""

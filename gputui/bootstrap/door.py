@@ -110,7 +110,7 @@ class Door:
         self._events: EventHub | None = None
         self._listeners: list[Listener] = []
         self._fault: tuple[float, Notice] | None = None
-        """What is wrong, and until when it is told."""
+        """Time until which a fault is told, and the fault."""
         self._has_followers = False
 
     @property

@@ -44,7 +44,7 @@ class Behind(Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether this process schedules."""
+        """Return whether this process schedules."""
         ...
 
     def want_pcie(self, uuid: str | None) -> None:

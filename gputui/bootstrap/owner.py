@@ -271,7 +271,7 @@ class OwnerEvents:
 
 
 class OwnerBehind:
-    """What is behind the screen of a console that may only ask the owner of a queue; see `hosting.Behind`."""
+    """Source of snapshots for a console that may only ask the owner of a queue; see `hosting.Behind`."""
 
     leads = False
 

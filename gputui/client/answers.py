@@ -1,4 +1,4 @@
-"""What a program is answered. Answers may get new fields: those that are not known here are ignored."""
+"""Answers to a program. They may get new fields: those that are not known here are ignored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gputui.domain.state import TERMINAL, JobState
 
 
 class Because(Struct, frozen=True):
-    """Why a job waits."""
+    """Reason of a state, such as why a job waits: a code, and words."""
 
     code: str
     text: str
@@ -116,7 +116,7 @@ class GpuInfo(Struct, frozen=True):
 
 
 class WaitInfo(Struct, frozen=True):
-    """Why a job waits, and when it starts."""
+    """Reason why a job waits, and its expected start."""
 
     id: int
     reason: Because | None = None

@@ -40,7 +40,7 @@ _CLOSED = "the client was closed"
 
 
 class JobListener:
-    """What one who waits hears."""
+    """Events for one call that waits."""
 
     def __init__(self, deadline: float | None) -> None:
         """`deadline` is a time of the monotonic clock."""
@@ -131,7 +131,7 @@ _RUNS = frozenset({JobState.RUNNING, JobState.COMPLETING})
 
 
 class _StoredEntry(Struct, frozen=True):
-    """What counts of a job for who waits for it, as it is stored."""
+    """Part of a stored job that tells whether it has ended."""
 
     id: int
     state: str
@@ -160,7 +160,7 @@ class Client:
         self._api, self._is_here = _opened(where, timeout, tell or logging.getLogger(__name__).warning)
         self._turn = threading.Semaphore(_AT_A_TIME)
         self._streams: set[Any] = set()
-        """What goes on, and ends when the client is closed."""
+        """Streams and waits under way, which end when the client is closed."""
         self._is_closed = False
         self._is_branch = False
         self._events = SharedEvents(self.branch)

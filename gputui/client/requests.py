@@ -1,4 +1,4 @@
-"""What a program asks for."""
+"""Requests of a program for new jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Seconds: TypeAlias = float | timedelta
 
 
 class JobOptions(TypedDict, total=False):
-    """What a job asks for besides its command; what is missing has its default."""
+    """Options of a job besides its command; a missing one has its default."""
 
     image: str
     """Image of its container. Without one it is a process of the host, in this directory and environment."""

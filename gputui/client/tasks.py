@@ -26,7 +26,7 @@ class AsyncClient:
     def __init__(
         self, where: str | None = None, *, timeout: float = TIMEOUT, tell: Callable[[str], None] | None = None
     ) -> None:
-        """As `Client`; reads the settings of this user."""
+        """Take the arguments of `Client`; reads the settings of this user."""
         self._client = Client(where, timeout=timeout, tell=tell)
 
     async def __aenter__(self) -> AsyncClient:

@@ -1,4 +1,4 @@
-"""What a console does before it is imported: checks its terminal, reads preferences, tunes Python, starts the probe."""
+"""Start of a console before it is imported: checks its terminal, reads preferences, tunes Python, starts the probe."""
 
 from __future__ import annotations
 

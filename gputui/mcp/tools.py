@@ -194,7 +194,7 @@ class Tool(Struct, frozen=True):
     name: str
     arguments: type[Struct]
     run: Callable[[Tools, Any], str]
-    """Its docstring is what the agent is told of it."""
+    """Method that answers; an agent reads its docstring."""
     changes: bool = False
     destroys: bool = False
 

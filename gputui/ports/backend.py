@@ -48,7 +48,7 @@ class About(Struct, frozen=True):
     own_uid: int | None = None
     """Uid on whose jobs alone this user may act; None: nothing here says so."""
     only_looks: str = ""
-    """What would let this user change anything; empty: the user may."""
+    """Sentence that tells how this user may get to change anything; empty: the user may."""
 
 
 class Attach(Struct, frozen=True):
@@ -75,7 +75,7 @@ class FollowLog(Struct, frozen=True):
     in_frames: bool = False
     """Send frames, as the client has asked for an upgrade; else the plain bytes of an HTTP answer."""
     apart: bool = False
-    """Of an ended attempt, in frames: standard error apart from standard output, where that is known."""
+    """Send standard error apart from standard output, where that is known: for an ended attempt, in frames."""
 
 
 StreamRequest: TypeAlias = Entry | FollowLog

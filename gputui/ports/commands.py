@@ -20,12 +20,12 @@ class CommandLine(Struct, frozen=True, forbid_unknown_fields=True):
     width: int = 0
     """Columns of the terminal; 0: standard output is none."""
     ttys: int = 0
-    """Which standard streams are terminals: 1 input, 2 output, 4 errors, added up."""
+    """Sum of the standard streams that are terminals: 1 input, 2 output, 4 errors."""
     umask: int = 0o022
     limits: Mapping[str, int] = {}
     """Soft limits of the client, by their names in lower case without RLIMIT_; -1: none."""
     environ: Mapping[str, str] = {}
-    """Those variables of the client that commands read."""
+    """Variables of the client, of which only those that commands read."""
     config: str = ""
     """Personal settings file of the client, if there is one. The owner does not open it: it compares the name."""
 

@@ -74,7 +74,7 @@ class Harness(Protocol):
 
     @property
     def has_processes(self) -> bool:
-        """Whether it lists processes of jobs."""
+        """Return whether it lists processes of jobs."""
         ...
 
     @property
@@ -142,7 +142,7 @@ EFFECTS: Mapping[str, Callable[[Job], object]] = {
     "edit": lambda job: job.spec.time_limit == 3 * HOUR,
     "cancel": lambda job: job.cancel_requested or job.state is JobState.CANCELLED,
 }
-"""What a waiting job shows after an action."""
+"""Check of a waiting job after each action."""
 UNDONE: Mapping[str, Callable[[Job], object]] = {
     "hold": lambda job: not job.held,
     "raise": lambda job: job.priority == 50,
@@ -150,7 +150,7 @@ UNDONE: Mapping[str, Callable[[Job], object]] = {
     "top": lambda job: job.topped_at is None,
     "edit": lambda job: job.spec.time_limit == 2 * HOUR,
 }
-"""What it shows once that is undone."""
+"""Check of the job once the action is undone."""
 NOT_YET = {"suspend": Suspend, "signal": JOB_ACTIONS["signal"][1], "requeue": Requeue}
 """Actions that a waiting job does not suit."""
 

@@ -1,4 +1,4 @@
-"""What a console has in place of this machine when its queue belongs to a cluster."""
+"""A console whose queue belongs to a cluster, and what it has in place of this machine."""
 
 from __future__ import annotations
 

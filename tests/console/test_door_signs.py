@@ -1,4 +1,4 @@
-"""What the door tells: that the scheduler lives, and which rules refused what to whom."""
+"""Signs of the door: that the scheduler lives, and which rules refused what to whom."""
 
 from __future__ import annotations
 
