@@ -249,6 +249,11 @@ def may_open(options: Options) -> bool:
     return options.asked is None and (not options.state.exists() or os.access(options.state, os.W_OK))
 
 
+def has_own_queue(options: Options) -> bool:
+    """Return whether the queue is one of this machine that this user may open in a process of his own."""
+    return not options.in_cluster and may_open(options)
+
+
 def actions(
     store: JobStore,
     options: Options | None = None,

@@ -519,6 +519,6 @@ class ConsoleBackend(MovingBackend):
 
 def open_console_backend(options: Options, waiting: Callable[[str], None] | None = None) -> DirectBackend:
     """Return the queue of a console; raises NoOwnerError as `bootstrap.ask_backend` does."""
-    if options.in_cluster or not bootstrap.may_open(options):
+    if not bootstrap.has_own_queue(options):
         return bootstrap.ask_backend(options, waiting)
     return cast("DirectBackend", ConsoleBackend(options, waiting))

@@ -65,21 +65,19 @@ def console_options(options: Options, own: Path, about: About) -> Options:
 
     `about` is its queue: forecasts are made with its settings, but over a cluster none at all.
     """
-    if options.in_cluster:
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
-    elif bootstrap.may_open(options):
+    if bootstrap.has_own_queue(options):
         return options
-    else:
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        settings = replace(options.settings, scheduler=about.scheduler, policy=about.policy)
-        return replace(options, state=own, asked=options.sockets, settings=settings)
-    console = replace(options.settings.console, what_if="off")
-    return replace(options, state=own, settings=replace(options.settings, console=console))
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if options.in_cluster:
+        console = replace(options.settings.console, what_if="off")
+        return replace(options, state=own, settings=replace(options.settings, console=console))
+    settings = replace(options.settings, scheduler=about.scheduler, policy=about.policy)
+    return replace(options, state=own, asked=options.sockets, settings=settings)
 
 
 def open_foreign(options: Options, backend: DirectBackend) -> ForeignUse | None:
     """Return actions on foreign processes and containers for a console; None for a cluster."""
-    if options.in_cluster or not bootstrap.may_open(options):
+    if not bootstrap.has_own_queue(options):
         return None
     is_read_only = options.settings.console.read_only
     return open_foreign_use(options, partial(store_of, backend), is_read_only=is_read_only)
@@ -92,8 +90,7 @@ def store_of(backend: DirectBackend) -> JobStore:
 
 def prepare(options: Options, backend: DirectBackend) -> object:
     """Open the queue behind a screen that is shown already."""
-    is_own = not options.in_cluster and bootstrap.may_open(options)
-    return store_of(backend) if is_own else backend.queue
+    return store_of(backend) if bootstrap.has_own_queue(options) else backend.queue
 
 
 def make_behind(
