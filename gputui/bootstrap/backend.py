@@ -460,8 +460,6 @@ class MovingBackend:
         self._left: list[ApiBackend] = []
         self._ask_at = 0.0
         self._choosing = threading.Lock()
-        self.leads: Callable[[], bool] = lambda: False
-        """Returns whether this process schedules."""
 
     @property
     def store(self) -> JobStore:
@@ -469,8 +467,6 @@ class MovingBackend:
 
     def _present(self) -> LocalBackend | ApiBackend:
         with self._choosing:
-            if self.leads():
-                return self._local
             if self._api is not None and self._api.has_left_owner:
                 self._left.append(self._api)  # its streams are still read
                 self._api, self._ask_at = None, time.monotonic() + ASK_AGAIN
@@ -511,7 +507,15 @@ class MovingBackend:
 
 
 class ConsoleBackend(MovingBackend):
-    """The queue of a console, whose screen waits for nobody to learn what it is."""
+    """The queue of a console, which may schedule itself, and whose screen waits for nobody to learn what it is."""
+
+    def __init__(self, options: Options, waiting: Callable[[str], None] | None = None) -> None:
+        super().__init__(options, waiting)
+        self.leads: Callable[[], bool] = lambda: False
+        """Returns whether this process schedules."""
+
+    def _present(self) -> LocalBackend | ApiBackend:
+        return self._local if self.leads() else super()._present()
 
     def about(self, server: str = "") -> About:
         return self._local.about(server)
