@@ -22,7 +22,7 @@ from gputui.client import Beginning, JobEvent, JobInfo, JobOptions
 from gputui.config import options
 from gputui.domain.action import Pause
 from gputui.domain.errors import InputError, NoOwnerError, NotFoundError
-from tests.api.scripted_owner import answer_of, scripted, whole_request
+from tests.api.scripted_owner import answer_of, scripted, whole_message
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PATIENCE = 60.0
@@ -269,7 +269,7 @@ def test_answers_come_in_pages_and_missed_events_are_told(tmp_path: Path) -> Non
 
     def play(link: object) -> None:
         assert hasattr(link, "sendall")
-        while request := whole_request(link):  # type: ignore[arg-type]
+        while request := whole_message(link):  # type: ignore[arg-type]
             asked.append(request)
             link.sendall(answers[len(asked) - 1])
             if len(asked) == 3:
@@ -286,7 +286,7 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
     asked: list[bytes] = []
 
     def play(link: object) -> None:
-        while request := whole_request(link):  # type: ignore[arg-type]
+        while request := whole_message(link):  # type: ignore[arg-type]
             asked.append(request.partition(b"\r\n\r\n")[2])
             link.sendall(answer_of(b'{"ids":[1]}'))  # type: ignore[attr-defined]
 

@@ -49,7 +49,7 @@ def fixed(answer: bytes, got: list[bytes] | None = None) -> Play:
     """Return a play that sends the same bytes for each request, and adds the requests to `got`."""
 
     def play(link: socket.socket) -> None:
-        while request := whole_request(link):
+        while request := whole_message(link):
             if got is not None:
                 got.append(request)
             link.sendall(answer)
@@ -57,8 +57,8 @@ def fixed(answer: bytes, got: list[bytes] | None = None) -> Play:
     return play
 
 
-def whole_request(link: socket.socket) -> bytes:
-    """Return a request with its body; empty at the end."""
+def whole_message(link: socket.socket) -> bytes:
+    """Return a request or an answer with its body; empty if the connection ends before it does."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = link.recv(65536)
@@ -70,7 +70,10 @@ def whole_request(link: socket.socket) -> bytes:
         name, _, value = line.partition(b":")
         if name.lower() == b"content-length":
             while len(body) < int(value):
-                body += link.recv(65536)
+                piece = link.recv(65536)
+                if not piece:
+                    return b""
+                body += piece
     return head + b"\r\n\r\n" + body
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from gputui.api.connections import Limits, Listener, bind
 from gputui.api.http import Answer, Request, Response
 from gputui.api.server import DoorServer
+from tests.api.scripted_owner import whole_message
 
 PATIENCE = 30.0
 
@@ -81,16 +82,9 @@ def rest_of(link: socket.socket) -> bytes:
 
 def answer_of(link: socket.socket) -> bytes:
     """Return one answer with a length; the connection stays open."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        part = link.recv(65536)
-        assert part, data
-        data += part
-    head, _, body = data.partition(b"\r\n\r\n")
-    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-    while len(body) < int(length.split(b":")[1]):
-        body += link.recv(65536)
-    return head + b"\r\n\r\n" + body
+    answer = whole_message(link)
+    assert b"\r\ncontent-length:" in answer.lower()
+    return answer
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from gputui.api.client import ApiClient, Patience, plain_name
 from gputui.api.wire import Server, check_server, to_command, to_sockets
 from gputui.domain.errors import GputuiError, InputErrors, NoOwnerError, NotFoundError, StoreBusyError
-from tests.api.scripted_owner import answer_of, fixed, scripted, whole_request
+from tests.api.scripted_owner import answer_of, fixed, scripted, whole_message
 
 OK = answer_of(b'{"ok": true}')
 
@@ -93,7 +93,7 @@ def test_a_cut_request_with_a_key_is_sent_again(tmp_path: Path) -> None:
     got: list[bytes] = []
 
     def cut(link: socket.socket) -> None:
-        got.append(whole_request(link))
+        got.append(whole_message(link))
         link.sendall(OK[:30])
 
     with scripted(tmp_path / "s", cut, cut, fixed(OK, got)):
@@ -106,7 +106,7 @@ def test_a_cut_request_without_a_key_is_not_repeated(tmp_path: Path) -> None:
     got: list[bytes] = []
 
     def cut(link: socket.socket) -> None:
-        got.append(whole_request(link))
+        got.append(whole_message(link))
 
     with scripted(tmp_path / "s", cut), pytest.raises(GputuiError, match="look whether it was done"):
         client_of(tmp_path / "s").ask("POST", "/v1/jobs", {}, result=dict[str, Any])
@@ -117,7 +117,7 @@ def test_an_owner_who_is_busy_is_asked_again(tmp_path: Path) -> None:
     busy = answer_of(b"{}", "503 Service Unavailable", "Retry-After: 0")
 
     def refuse(link: socket.socket) -> None:
-        whole_request(link)
+        whole_message(link)
         link.sendall(busy)
 
     with scripted(tmp_path / "s", refuse, fixed(OK)):
@@ -170,7 +170,7 @@ def test_a_stream_is_read_part_by_part_and_closed_from_another_thread(tmp_path: 
     go_on = threading.Event()
 
     def play(link: socket.socket) -> None:
-        whole_request(link)
+        whole_message(link)
         link.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
         go_on.wait(10)
         link.sendall(b"1\r\nd\r\n")
@@ -189,7 +189,7 @@ def test_a_stream_is_read_part_by_part_and_closed_from_another_thread(tmp_path: 
 
 def test_a_stream_that_was_closed_already_just_ends(tmp_path: Path) -> None:
     def play(link: socket.socket) -> None:
-        whole_request(link)
+        whole_message(link)
         link.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         link.recv(1)
 
@@ -201,7 +201,7 @@ def test_a_stream_that_was_closed_already_just_ends(tmp_path: Path) -> None:
 
 def test_a_silent_stream_ends(tmp_path: Path) -> None:
     def play(link: socket.socket) -> None:
-        whole_request(link)
+        whole_message(link)
         link.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
         link.recv(1)
 
@@ -212,7 +212,7 @@ def test_a_silent_stream_ends(tmp_path: Path) -> None:
 
 def test_an_upgraded_connection_is_handed_out_with_what_came_early(tmp_path: Path) -> None:
     def play(link: socket.socket) -> None:
-        whole_request(link)
+        whole_message(link)
         link.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: gputui-stream/1\r\n\r\nearly")
         link.sendall(link.recv(10).upper())
 
