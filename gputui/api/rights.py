@@ -28,7 +28,6 @@ from gputui.domain.access import Caller, Role, role_of
 from gputui.domain.arrays import Entries
 from gputui.domain.audit import AuditEntry, job_of, targets_of
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import GpuProcess, GpuView, Holder
 from gputui.domain.job import Attempt, Job
@@ -391,7 +390,13 @@ class Visibility:
 
     def _node(self, node: Node, caller: Caller) -> Node:
         gpus = node.gpus if self._shows_commands else tuple(_view(view, caller) for view in node.gpus)
-        return replace(node, gpus=gpus, runtimes=tuple(map(_without_warnings, node.runtimes)))
+        runtimes = tuple(
+            replace(each, warnings=(), gpus=replace(each.gpus, warnings=()) if each.gpus is not None else None)
+            if each.all_warnings
+            else each
+            for each in node.runtimes
+        )
+        return replace(node, gpus=gpus, runtimes=runtimes)
 
 
 def _is_quoting(job: Job) -> bool:
@@ -413,11 +418,6 @@ def _cause(cause: Cause | None) -> Cause | None:
 
 def _attempt(attempt: Attempt) -> Attempt:
     return replace(attempt, container_id=None, cause=_cause(attempt.cause), log_path=None, notes=(), ports=(), error="")
-
-
-def _without_warnings(runtime: RuntimeStatus) -> RuntimeStatus:
-    gpus = replace(runtime.gpus, warnings=()) if runtime.gpus is not None else None
-    return replace(runtime, warnings=(), gpus=gpus) if runtime.all_warnings else runtime
 
 
 def _view(view: GpuView, caller: Caller) -> GpuView:

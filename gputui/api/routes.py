@@ -279,7 +279,9 @@ def document() -> bytes:
 
 
 def described() -> dict[str, Any]:
-    types = list(dict.fromkeys(kind for route in routes() for kind in (route.body, route.result) if _is_own(kind)))
+    types = list(dict.fromkeys(kind for route in routes() for kind in (route.body, route.result)))
+    # what `--json` prints has no schema: docs/cli.md describes it in words
+    types = [kind for kind in types if kind not in {None, JsonObject} and "typing.Any" not in str(kind)]
     schemas, components = msgspec.json.schema_components([Problem, *types], ref_template=_REF)
     schema_of = dict(zip([Problem, *types], schemas, strict=True))
     paths: dict[str, Any] = {}
@@ -299,11 +301,6 @@ def described() -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": components},
     }
-
-
-def _is_own(kind: Any) -> bool:
-    """Return whether a type has a schema; what `--json` prints is described in words by docs/cli.md."""
-    return kind is not None and kind is not JsonObject and "typing.Any" not in str(kind)
 
 
 def _operation(route: Route, schema_of: Mapping[Any, Any]) -> dict[str, Any]:

@@ -470,16 +470,12 @@ class MovingBackend:
             if self._api is not None and self._api.has_left_owner:
                 self._left.append(self._api)  # its streams are still read
                 self._api, self._ask_at = None, time.monotonic() + ASK_AGAIN
-            if self._api is None and time.monotonic() >= self._ask_at:
-                self._api = self._ask()
+            is_due = self._api is None and time.monotonic() >= self._ask_at
+            if is_due and any(map(os.path.lexists, self._options.sockets.paths)):
+                from gputui.bootstrap.owner import open_api
+
+                self._api = open_api(self._options, self._waiting, self._instead)
             return self._api or self._local
-
-    def _ask(self) -> ApiBackend | None:
-        if not any(map(os.path.lexists, self._options.sockets.paths)):
-            return None
-        from gputui.bootstrap.owner import open_api
-
-        return open_api(self._options, self._waiting, self._instead)
 
     def _instead(self, key: str) -> DirectBackend:
         """Return the queue as this process opens it, for a key under which the owner was asked already, or for ''."""

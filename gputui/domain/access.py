@@ -61,11 +61,6 @@ class Caller(Struct, frozen=True):
         return Actor(self.uid, self.user, self.via)
 
     @property
-    def is_agent(self) -> bool:
-        """Return whether a program asks by `gputui mcp`, and says so: no user needs that, nor gains by it."""
-        return is_agents(self.via)
-
-    @property
     def operates(self) -> bool:
         return self.role is Role.OPERATOR
 
@@ -89,7 +84,7 @@ def others_job(job: Job, what: str) -> AccessError:
 
 
 def is_agents(via: str) -> bool:
-    """Return whether the programs that asked for a user are one of agents."""
+    """Return whether a program asked for a user by `gputui mcp`, and says so: no user needs that, nor gains by it."""
     return AGENT in via.split()
 
 

@@ -49,7 +49,13 @@ def check_array(submission: Submission) -> None:
 
 def check_values(spec: JobSpec) -> None:
     """Raise InputError for values that no job may have."""
-    _check_texts(spec)
+    _check_each_text(spec)
+    for where, text, most in (
+        ("--name", spec.name, MAX_NAME),
+        ("--tenant", spec.tenant, MAX_TENANT),
+        ("--comment", spec.comment, MAX_COMMENT),
+    ):
+        _check(plain(text) == text and len(text) <= most, where, f"one line of at most {most} characters")
     _check_numbers(spec)
     _check_times(spec)
     _check_gpus(spec.gpus, spec.gpu_memory_step)
@@ -79,16 +85,6 @@ def _check_each_text(value: Struct) -> None:
         if isinstance(text, str):
             _check("\0" not in text, path, "it has a NUL character")
             _check(_size(text) <= MAX_BYTES, path, f"UTF-8 of at most {MAX_BYTES} bytes")
-
-
-def _check_texts(spec: JobSpec) -> None:
-    _check_each_text(spec)
-    for where, text, most in (
-        ("--name", spec.name, MAX_NAME),
-        ("--tenant", spec.tenant, MAX_TENANT),
-        ("--comment", spec.comment, MAX_COMMENT),
-    ):
-        _check(plain(text) == text and len(text) <= most, where, f"one line of at most {most} characters")
 
 
 def _check_numbers(spec: JobSpec) -> None:

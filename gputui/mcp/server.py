@@ -94,9 +94,4 @@ def _words(error: GputuiError) -> str:
         return plain(f"{error.what} ({hint})", 2000)
     errors = error.errors if isinstance(error, InputErrors) else (error,)
     rule = f" [rule {error.rule}]" if isinstance(error, AccessError) else ""
-    return plain("; ".join(map(_sentence, errors)), 2000) + rule
-
-
-def _sentence(error: GputuiError) -> str:
-    told = f"{error.where}: {error.what}" if error.where else error.what
-    return f"{told} ({error.hint})" if error.hint else told
+    return plain("; ".join(map(str, errors)), 2000) + rule

@@ -198,7 +198,11 @@ def _close(directory: Path, found: Converted) -> None:
         elif stat.S_ISLNK(status.st_mode) and status.st_uid == os.geteuid() and path.is_dir():  # on another disk
             _give(path.resolve(), found)
         elif stat.S_ISDIR(status.st_mode):
-            _give_directory(path)
+            fd = os.open(path, _DIRECTORY)
+            try:
+                _give_one(fd, _CLOSED)
+            finally:
+                os.close(fd)
         else:
             found.left.append(str(path))
     if os.path.lexists(directory / WARRANTS):
@@ -259,15 +263,6 @@ def _given(name: str, at: int) -> Iterator[str]:
             yield "it has another name (a hard link)"
         else:
             _give_one(fd, _PRIVATE)
-    finally:
-        os.close(fd)
-
-
-def _give_directory(path: Path) -> None:
-    """Give a directory to this user, and not what is in it."""
-    fd = os.open(path, _DIRECTORY)
-    try:
-        _give_one(fd, _CLOSED)
     finally:
         os.close(fd)
 

@@ -114,7 +114,7 @@ class HistoryFiles(Struct):
         A file with damaged lines or lines of an older schema is read again from its end, slowly.
         """
         for path in reversed(month_files(self.directory, "history")):
-            if since_month is not None and _month_of(path) < since_month:
+            if since_month is not None and path.stem.removeprefix("history-") < since_month:
                 return
             for jobs in jobs_backwards(path, kind) if path.suffix == ".jsonl" else [None]:
                 if jobs is None:
@@ -237,11 +237,6 @@ def _runs(data: bytes | None) -> Runs:
     with suppress(msgspec.MsgspecError):
         return runs_in({"runs": decode_json(data)}) if data else ()
     return ()
-
-
-def _month_of(path: Path) -> str:
-    """Return `2026-03` for `history-2026-03.jsonl`."""
-    return path.stem.removeprefix("history-")
 
 
 PART = 1 << 24

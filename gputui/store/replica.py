@@ -182,7 +182,11 @@ class Replica(Struct, eq=False, weakref=True):
             record = read_record(lock_path(self._path))
             snapshot = read_snapshot(self._path)
             if snapshot is None:
-                raise _missing_queue(self._path)
+                raise StoreFormatError(
+                    "the queue is gone",
+                    where=str(self._path),
+                    hint="put it back from a backup, or run `gputui state repair`",
+                )
             path = journal_path(self._path, snapshot.meta.generation)
             found, stamp = _read_journal(path)
             # its writer died before renewing it
@@ -240,12 +244,6 @@ def _read_journal(path: Path) -> tuple[bytes | None, FileStamp | None]:
     with os_errors(path), suppress(FileNotFoundError):
         return read_file(path)[0], before
     return None, None
-
-
-def _missing_queue(path: Path) -> StoreFormatError:
-    return StoreFormatError(
-        "the queue is gone", where=str(path), hint="put it back from a backup, or run `gputui state repair`"
-    )
 
 
 class Rescue(msgspec.Struct):

@@ -247,7 +247,10 @@ def _pod(spec: JobSpec, index: int | None, settings: Settings) -> dict[str, Any]
     )
     pod |= options.pod
     if spec.gpus.memory is not None and not spec.gpus.share:
-        pod["affinity"] = _with_memory(spec.gpus.memory)
+        # nodes whose GPUs have at least these bytes of memory
+        term = {"key": _MEMORY, "operator": "Gt", "values": [str(-(-spec.gpus.memory // _MIB) - 1)]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+        pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     container: dict[str, Any] = {"name": CONTAINER, "image": spec.image}
     words = [expandable(word) for word in spec.command]
     if spec.options.entrypoint:
@@ -281,13 +284,6 @@ def _resources(spec: JobSpec) -> dict[str, Any]:
 
 def _count(gpus: GpuRequest) -> int:
     return max(1, gpus.maximum) if gpus.everything else gpus.maximum
-
-
-def _with_memory(size: int) -> dict[str, Any]:
-    """Return the affinity to nodes whose GPUs have at least these bytes of memory."""
-    term = {"key": _MEMORY, "operator": "Gt", "values": [str(-(-size // _MIB) - 1)]}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
 def _variables(spec: JobSpec, index: int | None) -> Iterator[Mapping[str, Any]]:

@@ -117,11 +117,8 @@ def _of_option(field: str, name: str, value: object, spec: JobSpec, rules: Admis
     rule = (_OF_HOST_JOBS if spec.is_host else _RULES).get(field) or _RULES.get(field)
     why = "is only for operators" if rule is None else rule(value, rules)
     if why:
-        yield OptionRefusal(option_of(name), why, _hint(name))
-
-
-def _hint(name: str) -> str:
-    return f"leave it out, or an operator sets policy.allow.{name} = true" if name in OPENED else "leave it out"
+        hint = f"leave it out, or an operator sets policy.allow.{name} = true" if name in OPENED else "leave it out"
+        yield OptionRefusal(option_of(name), why, hint)
 
 
 # images and GPUs

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.access import Caller, Resolve
+from gputui.domain.access import Caller, Resolve, is_agents
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import AccessError, GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain, Gpu
@@ -63,8 +63,8 @@ class ActionContext(Struct, eq=False):
     @property
     def agent_limits(self) -> AccessSettings | None:
         """Return the settings that bind who asks as an agent; None: it is none."""
-        is_agent = self.caller is not None and self.caller.is_agent
-        return self.permissions.settings.access if is_agent and self.permissions is not None else None
+        caller, site = self.caller, self.permissions
+        return site.settings.access if site is not None and caller is not None and is_agents(caller.via) else None
 
     @property
     def agent_gpus(self) -> int | None:

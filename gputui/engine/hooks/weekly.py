@@ -91,7 +91,7 @@ class WeeklyReport:
     def _keep(self, due: datetime) -> None:
         """Record that the report was made; where that fails, the next scheduler sends it again."""
         try:
-            _write(self._path, due.isoformat())
+            replace_file(self._path, f"{due.isoformat()}\n".encode())
         except OSError as error:
             log.warning("the time of the weekly report is not kept: %s", error)
 
@@ -111,10 +111,6 @@ def _read(path: Path) -> str:
         return read_file(path).decode(errors="replace").strip()
     except OSError:
         return ""
-
-
-def _write(path: Path, text: str) -> None:
-    replace_file(path, f"{text}\n".encode())
 
 
 def made_report(options: Sequence[str], since: datetime, until: datetime) -> Mapping[str, Any]:

@@ -157,7 +157,11 @@ class JobContext(ColumnData, frozen=True):
 
 
 def job_cells(job: Job, key: str, context: JobContext) -> Cell:
-    return _as_known(_cell(job, key, context), job, context)
+    """Return the cell of that column, grey if the job's server does not answer."""
+    shown = _cell(job, key, context)
+    if not context.silent or server_of(job.id) not in context.silent:
+        return shown
+    return tuple((text, DIM) for text, _ in shown)
 
 
 def _cell(job: Job, key: str, context: JobContext) -> Cell:
@@ -165,13 +169,6 @@ def _cell(job: Job, key: str, context: JobContext) -> Cell:
         return drawn(job, context)
     column = QUEUE_COLUMNS[key]
     return cell(column.text(job, context), _TONES[column.tone(job, context)])
-
-
-def _as_known(shown: Cell, job: Job, context: JobContext) -> Cell:
-    """Return the cell, grey if the job's server does not answer."""
-    if not context.silent or server_of(job.id) not in context.silent:
-        return shown
-    return tuple((text, DIM) for text, _ in shown)
 
 
 def group_cells(jobs: Sequence[Job], key: str, context: JobContext, counts: ArrayCounts | None = None) -> Cell:

@@ -99,7 +99,7 @@ class LookedAt:
         self._until = float(until) if isinstance(until, int | float) else 0.0
 
     def has(self, job: Job) -> bool:
-        return _end(job)[0].timestamp() <= self._until or _end_of(job) in self._known
+        return job.end.timestamp() <= self._until or _end_of(job) in self._known
 
     def add(self, job: Job) -> bool:
         """Record that the job was viewed; return whether that is new."""
@@ -115,7 +115,7 @@ class LookedAt:
         failed = [job for job in jobs if job.state.is_failure]
         new = count(job for job in failed if not self.has(job))
         if new:
-            self._known, self._until = {}, max(_end(job)[0].timestamp() for job in failed)
+            self._known, self._until = {}, max(job.end.timestamp() for job in failed)
         return new
 
     def values(self) -> dict[str, object]:
@@ -126,7 +126,8 @@ def _end_of(job: Job) -> str:
     return f"{job.id} {job.ended_at.timestamp():.0f}" if job.ended_at else str(job.id)
 
 
-def _end(job: Job) -> tuple[datetime, JobId]:
+def by_end(job: Job) -> tuple[datetime, JobId]:
+    """Return what sorts ended jobs by their ends."""
     return job.end, job.id
 
 
@@ -151,7 +152,7 @@ class EndedCounts(Struct):
 
 
 def latest_first(ended: Iterable[Job]) -> list[JobId]:
-    return [job.id for job in sorted(ended, key=_end, reverse=True)]
+    return [job.id for job in sorted(ended, key=by_end, reverse=True)]
 
 
 def ended_words(counts: EndedCounts, sign: str) -> Cell:

@@ -20,6 +20,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import Clock
 from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted, Throttle
+from gputui.tui.queue.folding import by_end
 from gputui.tui.queue.tab_models import EndedJobs
 
 ReadHistory: TypeAlias = Callable[[datetime | None], Iterable[Job]]
@@ -97,12 +98,8 @@ class HistoryLoader:
         """Return all ended jobs, latest first: those of the queue file and those read from history."""
         known = {**self.read.jobs, **{job.id: job for job in snapshot.jobs if job.state.is_terminal}}
         live = {job.id for job in snapshot.jobs if not job.state.is_terminal}  # one from history may have been requeued
-        over = sorted((job for job in known.values() if job.id not in live), key=_ended, reverse=True)
+        over = sorted((job for job in known.values() if job.id not in live), key=by_end, reverse=True)
         return EndedJobs({job.id: job for job in over}, self.read.is_whole, self.is_reading, self.read.failure)
-
-
-def _ended(job: Job) -> tuple[datetime, int]:
-    return job.end, job.id
 
 
 class ScoresMade(Message, bubble=False):
@@ -203,7 +200,7 @@ class PastJobsLoader:
                 if any(uuid in attempt.gpus for attempt in job.attempts):
                     yield job
 
-        return PastJobs(tuple(heapq.nlargest(_MOST, found(), key=_ended)), True)
+        return PastJobs(tuple(heapq.nlargest(_MOST, found(), key=by_end)), True)
 
     def _failed(self, error: Exception) -> Message:
         return PastJobsRead(self._uuid, PastJobs((), True, f"{type(error).__name__}: {error}"))

@@ -273,13 +273,6 @@ def text_in(field: Field) -> str:
     return field.value
 
 
-def put_in(field: Field, text: str) -> None:
-    if isinstance(field, FlagField):
-        field.value = text == YES
-    else:
-        field.value = text
-
-
 AROUND = 7
 """Rows of the form other than fields."""
 
@@ -352,7 +345,11 @@ class FormBody(VerticalScroll, can_focus=False):
         draft = {drafts.FURTHER: drafts.further_text(draft), **draft}
         with self.prevent(Input.Changed, FlagField.Changed):
             for name, field in self._fields.items():
-                put_in(field, draft.get(name, ""))
+                text = draft.get(name, "")
+                if isinstance(field, FlagField):
+                    field.value = text == YES
+                else:
+                    field.value = text
 
     def go_to(self, name: str) -> None:
         """Give that field the focus at once: keys that were typed meanwhile come next."""

@@ -239,7 +239,7 @@ _ON_DEFAULT = Palette(
 @lru_cache(32)
 def _derived(name: str, variables: tuple[tuple[str, str], ...]) -> Palette:
     del name
-    found = {key: _hex(value) for key, value in variables if key in _WANTED}
+    found = {key: CssColor.parse(value).hex6.lower() for key, value in variables if key in _WANTED}
     ground, ink = found["background"], found["foreground"]
     raised = _apart(found["surface"], ground, ink)
     picked = blended(ground, found["primary"], 0.28)
@@ -279,10 +279,6 @@ def _derived(name: str, variables: tuple[tuple[str, str], ...]) -> Palette:
 _WANTED = frozenset(
     {"background", "foreground", "surface", "primary", "secondary", "accent", "success", "warning", "error"}
 )
-
-
-def _hex(colour: str) -> str:
-    return CssColor.parse(colour).hex6.lower()
 
 
 def _apart(raised: str, ground: str, ink: str) -> str:
