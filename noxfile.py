@@ -92,7 +92,7 @@ def smoke(session: nox.Session, versions: str) -> None:
     if versions == "lowest":
         found = session.run("python", "tests/smoke/lowest.py", silent=True)
         constraints.write_text(str(found))
-    session.install("-q", "-c", str(constraints), f"{wheel}[kubernetes,otel,report,web]")
+    session.install("-q", "-c", str(constraints), f"{wheel}[kubernetes,mcp,otel,report,web]")
     session.chdir(place)  # or the checkout would be imported instead of what is installed
     session.run("python", str(ROOT / "tests" / "smoke" / "run.py"))
 
