@@ -14,6 +14,7 @@ from gputui.cli.session import Session
 from gputui.cli.table import TextColumn
 from gputui.domain.accounting import (
     CANCELLED,
+    END_UNKNOWN,
     FAILED,
     OUTCOMES,
     PREEMPTED,
@@ -27,7 +28,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_record import JobRecord
 from gputui.domain.settings import ReportSettings
-from gputui.domain.units import format_duration
+from gputui.domain.units import format_duration, plural
 from gputui.request import times
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def row(sums: UsageAccount, rates: ReportSettings) -> Json:
         "jobs": sums.jobs,
         "attempts": sums.attempts,
         "jobs_started": len(sums.waits),
-        **{f"jobs_{end}": sums.ended.get(end, 0) for end in ("completed", "failed", "cancelled")},
+        **{f"jobs_{end}": sums.ended.get(end, 0) for end in ("completed", "failed", "cancelled", END_UNKNOWN)},
         "gpu_hours": _hours(sums.allocated),
         "gpu_hours_busy": _hours(sums.busy),
         "gpu_hours_idle": _hours(sums.idle),
@@ -276,6 +277,9 @@ def notes_of(found: Report) -> list[str]:
     """Return sentences about unknown figures, and about the currency."""
     sums = found.accounts.total
     notes = []
+    if unseen := sums.ended.get(END_UNKNOWN, 0):
+        spent = hours(sums.gpu_time.get(END_UNKNOWN, 0.0))
+        notes.append(f"The exit code of {plural(unseen, 'job')} ({spent} GPU-hours) was not recorded.")
     if sums.allocated and sums.unknown >= 1:
         notes.append(f"Use of the GPUs is not known for {hours(sums.unknown)} of {hours(sums.allocated)} GPU-hours.")
     if sums.allocated and sums.powered < sums.allocated * 0.999:

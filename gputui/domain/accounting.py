@@ -20,13 +20,15 @@ from gputui.domain.job_record import AttemptRecord, JobRecord
 from gputui.domain.state import TERMINAL, JobState
 
 COMPLETED, FAILED, PREEMPTED, CANCELLED, RUNNING = "completed", "failed", "preempted", "cancelled", "running"
-OUTCOMES = (COMPLETED, FAILED, PREEMPTED, CANCELLED, RUNNING)
-"""Outcomes of attempts. All but the first and the last are wasted."""
+END_UNKNOWN = "end_unknown"
+OUTCOMES = (COMPLETED, FAILED, PREEMPTED, CANCELLED, END_UNKNOWN, RUNNING)
+"""Outcomes of attempts. Failed, preempted and cancelled ones are wasted."""
 NOTHING = "none"
 """Group of jobs without GPU, image, name or user."""
 UNNAMED = "unknown"
 """Group of the GPU time on GPUs which their cluster does not name."""
 _OUTCOME = {
+    CauseCode.END_UNKNOWN: END_UNKNOWN,
     CauseCode.PREEMPTED: PREEMPTED,
     CauseCode.CANCELLED: CANCELLED,
     CauseCode.REQUEUED: CANCELLED,
@@ -49,7 +51,7 @@ class UsageAccount(Struct):
     """Jobs that ran or ended in the period."""
     attempts: int = 0
     ended: dict[str, int] = field(default_factory=dict)
-    """Jobs that ended in the period, by `completed`, `failed` or `cancelled`."""
+    """Jobs that ended in the period, by `completed`, `failed`, `cancelled` or `end_unknown`."""
     gpu_time: dict[str, float] = field(default_factory=dict)
     """GPU time by the outcome of the attempt."""
     suspended: float = 0.0
@@ -251,7 +253,8 @@ class _Books:
         moment = job.ended_at or job.submitted_at
         at = moment.timestamp()
         if self._low <= at < self._high:
-            end = _ENDS[job.state]
+            is_known = job.cause is None or job.cause.code is not CauseCode.END_UNKNOWN
+            end = _ENDS[job.state] if is_known else END_UNKNOWN
             _count(self._overall, end, count)
             last = job.attempts[-1] if job.attempts else AttemptRecord(cause=job.cause, ended_at=moment)
             for piece in self._pieces(last, at, at, key):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from msgspec import Struct
@@ -112,6 +113,14 @@ def cause_of_exit(exit_code: int, *, oom_killed: bool = False) -> Cause | None:
         127: "exit code 127: a command inside the job was not found",
     }
     return Cause(CauseCode.NON_ZERO_EXIT, words.get(exit_code, f"exit code {exit_code}"))
+
+
+def end_unknown(after: datetime, before: datetime) -> Cause:
+    """Return the cause of an end that nobody saw, between two times, and whose exit code nobody recorded."""
+    after, before = after.astimezone(UTC), before.astimezone(UTC) + timedelta(seconds=59)  # to whole minutes, outwards
+    day = "%Y-%m-%d " if after.date() != before.date() else ""
+    window = f"between {after:{day}%H:%M} and {before:{day}%H:%M} UTC"
+    return Cause(CauseCode.END_UNKNOWN, f"ended {window}, exit code not recorded")
 
 
 def with_error(cause: Cause | None, error: str) -> str:

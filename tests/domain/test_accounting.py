@@ -88,7 +88,9 @@ def attempts(draw: st.DrawFn, last: JobState) -> tuple[Attempt, ...]:
         start, end = cuts[2 * number], cuts[2 * number + 1]
         is_last = number == count - 1
         is_over = last.is_terminal or not is_last
-        code = ENDS.get(last) if is_last else draw(st.sampled_from([*ENDS.values(), CauseCode.PREEMPTED]))
+        known = ENDS.get(last)
+        ended = [known, CauseCode.END_UNKNOWN] if last is JobState.FAILED else [known]
+        code = draw(st.sampled_from(ended if is_last else [*ENDS.values(), CauseCode.PREEMPTED]))
         gpus = draw(st.sets(st.integers(0, 3), max_size=3))
         share = draw(st.sampled_from([1.0, 0.5]))
         width = (end - start) * 600 * len(gpus) * share
@@ -144,6 +146,7 @@ class Count:
 
     jobs: set[int] = field(default_factory=set)
     ended: int = 0
+    unseen: int = 0
     waits: list[float] = field(default_factory=list)
     hours: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
@@ -196,7 +199,12 @@ def recount(given_jobs: Iterable[Job], since: int, until: int, by: str) -> dict[
             for group in {"", *names(by, one, last, ended)}:
                 found[group].jobs.add(number)
                 found[group].ended += one.count
+                found[group].unseen += one.count * is_unknown(one.cause)
     return found
+
+
+def is_unknown(cause: Cause | None) -> bool:
+    return cause is not None and cause.code is CauseCode.END_UNKNOWN
 
 
 def shares(by: str, one: Job, attempt: Attempt, step: int) -> Iterator[tuple[str, float]]:
@@ -210,6 +218,7 @@ def count_step(count: Count, attempt: Attempt, steps: range, step: int, share: f
     width = len(attempt.gpus) * attempt.gpu_share
     seconds = 600 * width * share
     words = {None: "completed", CauseCode.CANCELLED: "cancelled", CauseCode.PREEMPTED: "preempted"}
+    words[CauseCode.END_UNKNOWN] = "end_unknown"
     code = attempt.cause.code if attempt.cause else None
     count.add(words.get(code, "failed") if attempt.ended_at else "running", seconds)
     count.add("allocated", seconds)
@@ -244,6 +253,7 @@ def check(found: UsageAccount, told: Count, given_jobs: list[Job]) -> None:
     """Compare the figures of a group."""
     assert found.jobs == sum(given_jobs[number].count for number in told.jobs)
     assert sum(found.ended.values()) == told.ended
+    assert found.ended.get("end_unknown", 0) == told.unseen
     assert sorted(found.waits) == pytest.approx(sorted(told.waits))
     if told.waits:
         ordered = sorted(told.waits)

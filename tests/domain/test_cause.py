@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from gputui.domain.cause import Blame, Cause, CauseCode, cause_of_exit
+from gputui.domain.cause import Blame, Cause, CauseCode, cause_of_exit, end_unknown
 
 BLAMED = {
     Blame.JOB: {
@@ -85,3 +87,11 @@ def test_the_report_of_the_kernel_overrides_the_exit_code() -> None:
     assert cause is not None
     assert cause.code is CauseCode.OUT_OF_MEMORY
     assert "memory limit" in cause.text
+
+
+def test_an_end_that_nobody_saw_is_told_with_its_window() -> None:
+    after = datetime(2026, 11, 27, 14, 2, 40, tzinfo=UTC)
+    same_day = end_unknown(after, after + timedelta(minutes=7, seconds=30))
+    assert same_day == Cause(CauseCode.END_UNKNOWN, "ended between 14:02 and 14:11 UTC, exit code not recorded")
+    later = end_unknown(after, after + timedelta(days=1))
+    assert later.text == "ended between 2026-11-27 14:02 and 2026-11-28 14:03 UTC, exit code not recorded"
