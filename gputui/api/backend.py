@@ -20,7 +20,7 @@ from gputui.domain.access import HOW_TO_USE
 from gputui.domain.action import Action
 from gputui.domain.arrays import Entries, places_of
 from gputui.domain.audit import AuditEntry, job_of, targets_of
-from gputui.domain.cluster import Capability, Caps
+from gputui.domain.cluster import GPUTUI, Capability, Caps
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, NoOwnerError, NotFoundError, StoreBusyError
@@ -456,7 +456,7 @@ def about_of(view: AboutView, home: str) -> About:
     """Return what an owner tells of his queue; paths of jobs begin in `home`."""
     names = {str(each): each for each in Capability}
     lacking = {names[name]: why for name, why in view.lacking.items() if name in names}
-    caps = Caps("gputui", lacking, runs_jobs=True)
+    caps = Caps(view.engine, lacking, view.lacking_options, runs_jobs=view.engine == GPUTUI)
     own_uid = None if view.caller.role == "operator" else view.caller.uid
     only_looks = HOW_TO_USE if view.caller.role == "viewer" else ""
     return About(view.host, view.caller.user, home, caps, view.scheduler, view.policy, own_uid, only_looks)

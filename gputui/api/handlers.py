@@ -253,6 +253,8 @@ class Handlers:
             caller=messages.CallerView(caller.uid, caller.user, caller.role.name.lower(), caller.groups, caller.job),
             home=self._services.home(caller.uid),
             lacking={str(name): sentence for name, sentence in about.caps.lacking.items()},
+            engine=about.caps.engine,
+            lacking_options=about.caps.options,
             scheduler=about.scheduler,
             policy=about.policy,
             agents=messages.AgentLimits(access.agent_priority, access.agent_gpus),

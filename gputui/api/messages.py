@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from gputui.domain.action import Action
+from gputui.domain.cluster import GPUTUI
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Window
 
@@ -67,6 +68,10 @@ class AboutView(Struct, frozen=True, omit_defaults=True):
     """Home directory of the caller, in which paths of his jobs begin that name no other; empty: unknown."""
     lacking: Mapping[str, str] = {}
     """Capabilities that the queue lacks, each with its sentence."""
+    engine: str = GPUTUI
+    """Name of what schedules, as people write it."""
+    lacking_options: Mapping[str, str] = {}
+    """Options of jobs that the engine lacks, each with its sentence."""
     scheduler: SchedulerSettings = SchedulerSettings()
     policy: PolicySettings = PolicySettings()
     agents: AgentLimits = AgentLimits()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.config import Options
 from gputui.config.options import user_directory
-from gputui.domain.cluster import Engine, parse_engine
+from gputui.domain.cluster import Engine, asks_for, parse_engine
 from gputui.domain.errors import CapabilityError, InputError, StoreAccessError
 
 if TYPE_CHECKING:
@@ -252,14 +252,11 @@ class Exported(Struct, frozen=True):
 
 def slurm_script(options: Options, submission: Submission, key: str) -> Exported:
     """Return the batch script of a job or an array, held if it waits for others; raises InputError."""
-    from gputui.cluster.slurm.batch_script import batch_script
+    from gputui.cluster.slurm.batch_script import IGNORED, batch_script
 
     spec = submission.spec
-    ignored = {
-        "--idle-timeout: Slurm does not end idle jobs": spec.idle_timeout is not None,
-        "--preemptible: Slurm's settings decide": spec.preemptible,
-    }
-    notes = [sentence for sentence, is_asked in ignored.items() if is_asked]
+    asked = ((name.replace("_", "-"), why) for name, why in IGNORED.items() if asks_for(submission, name))
+    notes = [f"--{option}: {why}" for option, why in asked]
     if spec.after or spec.after_any:
         notes.append("--after: the job is held; release it, or submit it with sbatch --dependency=afterok:ID")
         submission = replace(submission, held=True, spec=replace(spec, after=(), after_any=()))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from gputui.domain.errors import CapabilityError, InputError
 from gputui.domain.runs import Run
 from gputui.domain.units import shown
+
+if TYPE_CHECKING:
+    from gputui.domain.job_spec import Submission
 
 _SLURM = re.compile(
     r"slurm(?:\+ssh://(?P<host>(?:\w[\w.-]{0,31}@)?\w[\w.-]{0,252})(?::(?P<port>\d{1,5}))?)?",
@@ -72,6 +76,8 @@ def probe_words(template: str, node: str) -> list[str]:
 
 ENGINES = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
 """Names of the engines as people write them, by `Leader.kind`."""
+GPUTUI = "gputui"
+"""Name of the engine where gputui schedules by itself."""
 FOR_ONE_MACHINE: Mapping[str, str] = {
     "install": "the engine schedules; there is no service of gputui to install",
     "ps": "log in to the job's node: gputui ps shows the processes on its GPUs there, without the cluster",
@@ -160,6 +166,59 @@ class Capability(StrEnum):
     """Jobs that ended long ago."""
 
 
+NEEDED_FOR: Mapping[str, Capability] = {
+    **dict.fromkeys(("array", "sweep", "sweep_limit"), Capability.ARRAYS),
+    **dict.fromkeys(("after", "after_any"), Capability.DEPENDENCIES),
+    "hold": Capability.HOLD,
+    "interactive": Capability.STREAMS,
+}
+"""Capability that an option of jobs needs, by its name in job files."""
+_ASKED: Mapping[str, Callable[[Submission], object]] = {
+    "array": lambda asked: asked.array,
+    "after": lambda asked: asked.spec.after,
+    "after_any": lambda asked: asked.spec.after_any,
+    "hold": lambda asked: asked.held,
+    "interactive": lambda asked: asked.spec.interactive is not None,
+    "host": lambda asked: asked.spec.is_host,
+    "gpu_memory": lambda asked: asked.spec.gpus.memory is not None,
+    "gpu_model": lambda asked: asked.spec.gpus.model is not None,
+    "gpu_free_memory": lambda asked: asked.spec.gpus.free_memory is not None,
+    "share": lambda asked: asked.spec.gpus.share,
+    "retries": lambda asked: asked.spec.retries,
+    "nice": lambda asked: asked.spec.nice,
+    "begin": lambda asked: asked.spec.begin_at is not None,
+    "signal": lambda asked: asked.spec.warning is not None,
+    "idle_timeout": lambda asked: asked.spec.idle_timeout is not None,
+    "preemptible": lambda asked: asked.spec.preemptible,
+    "volume": lambda asked: asked.spec.options.volumes,
+    "mount": lambda asked: asked.spec.options.mounts,
+    "ulimit": lambda asked: asked.spec.options.ulimits,
+    "label": lambda asked: asked.spec.options.labels,
+}
+"""Whether a submission asks for an option; the others are fields of `ContainerOptions` of the same name."""
+
+
+def asks_for(submission: Submission, option: str) -> bool:
+    """Return whether a submission asks for an option, by its name in job files."""
+    if (is_asked := _ASKED.get(option)) is not None:
+        return bool(is_asked(submission))
+    value = getattr(submission.spec.options, option, None)
+    return value not in (None, ()) and value is not False
+
+
+_WITH: Mapping[str, tuple[str, ...]] = {
+    "retries": ("backoff", "retry_on", "gpu_memory_step"),
+    "publish": ("publish_all",),
+    "host": ("env_all",),
+}
+"""Options that do nothing without another one."""
+
+
+def _followers(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with those that do nothing without them."""
+    return {**{name: why for first, why in options.items() for name in _WITH.get(first, ())}, **options}
+
+
 class Caps(Struct, frozen=True):
     """Capabilities of an engine."""
 
@@ -167,6 +226,8 @@ class Caps(Struct, frozen=True):
     """Name of the engine as people write it: `Slurm`."""
     lacking: Mapping[Capability, str] = field(default_factory=dict)
     """Sentence for each missing capability, such as `Slurm drains nodes, not single GPUs`."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Sentence for each option of jobs that it lacks whatever its value, by the name in job files: `retries`."""
     commands: Mapping[str, str] = field(default_factory=dict)
     """Commands of gputui that make no sense with the engine, each with what to do instead."""
     runs_jobs: bool = False
@@ -184,6 +245,21 @@ class Caps(Struct, frozen=True):
         """Raise CapabilityError with the engine's sentence if it lacks this."""
         if not self.has(capability):
             raise CapabilityError(self.why_not(capability))
+
+    @property
+    def lacking_options(self) -> Mapping[str, str]:
+        """Sentence for each option of jobs that it lacks, also for want of a capability."""
+        needed = {name: why for name, each in NEEDED_FOR.items() if (why := self.why_not(each))}
+        return {**_followers(self.options), **needed}
+
+    def check_submission(self, submission: Submission) -> None:
+        """Raise CapabilityError or InputError for a job with an option that it lacks."""
+        for name, capability in NEEDED_FOR.items():
+            if not self.has(capability) and asks_for(submission, name):
+                self.need(capability)
+        for name, why in self.options.items():
+            if asks_for(submission, name):
+                raise InputError(why, where="--" + name.replace("_", "-"))
 
     def need_command(self, name: str) -> None:
         """Raise CapabilityError if this command of gputui makes no sense with the engine."""

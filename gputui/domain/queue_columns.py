@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from gputui.domain.cluster import Capability
 from gputui.domain.filter import gpu_count_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, server_of, without_server
@@ -58,6 +59,8 @@ class QueueColumn(Struct, frozen=True):
     """True if large values come first."""
     is_moving: bool = False
     """True if values change without a change of any job."""
+    capability: Capability | None = None
+    """Capability without which a cluster has no values for it."""
 
     def order(self, job: Job, seen: ColumnData) -> Value:
         """Return what the job is sorted by."""
@@ -209,7 +212,9 @@ def _score(job: Job, seen: ColumnData) -> str | None:
 
 
 _amount = partial(QueueColumn, right=True, is_down=True)
-_forecast = partial(QueueColumn, value=_start, tone=_certain, right=True, is_moving=True)
+_forecast = partial(
+    QueueColumn, value=_start, tone=_certain, right=True, is_moving=True, capability=Capability.TEST_ONLY
+)
 _ALL = (
     QueueColumn("id", "ID", 5, "its number", lambda job, _: job.id, _id, _blue, right=True),
     QueueColumn(
@@ -239,7 +244,14 @@ _ALL = (
         "left", "LEFT", 6, "remaining time of its limit", lambda job, _: job.limit_at, _left, _plain, right=True
     ),
     QueueColumn(
-        "where", "ON GPU", 8, "the indices of its GPUs", None, _where, lambda job, _: "plain" if job.gpus else "dim"
+        "where",
+        "ON GPU",
+        8,
+        "the indices of its GPUs",
+        None,
+        _where,
+        lambda job, _: "plain" if job.gpus else "dim",
+        capability=Capability.GPU_IDS,
     ),
     QueueColumn("user", "USER", 8, "user who submitted it", lambda job, _: job.submitted_by),
     QueueColumn(
@@ -284,6 +296,12 @@ _ALL = (
         lambda job, seen: seen.scores.get(job.id),
         _score,
         is_moving=True,
+        capability=Capability.WHAT_IF,
     ),
 )
 QUEUE_COLUMNS: Mapping[str, QueueColumn] = MappingProxyType({column.key: column for column in _ALL})
+
+
+def absent_columns(lacking: Mapping[Capability, str]) -> Mapping[str, str]:
+    """Return the columns for which a cluster has no values, each with the sentence of what it lacks."""
+    return {at.key: lacking[at.capability] for at in _ALL if at.capability and at.capability in lacking}

@@ -408,7 +408,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
     def action_help(self) -> None:
         from gputui.tui.screens.help import Context, Help
 
-        self.push_screen(Help(Context.of(self.screen)))
+        self.push_screen(Help(Context.of(self.screen, self.services.lacking)))
 
     def action_leave(self) -> None:
         """Quit; if the scheduler runs here, hand over or stop it as the settings say or the operator answers.

@@ -79,12 +79,14 @@ class FakeCluster:
         nodes: Mapping[str, int] = THREE_NODES,
         *,
         lacking: Mapping[Capability, str] | None = None,
+        caps: Caps | None = None,
         user: str = "alice",
         is_operator: bool = True,
         name: str = "lab",
         model: str = "NVIDIA H200",
         output: tuple[bytes, ...] = (),
     ) -> None:
+        options = {"idle_timeout": "Fake does not watch for idle jobs", "preemptible": "Fake decides"}
         self.answers = True
         self.snapshots = 0
         self.followed = Event()
@@ -103,7 +105,7 @@ class FakeCluster:
         self._first_lines = output
         self.is_operator = is_operator
         self._name = name
-        self._caps = Caps("Fake", dict(lacking or {}))
+        self._caps = caps or Caps("Fake", dict(lacking or {}), options)
         self._gpus = {node: [Gpu(gpu_name(node, i), i, model) for i in range(count)] for node, count in nodes.items()}
         self._drains: dict[str, Drain] = {}
         self._lost: dict[str, str] = {}

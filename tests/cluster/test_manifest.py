@@ -193,7 +193,7 @@ def test_options_of_docker_are_fields_of_the_pod() -> None:
         (with_gpus(GpuRequest(1, 1, model="H100")), "--gpu-model"),
         (with_gpus(GpuRequest(1, 1, share=True)), "--share"),
         (spec(retries=2), "--retries"),
-        (spec(warning=LimitWarning(10, timedelta(minutes=1))), "--warn"),
+        (spec(warning=LimitWarning(10, timedelta(minutes=1))), "--signal"),
         (spec(options=ContainerOptions(volumes=("name:/v",))), "--volume=name:/v"),
         (spec(options=ContainerOptions(user="alice")), "--user=alice"),
         (spec(options=ContainerOptions(publish=("80",))), "--publish"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from gputui.cluster.kubernetes.objects import CONTAINER
 from gputui.domain import docker_args
+from gputui.domain.cluster import asks_for
 from gputui.domain.docker_args import MountSpec
 from gputui.domain.errors import InputError
 from gputui.domain.job import spec_at
@@ -27,6 +28,24 @@ _HERE = frozenset(
 )
 """Options with a counterpart, and those that mean nothing to a pod's user."""
 _NAMES = {"volumes": "volume", "mounts": "mount", "labels": "label", "ulimits": "ulimit"}
+LACKING = {
+    "host": "Kubernetes runs containers: name an image",
+    "gpu_model": "needs a node selector with the exact label nvidia.com/gpu.product",
+    "gpu_free_memory": "a pod gets whole GPUs",
+    "share": "a pod gets whole GPUs",
+    "retries": "the job runs once",
+    "begin": "Kubernetes starts a job as soon as it can: hold it, and release it at its time",
+    "nice": "only the class of the priority counts",
+    "signal": "no signal comes before the time limit",
+    "idle_timeout": "idle jobs are not ended",
+    "preemptible": "its priority class decides",
+    **{
+        _NAMES.get(field, field): "pods have no such option"
+        for field in ContainerOptions.__struct_fields__
+        if field not in _HERE
+    },
+}
+"""Options of jobs that have no counterpart, by their names in job files."""
 _PULL = {"always": "Always", "missing": "IfNotPresent", "never": "Never"}
 _AS_IN_PODS = {
     "network": frozenset({"default", "bridge"}),
@@ -65,11 +84,7 @@ class PodOptions:
 
     def __init__(self, options: ContainerOptions) -> None:
         self._options = options
-        self.left_out = []
-        for field in ContainerOptions.__struct_fields__:
-            if field not in _HERE and (value := getattr(options, field)) not in (None, ()) and value is not False:
-                name = _NAMES.get(field, field).replace("_", "-")
-                self.left_out.append(f"--{name}: pods have no such option")
+        self.left_out: list[str] = []
         self.volumes: list[dict[str, Any]] = []
         self._mounts: list[dict[str, Any]] = []
         self._add_mounts()
@@ -182,6 +197,10 @@ def manifests(submission: Submission, key: str, settings: Settings) -> Iterator[
         yield _manifest(submission, index, key, settings)
 
 
+_TOLD = frozenset({"host", "begin"})
+"""Options without which a manifest is not made, or which it suspends for."""
+
+
 def left_out(submission: Submission) -> Iterator[str]:
     """Yield a sentence for each request that a manifest cannot express."""
     spec = submission.spec
@@ -191,22 +210,17 @@ def left_out(submission: Submission) -> Iterator[str]:
         f"--gpus: a pod has a fixed number of GPUs, here {_count(gpus)}": gpus.minimum != gpus.maximum,
         "--gpus: a manifest cannot ask for all GPUs of a node": gpus.everything,
         "--gpus: driver capabilities are the image's": bool(gpus.capabilities or gpus.driver or gpus.driver_options),
-        "--gpu-model: needs a node selector with the exact label nvidia.com/gpu.product": gpus.model is not None,
-        "--gpu-free-memory: a pod gets whole GPUs": gpus.free_memory is not None,
-        "--share: a pod gets whole GPUs": gpus.share,
-        "--retries: the job runs once": spec.retries > 0,
         "--begin: the job is suspended; resume it when it may start": spec.begin_at is not None,
         "--after: the job is suspended; resume it when it may start": bool(spec.after or spec.after_any),
         "--array: the limit of elements at a time": submission.array_limit is not None,
-        "--nice: only the class of the priority counts": bool(spec.nice),
-        "--warn: no signal comes before the time limit": spec.warning is not None,
-        "--idle-timeout: idle jobs are not ended": spec.idle_timeout is not None,
-        "--preemptible: its priority class decides": spec.preemptible,
         "--interactive: input without a terminal ends with the first client: give it both, by -it": (
             spec.interactive is not None and spec.interactive.stdin and not spec.interactive.tty
         ),
     }
     yield from (sentence for sentence, is_asked in asked.items() if is_asked)
+    for name, why in LACKING.items():
+        if name not in _TOLD and asks_for(submission, name):
+            yield f"--{name.replace('_', '-')}: {why}"
     yield from PodOptions(spec.options).left_out
 
 

@@ -16,6 +16,7 @@ from gputui.cluster.journal import write_whole
 from gputui.cluster.kubernetes import calls
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer
 from gputui.cluster.kubernetes.calls import CALLS, ApiCall
+from gputui.cluster.kubernetes.manifest import LACKING
 from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps, ClusterFault
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterError, ClusterUnavailableError
@@ -218,11 +219,11 @@ def caps_of(site: KubeSite | None) -> Caps:
     lacking = dict(_NEVER)
     if site is None:
         lacking[_C.DRAIN_NODE] = _NO_RIGHT[_C.DRAIN_NODE][1]
-        return Caps(ENGINE, lacking, _COMMANDS)
+        return Caps(ENGINE, lacking, LACKING, _COMMANDS)
     lacking |= {what: sentence for what, (call, sentence) in _NO_RIGHT.items() if not site.may(call)}
     if not site.can_suspend:
         lacking[_C.HOLD] = _NO_SUSPEND
-    return Caps(ENGINE, lacking, _COMMANDS)
+    return Caps(ENGINE, lacking, LACKING, _COMMANDS)
 
 
 def faults(connected: Callable[[], ApiServer], settings: ClusterSettings) -> Iterator[ClusterFault]:

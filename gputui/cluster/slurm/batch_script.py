@@ -17,6 +17,7 @@ from pathlib import Path
 from gputui.cluster.bash import NAME, array, gpu_value, option_words, profiles, word
 from gputui.cluster.slurm import ids
 from gputui.domain import docker_args
+from gputui.domain.cluster import Caps
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import NORMAL_PRIORITY, ContainerOptions, GpuRequest, JobId, JobSpec, Pairs, Submission
 from gputui.domain.runs import runs_of
@@ -35,6 +36,17 @@ NICE_STEP = 1000
 NO_STREAMS = (
     "in Slurm only a job in a container of Docker has a terminal or input: gputui exec -it opens a shell in others"
 )
+REFUSED = {
+    "gpu_memory": "Slurm does not know the memory of GPUs: name their model",
+    "gpu_free_memory": "Slurm gives whole GPUs, whatever others left in them",
+    "share": "Slurm gives each GPU to one job",
+    "retries": "Slurm does not repeat a failed job",
+}
+IGNORED = {
+    "idle_timeout": "Slurm does not end idle jobs",
+    "preemptible": "Slurm's settings decide which jobs are preempted",
+}
+"""Options of jobs that Slurm lacks, without which an exported script is wrong, or does the same work."""
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _MIB = 1024**2
 _LONGEST_LINE = 60_000
@@ -81,6 +93,7 @@ _KIBIBYTES = frozenset({"as", "core", "data", "fsize", "memlock", "stack"})
 def directives(submission: Submission, key: str, settings: ClusterSettings, output: str) -> Iterator[str]:
     """Yield options of `sbatch`, without quotes; raises InputError for what Slurm has no counterpart of."""
     spec = submission.spec
+    Caps("Slurm", options=REFUSED).check_submission(submission)
     for where, is_asked, reason in _refusals(spec):
         if is_asked:
             raise InputError(reason, where=where)
@@ -127,10 +140,6 @@ def _refusals(spec: JobSpec) -> Iterator[tuple[str, bool, str]]:
     gpus = spec.gpus
     yield "--gpus", bool(gpus.devices), "Slurm chooses the GPUs of a job: ask for a number"
     yield "--gpus", gpus.minimum != gpus.maximum, "Slurm needs one number of GPUs, not a range"
-    yield "--gpu-memory", gpus.memory is not None, "Slurm does not know the memory of GPUs: name their model"
-    yield "--gpu-free-memory", gpus.free_memory is not None, "Slurm gives whole GPUs, whatever others left in them"
-    yield "--share", gpus.share, "Slurm gives each GPU to one job"
-    yield "--retries", spec.retries > 0, "Slurm does not repeat a failed job"
     yield "--interactive", spec.interactive is not None and spec.is_host, NO_STREAMS
     yield "--command", spec.is_host and not (spec.command and spec.command[0]), "a host job needs a command"
 

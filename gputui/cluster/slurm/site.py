@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from gputui.cluster.slurm.batch_script import IGNORED, REFUSED
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps, ClusterFault
 from gputui.domain.decoding import decode_json
@@ -157,7 +158,7 @@ def caps_of(site: SlurmSite | None) -> Caps:
             lacking[_C.TOP] = _NO_TOP
     if site is not None and not site.can_overlap:
         lacking |= dict.fromkeys((_C.INSIDE, _C.STREAMS), _NO_OVERLAP.format(site.version))
-    return Caps("Slurm", lacking, _COMMANDS)
+    return Caps("Slurm", lacking, REFUSED | IGNORED, _COMMANDS)
 
 
 def faults(commands: SlurmCommands) -> Iterator[ClusterFault]:

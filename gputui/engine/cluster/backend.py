@@ -12,8 +12,8 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
-from gputui.domain.cluster import Capability, Caps
-from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.cluster import Capability
+from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.settings import Settings
 from gputui.domain.submit_action import Done, SubmitJobs
 
@@ -117,7 +117,7 @@ class EngineBackend:
 
     def _checked(self, action: SubmitJobs) -> tuple[Submission, ...]:
         for submission in action.submissions:
-            check_submission(submission, self._cluster.caps)
+            self._cluster.caps.check_submission(submission)
         return action.submissions
 
     def log(
@@ -237,22 +237,3 @@ class WithoutTimes:
 
     def close(self) -> None:
         self._stream.close()
-
-
-def check_submission(submission: Submission, caps: Caps) -> None:
-    """Raise CapabilityError or InputError for a job that the engine cannot run as it is asked to."""
-    spec = submission.spec
-    needed = {
-        Capability.ARRAYS: submission.array,
-        Capability.DEPENDENCIES: spec.after or spec.after_any,
-        Capability.HOLD: submission.held,
-        Capability.STREAMS: spec.interactive is not None,
-    }
-    for capability, is_asked in needed.items():
-        if is_asked:
-            caps.need(capability)
-    if spec.idle_timeout is not None:
-        raise InputError(f"{caps.engine} does not watch for idle jobs", where="--idle-timeout")
-    if spec.preemptible:
-        why = f"{caps.engine} decides by its own settings which jobs are preempted"
-        raise InputError(why, where="--preemptible")

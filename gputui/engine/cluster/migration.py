@@ -25,7 +25,6 @@ from gputui.domain.job import Job, grouped, submission_of
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.policy.waits import Dependencies
 from gputui.domain.state import JobState
-from gputui.engine.cluster.backend import check_submission
 from gputui.ports import Clock, Cluster, JobStore, Transaction
 
 VERB = "migrate"
@@ -272,7 +271,7 @@ class Migration(Struct, frozen=True):
         """Raise GputuiError for a job that the cluster cannot run."""
         if submission.spec.interactive is not None:
             raise InputError("a terminal here waits for it", where="--interactive")
-        check_submission(submission, self.cluster.caps)
+        self.cluster.caps.check_submission(submission)
         if self.cluster.caps.has(Capability.TEST_ONLY):
             self.cluster.expected_start(replace(submission, spec=replace(submission.spec, after=(), after_any=())))
 

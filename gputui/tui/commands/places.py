@@ -103,10 +103,8 @@ _PLACES = {
 }
 
 
-CAPABILITIES = {
-    (command.action_name, command.argument): command.capability for command in table.COMMANDS if command.capability
-}
-"""Capability that a cluster needs for an action, by its name and argument."""
+OF_CLUSTERS = {(command.action_name, command.argument): command for command in table.COMMANDS if command.capability}
+"""Commands that need a capability, by name and argument of their action."""
 CHANGING = frozenset(command.action_name for command in table.COMMANDS if command.changes)
 """Actions that change more than the screen."""
 
@@ -189,7 +187,7 @@ ALL_THERE: Lacking = MappingProxyType({})
 
 def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False, lacking: Lacking = ALL_THERE) -> str:
     """Return a sentence on why a command is unavailable now; empty if it is available."""
-    if sentence := _lack(command, lacking):
+    if sentence := lack(command, lacking):
         return sentence
     place = place_of(command, screen)
     if place is not None and command.works_at(place):
@@ -212,11 +210,11 @@ def _where(command: Command) -> str:
     return next(f"on the {place}" for place, commands in _places().items() if command in commands)
 
 
-def _lack(command: Command, lacking: Lacking) -> str:
+def lack(command: Command, lacking: Lacking) -> str:
     """Return a sentence on what the cluster, or this user, lacks for a command; empty if nothing."""
     sentence = lacking.get(command.capability, "") if command.capability else ""
     if sentence.startswith("only operators"):
-        return f"{sentence.capitalize()}."
+        return f"{sentence.capitalize()}." if command.changes else ""  # all may look
     return f"Not in this cluster: {sentence.rstrip('.')}." if sentence else ""
 
 
@@ -236,7 +234,7 @@ def why_key_does_nothing(key: str, screen: Screen[Any], lacking: Lacking = ALL_T
             return ""
         if only_looks and command.changes:
             told = told or f"{command.title}: {READ_ONLY} {only_looks.capitalize()}."
-        elif reason := _lack(command, lacking) or (_not_now(command, screen) if command.needs else ""):
+        elif reason := lack(command, lacking) or (_not_now(command, screen) if command.needs else ""):
             told = told or f"{command.title}: {reason}"
     return told
 

@@ -324,8 +324,24 @@ QUEUE_COMMANDS = (
     _quiet(
         "tab('finished')", ("2",), "finished", "Show finished jobs, including the history.", QUEUE, id="tab_finished"
     ),
-    _quiet("tab('recurring')", ("3",), "recurring", "Show recurring jobs.", QUEUE, id="tab_recurring"),
-    _quiet("tab('reservations')", ("4",), "reservations", "Show reservations.", QUEUE, id="tab_reservations"),
+    _quiet(
+        "tab('recurring')",
+        ("3",),
+        "recurring",
+        "Show recurring jobs.",
+        QUEUE,
+        id="tab_recurring",
+        capability=Capability.RECURRING,
+    ),
+    _quiet(
+        "tab('reservations')",
+        ("4",),
+        "reservations",
+        "Show reservations.",
+        QUEUE,
+        id="tab_reservations",
+        capability=Capability.RESERVE,
+    ),
 )
 EDIT_COMMANDS = (
     command_of(verbs.MOVE),

@@ -87,6 +87,8 @@ class QueueTab:
         self.marks = Marks()
         self.room = 0
         """Cells of the table."""
+        self.absent: Mapping[str, str] = {}
+        """Columns for which the cluster has no values, each with its sentence."""
         self.others: tuple[Cell, ...] = ()
         """Lines about foreign use, for an empty queue; empty if there is none."""
         self._signs: Mapping[RowKey, str] = {}
@@ -125,7 +127,9 @@ class QueueTab:
         """Chosen columns, with room for the longest id."""
         columns, widest = self.chosen.columns(self.room, self.rows.varied), self.rows.id_width
         return tuple(
-            replace(column, width=max(widest, column.width)) if column.key == "id" else column for column in columns
+            replace(column, width=max(widest, column.width)) if column.key == "id" else column
+            for column in columns
+            if column.key not in self.absent
         )
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:

@@ -5,7 +5,7 @@ The selected theme is applied at once; Enter keeps it, Escape restores the previ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from textual import events, on
@@ -105,8 +105,9 @@ class _Columns(LineTable[str]):
     noun = "column"
     DEFAULT_CSS = "_Columns { height: 1fr; max-height: 24; }"
 
-    def __init__(self) -> None:
+    def __init__(self, absent: Mapping[str, str]) -> None:
         super().__init__(id="columns")
+        self._absent = absent
         self._shown: frozenset[str] = frozenset()
 
     @property
@@ -138,7 +139,8 @@ class _Columns(LineTable[str]):
         if column == "shown":
             return cell("[x]" if is_shown else "[ ]", BLUE if is_shown else DIM)
         shown = QUEUE_COLUMNS[key]
-        return cell(shown.title if column == "title" else shown.about, PLAIN if is_shown else DIM)
+        words = shown.title if column == "title" else self._absent.get(key, shown.about)
+        return cell(words, PLAIN if is_shown and key not in self._absent else DIM)
 
 
 class ColumnChooser(Dialog[ChosenColumns | None]):
@@ -150,15 +152,17 @@ class ColumnChooser(Dialog[ChosenColumns | None]):
     ColumnChooser KeyBar { dock: none; }
     """
 
-    def __init__(self, chosen: ChosenColumns, usual: ChosenColumns) -> None:
+    def __init__(self, chosen: ChosenColumns, usual: ChosenColumns, absent: Mapping[str, str]) -> None:
+        """`absent` are those for which the cluster has no values, each with its sentence."""
         super().__init__()
+        self._absent = absent
         self._chosen = chosen
         self._usual = usual
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static("Columns of the queue: the first ones stay longest on a narrow screen", classes="title")
-            yield _Columns()
+            yield _Columns(self._absent)
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:

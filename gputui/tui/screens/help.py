@@ -13,10 +13,11 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Input
 
+from gputui.domain.cluster import Capability
 from gputui.domain.notices import with_keys
 from gputui.domain.text import broken, width
 from gputui.tui.commands.command import GPUS, JOBS, LOGS, QUEUE, TIMELINE, Command, bindings, bound_to
-from gputui.tui.commands.places import by_group
+from gputui.tui.commands.places import ALL_THERE, Lacking, by_group, lack
 from gputui.tui.commands.table import COMMANDS, HELP, SEARCH_HELP
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import order_words
@@ -51,15 +52,17 @@ class Context(Struct, frozen=True):
     """The id of the focused widget."""
     names: frozenset[str] = frozenset(command.name for command in COMMANDS)
     """The commands that have a key there."""
+    lacking: Lacking = ALL_THERE
+    """What the cluster lacks."""
 
     @classmethod
-    def of(cls, screen: Screen[object]) -> Context:
+    def of(cls, screen: Screen[object], lacking: Lacking = ALL_THERE) -> Context:
         """Return the context of a screen: its focus, and the commands that have a key there."""
         nodes = screen.focused.ancestors_with_self if screen.focused else (screen, screen.app)
         names = {binding.id for node in nodes for binding in bindings_of(node) if binding.id}
         without_key = {name for name, keys in keymap_of(screen).keys.items() if not keys}
         focus = screen.focused
-        return cls(pane_of(focus) or (focus.id if focus else "") or "", frozenset(names | without_key))
+        return cls(pane_of(focus) or (focus.id if focus else "") or "", frozenset(names | without_key), lacking)
 
 
 class Help(ScrollingDialog):
@@ -99,11 +102,12 @@ class Help(ScrollingDialog):
 
     def lines(self, room: int) -> list[Cell]:
         wanted, told = self.query_one(Input).value, keymap_of(self).told
+        lacking = self._asked_from.lacking
         groups = [
             (heading, [told(command) for command in commands]) for heading, commands in arranged(self._asked_from)
         ]
-        order = with_keys(order_words(), keymap_of(self).key)
-        return help_lines(matching(groups, wanted), room, "" if wanted.strip() else order)
+        order = "" if wanted.strip() or Capability.MOVE in lacking else order_words()
+        return help_lines(matching(groups, wanted), room, with_keys(order, keymap_of(self).key), lacking)
 
     def action_search_help(self) -> None:
         field = self.query_one(Input)
@@ -167,7 +171,9 @@ def _has(text: str, word: str) -> bool:
     return word in text if len(word) >= _SHORT else re.search(rf"(?<!\w){re.escape(word)}", text) is not None
 
 
-def help_lines(groups: Sequence[tuple[str, Sequence[Command]]], room: int, order: str) -> list[Cell]:
+def help_lines(
+    groups: Sequence[tuple[str, Sequence[Command]]], room: int, order: str, lacking: Lacking = ALL_THERE
+) -> list[Cell]:
     """Return the keys under their headings, in lines of `room` cells; long sentences are wrapped.
 
     `order` is the sentence on the order of the queue; empty if only some keys are shown.
@@ -177,7 +183,7 @@ def help_lines(groups: Sequence[tuple[str, Sequence[Command]]], room: int, order
         name, _, where = heading.partition(", ")
         rows += [_NOTHING] if rows else []
         rows.append(((name, STRONG), "", (where, DIM)))
-        rows += [(_keys(command), command.title, (command.help, DIM)) for command in commands]
+        rows += [(_keys(command), command.title, (lack(command, lacking) or command.help, DIM)) for command in commands]
     if not groups:
         rows.append((("nothing", DIM), "", ("No key matches. The palette finds commands by name.", DIM)))
     if order:

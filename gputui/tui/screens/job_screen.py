@@ -21,7 +21,7 @@ from gputui.domain.text import plain
 from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
 from gputui.tui.clipboard import copy
 from gputui.tui.commands.command import place_of
-from gputui.tui.commands.places import CAPABILITIES, CHANGING
+from gputui.tui.commands.places import CHANGING, OF_CLUSTERS, lack
 from gputui.tui.messages import ActionRequested
 from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialog import ClosedOnce
@@ -88,8 +88,8 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         if self._services.is_read_only and action in CHANGING:
             return False
         argument = parameters[0] if parameters else ""
-        lacking = self._services.lacking
-        if lacking and CAPABILITIES.get((action, str(argument))) in lacking:
+        command = OF_CLUSTERS.get((action, str(argument)))
+        if command is not None and lack(command, self._services.lacking):
             return False
         condition = self.conditions.get(action)
         return condition is None or condition(argument)

@@ -205,7 +205,10 @@ class Main(GpuScreen):
         super().__init__(services)
         self.grid = GpuGrid(id="gpus")
         context = JobContext(services.clock.now())
-        self.queue = JobTable(queue_rows(services), context, id="queue", chosen=chosen_columns(services))
+        chosen = chosen_columns(services)
+        self.queue = JobTable(
+            queue_rows(services), context, id="queue", chosen=chosen, lacking=lambda: services.lacking
+        )
         self.filter_line = FilterLine()
         self.log_pane = LogPane(id="log")
         self._bar = StatusBar(id="status")

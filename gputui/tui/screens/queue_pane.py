@@ -291,7 +291,7 @@ class QueueController:
                 self._rearrange()
 
         usual = ChosenColumns.of({}, self._services.settings.console.columns)
-        self._screen.app.push_screen(ColumnChooser(self.table.live.chosen, usual), chosen)
+        self._screen.app.push_screen(ColumnChooser(self.table.live.chosen, usual, self.table.live.absent), chosen)
 
     # tabs
 

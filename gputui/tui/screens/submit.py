@@ -252,12 +252,13 @@ class Submit(Dialog[None]):
         self._warned_of: Submission | None = None
         """The submission whose lack of GPUs was shown; if it is sent again, it is queued."""
         self._images = Images(snapshot)
-        self.body = FormBody({"image": self._images})
-        self.below = Below()
         about = services.about
+        self.body = FormBody({"image": self._images}, form.hints(about.caps))
+        self.below = Below()
         directory = about.home if services.server else str(present_directory() or "")
         own = None if services.server else inherited()
-        here = Origin(about.user, directory, os.environ, services.settings.scheduler, own)
+        lacking = about.caps.lacking_options
+        here = Origin(about.user, directory, os.environ, services.settings.scheduler, own, lacking=lacking)
         self._origin = here.at(snapshot)
         self._forecast = Forecaster(
             self, services.settings, snapshot, self._now, self.purpose.instead, services.expected_start
@@ -327,6 +328,7 @@ class Submit(Dialog[None]):
 
     def _put(self, draft: Draft, said: str, *, judge: bool = True, is_clean: bool = True) -> None:
         draft, said = self.purpose.adjust(draft, said)
+        self.body.leave_out(name for name in self._origin.lacking if not drafts.text_of(draft, name))
         self.body.put(draft)
         if is_clean:
             self._clean = drafts.filled_texts(draft)

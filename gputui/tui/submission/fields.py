@@ -160,8 +160,11 @@ class FieldRow(Horizontal):
     }
     """
 
-    def __init__(self, names: tuple[str, ...], suggesters: Mapping[str, Suggester]) -> None:
+    def __init__(
+        self, names: tuple[str, ...], suggesters: Mapping[str, Suggester], hints: Mapping[str, str] = HINTS
+    ) -> None:
         super().__init__()
+        self._hints = hints
         self.names = names
         self._suggesters = suggesters
         self.fields = {name: self._field(name, place) for place, name in enumerate(names)}
@@ -178,9 +181,9 @@ class FieldRow(Horizontal):
     def _field(self, name: str, place: int) -> Field:
         classes = "second" if place else None
         if name in FLAGS:
-            return FlagField(HINTS[name], id=name, classes=classes)
+            return FlagField(self._hints[name], id=name, classes=classes)
         suggester = self._suggesters.get(name)
-        return TextField(placeholder=HINTS[name], id=name, compact=True, suggester=suggester, classes=classes)
+        return TextField(placeholder=self._hints[name], id=name, compact=True, suggester=suggester, classes=classes)
 
     def set_wrong(self, name: str, words: str) -> None:
         """Set the error of a field; empty: none."""
@@ -257,6 +260,10 @@ class Fold(Static, can_focus=True):
         """Show the command's key, which only the console knows."""
         self.show_open(self._is_open)
 
+    def set_count(self, count: int) -> None:
+        self._count = count
+        self.show_open(self._is_open)
+
     def show_open(self, is_open: bool) -> None:
         self._is_open = is_open
         if self.is_attached:
@@ -288,13 +295,15 @@ class FormBody(VerticalScroll, can_focus=False):
     class Unfolded(Message):
         """Message that the less common fields are shown, or hidden."""
 
-    def __init__(self, suggesters: Mapping[str, Suggester]) -> None:
+    def __init__(self, suggesters: Mapping[str, Suggester], hints: Mapping[str, str] = HINTS) -> None:
         super().__init__()
         self._fields: dict[str, Field] = {}
         self._rows: dict[str, FieldRow] = {}
         self._kept: dict[str, str] = {}
         """Reasons why fields cannot be changed; folded fields are created later."""
-        self._usual = [FieldRow(names, suggesters) for names in USUAL]
+        self._absent: frozenset[str] = frozenset()
+        """Fields of what the cluster lacks."""
+        self._usual = [FieldRow(names, suggesters, hints) for names in USUAL]
         self._fold = Fold(len([name for row in MORE for name in row]))
         self._more = Vertical(id="more")
         self._adopt(self._usual)
@@ -309,6 +318,14 @@ class FormBody(VerticalScroll, can_focus=False):
         for row in rows:
             self._fields |= row.fields
             self._rows |= dict.fromkeys(row.names, row)
+            row.show_only(frozenset(row.names) - self._absent)
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Hide these fields of what the cluster lacks, and show the others."""
+        self._absent = frozenset(names)
+        self._fold.set_count(len([name for row in MORE for name in row if name not in self._absent]))
+        for row in self._rows.values():
+            row.show_only(frozenset(row.names) - self._absent)
 
     def on_mount(self) -> None:
         self.keep_within(self.app.size.height - 1)

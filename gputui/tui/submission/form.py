@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gputui.domain.cluster import GPUTUI, Caps
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import Inherited, JobSpec, Submission, runtime_in
 from gputui.domain.settings import SchedulerSettings
@@ -112,6 +113,15 @@ HINTS = {
     "env_all": "host jobs: all of it",
 }
 
+
+def hints(caps: Caps) -> Mapping[str, str]:
+    """Return the hint of each field; those on hosts and GPUs differ where an engine chooses node and GPUs."""
+    if caps.engine == GPUTUI:
+        return HINTS
+    image = "python:3.11" if "host" in caps.options else "python:3.11; empty: a command of a node"
+    return {**HINTS, "image": image, "gpus": "2"}
+
+
 _LABELS = {
     "gpus": "GPUs",
     "gpu_memory": "GPU memory",
@@ -136,6 +146,8 @@ class Origin(Struct, frozen=True):
     """Umask and limits of the console; None: the job is for another server."""
     runtimes: tuple[str, ...] = ()
     """Names of the node's runtimes, as far as known."""
+    lacking: Mapping[str, str] = {}
+    """Sentence for each option that the cluster lacks."""
 
     def at(self, snapshot: Snapshot) -> Origin:
         """Return the origin with the runtimes of a snapshot."""
@@ -155,6 +167,8 @@ def draft_submission(draft: Draft, origin: Origin, now: datetime) -> Submission:
 def within(asked: Submission, origin: Origin) -> Submission:
     """Return the submission; raises InputError, whose `where` is the field, if it cannot run here."""
     is_processes_only = bool(origin.runtimes) and not runtime_in(origin.runtimes, is_host=False)
+    if asked.spec.is_host and "host" in origin.lacking:
+        raise InputError(origin.lacking["host"], where="image")
     if asked.spec.is_host and not origin.scheduler.host_jobs and not is_processes_only:
         raise InputError("host jobs are switched off here", where="image", hint="name an image")
     if not asked.spec.is_host and is_processes_only:
@@ -170,6 +184,7 @@ def within(asked: Submission, origin: Origin) -> Submission:
 def faults(draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
     """Return the error of each invalid field, as far as they can be found at once."""
     found = drafts.faults(draft, origin.submitter(now))
+    found |= {name: InputError(why) for name, why in origin.lacking.items() if drafts.text_of(draft, name)}
     if not found:
         try:
             draft_submission(draft, origin, now)

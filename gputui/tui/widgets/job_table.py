@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -14,7 +14,10 @@ from textual.strip import Strip
 
 from gputui.domain.arrays import count
 from gputui.domain.job import Job
+from gputui.domain.queue_columns import absent_columns
 from gputui.domain.text import width
+from gputui.tui.commands.places import ALL_THERE, Lacking, lack
+from gputui.tui.commands.table import BY_NAME
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, lay_out, width_of
 from gputui.tui.present.job import JobContext
@@ -179,14 +182,17 @@ class JobTable(SectionedTable[Key], Grip):
         *,
         id: str,  # noqa: A002 - Textual's word
         chosen: ChosenColumns | None = None,
+        lacking: Callable[[], Lacking] = lambda: ALL_THERE,
     ) -> None:
+        """`lacking` returns what the cluster lacks now, whose tabs and columns are absent."""
         super().__init__(id=id)
         self.rows = rows
         self.live = QueueTab(rows, chosen or ChosenColumns())
         self.ended = FinishedTab()
         self.recurring = RecurringTab()
         self.windows = ReservationsTab()
-        self.sheets: tuple[TabModel, ...] = (self.live, self.ended, self.recurring, self.windows)
+        self._lacking = lacking
+        self._sheets: tuple[TabModel, ...] = (self.live, self.ended, self.recurring, self.windows)
         self.sheet: TabModel = self.live
         self._cursors: dict[str, Key | None] = {}
         self._known = context
@@ -196,8 +202,15 @@ class JobTable(SectionedTable[Key], Grip):
         self._needs: tuple[int, frozenset[str]] = (0, frozenset())
         """Width of ids and columns of the layout."""
 
+    @property
+    def sheets(self) -> list[TabModel]:
+        """Tabs of what the queue has."""
+        lacking = self._lacking()
+        return [sheet for sheet in self._sheets if not lack(BY_NAME[f"tab_{sheet.name}"], lacking)]
+
     def show(self, context: JobContext) -> None:
         """Show the rows of the tab."""
+        self.live.absent = absent_columns(self._lacking())
         room = {placed.column.key: placed.width for placed in self.placed}
         self._known = replace(context, room=room, loads=self.rows.loads)
         sheet = self.sheet
@@ -208,7 +221,9 @@ class JobTable(SectionedTable[Key], Grip):
         if (position := self.position_words()) != self._position:
             self._position = position
             self._refresh_titles()
-        if (needs := (self.rows.id_width, self.rows.varied)) != self._needs:  # longer ids, or jobs of a second user
+        if (
+            needs := (self.rows.id_width, self.rows.varied | self.live.absent.keys())
+        ) != self._needs:  # longer ids, or jobs of a second user
             self._needs = needs
             self.lay_out()
         self.rows.stay(job.id for job in self._held())
@@ -378,7 +393,7 @@ class JobTable(SectionedTable[Key], Grip):
     def _tab_keys(self) -> str:
         """Return `1-4`, or the keys of the tabs."""
         keys = [keymap_of(self).key_of_tab(sheet.name) for sheet in self.sheets]
-        return "1-4" if keys == ["1", "2", "3", "4"] else " ".join(filter(None, keys))
+        return f"1-{len(keys)}" if keys == ["1", "2", "3", "4"][: len(keys)] else " ".join(filter(None, keys))
 
     def _tabs(self) -> list[tuple[Span, ...]]:
         counts = {"queue": self.rows.matching, "recurring": len(self.recurring.keys)}

@@ -1,0 +1,151 @@
+"""What an engine lacks in the console: its tabs, fields, columns, keys and lines of help are absent or say why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.cluster.kubernetes import site as kubernetes
+from gputui.cluster.slurm import site as slurm
+from gputui.domain.cluster import NEEDED_FOR, Capability, Caps
+from gputui.domain.errors import CapabilityError, InputError
+from gputui.domain.job_spec import GpuRequest, LimitWarning, Submission
+from gputui.tui.screens.submit import Submit
+from gputui.tui.submission.fields import FlagField, TextField
+from tests.cluster.console import ClusterConsole
+from tests.cluster.fake import FakeCluster
+from tests.factories import FakeClock, spec
+from tests.tui.idle import share_style_sheets
+
+ENGINES: Mapping[str, Caps] = {
+    "Slurm": slurm.caps_of(slurm.SlurmSite(user="alice", uid=1000, slurm_user="slurm")),
+    "Kubernetes": kubernetes.caps_of(None),
+}
+SIZES = [(80, 24), (200, 50)]
+both = pytest.mark.parametrize("engine", ENGINES)
+
+
+@pytest.fixture(autouse=True)
+def _one_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    share_style_sheets(monkeypatch.setattr)
+
+
+def console_over(engine: str) -> ClusterConsole:
+    """Return a console over a cluster with running and waiting jobs, and with what that engine has."""
+    cluster = FakeCluster(FakeClock(), caps=ENGINES[engine], output=(b"step 1",))
+    for name in ("llama", "vit", "bert"):
+        cluster.submit([Submission(spec(gpus=2, name=name, time_limit=timedelta(hours=8)))], name)
+    cluster.submit([Submission(spec(gpus=1, name="sweep"), array=tuple(range(4)))], "sweep")
+    return ClusterConsole(cluster)
+
+
+def end_all(console: ClusterConsole) -> None:
+    """End the followed logs."""
+    for job in console.cluster.snapshot().jobs:
+        if job.state.is_active:
+            console.cluster.end(job.id)
+
+
+@both
+@pytest.mark.parametrize("size", SIZES)
+async def test_tabs_of_what_an_engine_lacks_are_absent_and_their_keys_say_why(
+    engine: str, size: tuple[int, int]
+) -> None:
+    console = console_over(engine)
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "2")
+        assert re.search(r"\bfinished\b", console.screen_text)
+        assert not re.search("recurring|reservations", console.screen_text)
+        for key, capability in (("3", Capability.RECURRING), ("4", Capability.RESERVE)):
+            await console.press(pilot, key)
+            assert console.told[-1].endswith(f"Not in this cluster: {ENGINES[engine].why_not(capability)}.")
+        end_all(console)
+
+
+@both
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_form_has_no_fields_of_what_an_engine_lacks(engine: str, size: tuple[int, int]) -> None:
+    console = console_over(engine)
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "s", "ctrl+n")
+        fields = [*console.app.screen.query(TextField), *console.app.screen.query(FlagField)]
+        shown = {field.id for field in fields if field.display}
+        lacking = ENGINES[engine].lacking_options
+        assert shown.isdisjoint(lacking)
+        assert {"image", "command", "gpus", "time_limit", "array", "hold"} <= shown
+        assert len(shown) + len(lacking.keys() & {field.id for field in fields}) == len(fields)
+        assert "this host" not in console.screen_text
+        end_all(console)
+
+
+@both
+async def test_a_pasted_line_with_what_an_engine_lacks_says_why(engine: str) -> None:
+    console = console_over(engine)
+    async with console.app.run_test(size=(100, 40)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "s")
+        form = console.app.screen
+        assert isinstance(form, Submit)
+        form.fill_line("gputui submit --retries 3 python:3.11 python train.py")
+        await console.settle(pilot)
+        why = ENGINES[engine].options["retries"]
+        assert f"retries: {why}" in console.screen_text
+        await console.press(pilot, "enter")
+        assert console.app.screen is form
+        end_all(console)
+
+
+@pytest.mark.parametrize(("engine", "is_there"), [("Slurm", True), ("Kubernetes", False)])
+async def test_expected_starts_have_a_column_where_the_engine_tells_them(engine: str, is_there: bool) -> None:
+    console = console_over(engine)
+    async with console.app.run_test(size=(160, 40)) as pilot:
+        await console.begin(pilot)
+        assert ("STARTS" in console.screen_text) is is_there
+        await console.press(pilot, "vertical_line")
+        assert ("Kubernetes tells how many GPUs of a node" in console.screen_text) is not is_there
+        end_all(console)
+
+
+@both
+async def test_help_tells_what_the_engine_lacks_in_place_of_what_a_key_does(engine: str) -> None:
+    console = console_over(engine)
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "question_mark", "slash", *"timeline")
+        assert "Not in this cluster: " in console.screen_text
+        assert "Show the timeline of the GPUs" not in console.screen_text
+        end_all(console)
+
+
+ASKING: Mapping[str, Submission] = {
+    "retries": Submission(spec(retries=1)),
+    "share": Submission(replace(spec(), gpus=GpuRequest(1, 1, share=True))),
+    "gpu_memory": Submission(replace(spec(), gpus=GpuRequest(1, 1, memory=1 << 30))),
+    "idle_timeout": Submission(spec(idle_timeout=timedelta(hours=1))),
+    "preemptible": Submission(spec(preemptible=True)),
+    "signal": Submission(spec(warning=LimitWarning(10, timedelta(minutes=1)))),
+    "host": Submission(spec(image=None)),
+    "nice": Submission(spec(nice=5)),
+    "after": Submission(spec(after=(3,))),
+    "hold": Submission(spec(), held=True),
+    "array": Submission(spec(), array=(0, 1)),
+}
+
+
+@both
+@pytest.mark.parametrize("option", ASKING)
+def test_a_job_with_an_option_that_the_engine_lacks_is_refused_with_its_sentence(engine: str, option: str) -> None:
+    caps, submission = ENGINES[engine], ASKING[option]
+    if option not in caps.lacking_options:
+        caps.check_submission(submission)
+        return
+    with pytest.raises((CapabilityError, InputError)) as refused:
+        caps.check_submission(submission)
+    assert refused.value.what == caps.lacking_options[option]
+    assert refused.value.where == (None if option in NEEDED_FOR else f"--{option.replace('_', '-')}")
