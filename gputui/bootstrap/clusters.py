@@ -76,8 +76,8 @@ def _slurm(options: Options, engine: Engine, directory: Path) -> Cluster:
 
 
 def _kubernetes(options: Options, engine: Engine, directory: Path) -> Cluster:
+    from gputui.cluster.kubernetes.api_server import connect
     from gputui.cluster.kubernetes.cluster import KubernetesCluster
-    from gputui.cluster.kubernetes.kubeconfig import connect
 
     environ, timeout = dict(os.environ), options.settings.cluster.command_timeout.total_seconds()
     return KubernetesCluster(

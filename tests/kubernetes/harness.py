@@ -9,10 +9,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from gputui.cluster.kubernetes.api_server import connect
 from gputui.cluster.kubernetes.calls import RbacSubject, rbac
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.jobs import number_of
-from gputui.cluster.kubernetes.kubeconfig import connect
 from gputui.cluster.kubernetes.objects import KubeJob, Reader
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission

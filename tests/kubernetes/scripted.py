@@ -7,9 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import TypeAlias
 
-import urllib3
-
 from gputui.cluster.kubernetes.api_server import ApiServer
+from gputui.cluster.kubernetes.connection import Connection
+from gputui.cluster.kubernetes.kubeconfig import ClusterEntry, KubePlace, UserEntry
+from gputui.cluster.kubernetes.login import Login
 
 Answer: TypeAlias = tuple[int, bytes] | Callable[[], tuple[int, bytes]]
 
@@ -40,25 +41,16 @@ class ScriptedServer:
                     scripted.is_over.wait(60)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._pool = urllib3.PoolManager(retries=False)
         self._thread = Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
     def api(self) -> ApiServer:
         """Return the adapter's side of it."""
 
-        def dial(url: str, headers: object) -> object:
-            raise NotImplementedError(url)
-
-        return ApiServer(
-            self._pool,
-            f"http://127.0.0.1:{self._server.server_address[1]}",
-            dict,
-            place="lab",
-            namespace="team",
-            timeout=10.0,
-            dial=dial,  # type: ignore[arg-type] # no test opens a websocket
-        )
+        cluster = ClusterEntry(f"http://127.0.0.1:{self._server.server_address[1]}")
+        place = KubePlace("lab", "team", cluster, UserEntry())
+        way = Connection(cluster, Login(place, {}), {})
+        return ApiServer(way, place="lab", namespace="team", timeout=10.0)
 
     def close(self) -> None:
         self.is_over.set()

@@ -12,8 +12,9 @@ from threading import Thread
 
 import pytest
 
+from gputui.cluster.kubernetes.api_server import connect
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
-from gputui.cluster.kubernetes.kubeconfig import connect, context_in
+from gputui.cluster.kubernetes.kubeconfig import context_in
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.job_spec import Submission

@@ -13,10 +13,9 @@ from urllib.error import HTTPError
 import pytest
 from msgspec.structs import replace
 
-from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, Query
+from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, Query, connect
 from gputui.cluster.kubernetes.calls import CALLS
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
-from gputui.cluster.kubernetes.kubeconfig import connect
 from gputui.cluster.kubernetes.mirror import PAGE, Reflector
 from gputui.cluster.kubernetes.objects import KubeEvent
 from gputui.domain.action import Cancel, DrainGpus, Hold, Release, ResumeGpus

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gputui.cluster.kubernetes.api_server import connect
 from gputui.cluster.kubernetes.calls import CALLS, SUBMIT, RbacSubject, rbac
-from gputui.cluster.kubernetes.kubeconfig import connect
 from gputui.cluster.kubernetes.site import Sites
 from gputui.domain.action import Cancel, DrainGpus, Release, ResumeGpus
 from gputui.domain.cluster import Capability

@@ -4,7 +4,7 @@
 
 CI runs it on the lowest versions that pyproject.toml allows and on the newest: every module is imported, every command
 runs once, the console opens in a terminal and paints, jobs run as processes on simulated GPUs, and pynvml, docker-py,
-urllib3 and Kubernetes' client are spoken to. Exits with 1 after the first failure.
+urllib3 and a Kubernetes are spoken to. Exits with 1 after the first failure.
 """
 
 from __future__ import annotations
@@ -247,8 +247,8 @@ def speak_http(_: Path) -> None:
 
 
 def speak_to_kubernetes(directory: Path) -> None:
-    """Have Kubernetes' client read a kubeconfig, and ask its server."""
-    from gputui.cluster.kubernetes.kubeconfig import connect
+    """Have PyYAML read a kubeconfig, and urllib3 ask its server."""
+    from gputui.cluster.kubernetes.api_server import connect
 
     file = directory / "kubeconfig"
     with ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
@@ -14,8 +17,12 @@ import urllib3
 from msgspec import Struct
 from urllib3.exceptions import HTTPError, ProtocolError
 
+from gputui.cluster.kubernetes.connection import Connection
+from gputui.cluster.kubernetes.kubeconfig import place_of
+from gputui.cluster.kubernetes.login import Headers, Login
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
+from gputui.domain.installing import install_line
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
@@ -26,11 +33,25 @@ T = TypeVar("T")
 MERGE_PATCH = "application/merge-patch+json"
 _CONNECT = 5.0
 """Seconds in which a connection has to be made."""
+_UNKNOWN_USER = 401
 _BUSY = frozenset({408, 429, 500, 502, 503, 504})
 _RIGHTS = "gputui cluster rbac prints the rights that gputui needs"
 _MOST_WORDS = 400
 _CONNECTION = re.compile(r"^\w*Connection(Pool)?\([^)]*\): ")
 """Words of urllib3 for the connection of which it tells."""
+
+
+def connect(
+    context: str | None, environ: Mapping[str, str], timeout: float, *, account: Path | None = None
+) -> ApiServer:
+    """Return the server of a context, or of the pod in which this runs; raises ClusterUnavailableError."""
+    if any(find_spec(name) is None for name in ("websocket", "yaml")):
+        hint = install_line(["gputui[kubernetes]"], sys.prefix, has_pip=find_spec("pip") is not None)
+        raise ClusterUnavailableError("packages for Kubernetes are not installed", hint=hint)
+    place = place_of(context, environ, account)
+    login = Login(place, environ, lambda: place_of(context, environ, account))
+    way = Connection(place.cluster, login, environ)
+    return ApiServer(way, place=place.name, namespace=place.namespace, timeout=timeout)
 
 
 class StatusAnswer(Struct, frozen=True):
@@ -84,27 +105,12 @@ class ApiStream:
 class ApiServer:
     """An API server, as a user of it."""
 
-    def __init__(
-        self,
-        pool: urllib3.PoolManager,
-        address: str,
-        headers: Callable[[], Mapping[str, str]],
-        *,
-        place: str,
-        namespace: str,
-        timeout: float,
-        dial: Callable[[str, Mapping[str, str]], WebSocket],
-    ) -> None:
-        """`headers` are those that authenticate, `place` is the name for people, `namespace` the user's own.
-
-        `dial` opens a websocket to an address with these headers.
-        """
-        self._dial = dial
+    def __init__(self, way: Connection, *, place: str, namespace: str, timeout: float) -> None:
+        """`place` is the name for people, `namespace` the user's own."""
         self.place = place
         self.namespace = namespace
-        self._pool = pool
-        self.address = address.rstrip("/")
-        self._headers = headers
+        self.address = way.address
+        self._way = way
         self._timeout = timeout
 
     def get(self, path: str, query: Query | None = None, patience: float = 0.0) -> bytes:
@@ -142,17 +148,20 @@ class ApiServer:
         """Open a websocket; raises as requests do."""
         from websocket import WebSocketBadStatusException, WebSocketException
 
-        headers = {name.lower(): value for name, value in self._headers().items()}
-        url = f"ws{self.address.removeprefix('http')}{path}?{urlencode(query)}"
-        try:
-            return self._dial(url, headers | {"sec-websocket-protocol": protocols})
-        except WebSocketBadStatusException as error:
-            raise self._refused(error.status_code or 0, error.resp_body or b"") from error
-        except (WebSocketException, OSError) as error:
-            raise self._silent(error) from error
+        def ask(login: Headers) -> WebSocket:
+            try:
+                return self._way.dial(
+                    f"{path}?{urlencode(query)}", (*login, ("Sec-WebSocket-Protocol", protocols)), _CONNECT
+                )
+            except WebSocketBadStatusException as error:
+                raise self._refused(error.status_code or 0, error.resp_body or b"") from error
+            except (WebSocketException, HTTPError, OSError) as error:
+                raise self._silent(error) from error
+
+        return self._logged_in(ask)
 
     def close(self) -> None:
-        self._pool.clear()
+        self._way.close()
 
     def _answer(
         self,
@@ -166,33 +175,52 @@ class ApiServer:
         is_read: bool = True,
     ) -> urllib3.BaseHTTPResponse:
         url = f"{self.address}{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": "application/json", "User-Agent": "gputui", **self._headers()}
-        if body is not None:
-            headers["Content-Type"] = kind
-        timeout = urllib3.Timeout(connect=_CONNECT, read=self._timeout if patience == 0 else patience)
-        for is_last in (False, True):
+        wait = urllib3.Timeout(connect=_CONNECT, read=self._timeout if patience == 0 else patience)
+
+        def ask(login: Headers) -> urllib3.BaseHTTPResponse:
+            headers = urllib3.HTTPHeaderDict({"Accept": "application/json", "User-Agent": "gputui"})
+            headers.extend(login)
+            if body is not None:
+                headers["Content-Type"] = kind
             try:
-                response = self._pool.request(
-                    method,
-                    url,
-                    body=body,
-                    headers=headers,
-                    timeout=timeout,
-                    retries=False,
-                    preload_content=is_read,
-                )
-                break
-            except ProtocolError as error:
-                if is_last:  # else the server may have closed an idle connection: all requests may be repeated
-                    raise self._silent(error) from error
-            except (HTTPError, OSError) as error:
-                raise self._silent(error) from error
-        if response.status >= 300:
+                response = self._sent(method, url, headers, body, wait, is_read=is_read)
+            except ProtocolError:  # the server may have closed an idle connection: all requests may be repeated
+                response = self._sent(method, url, headers, body, wait, is_read=is_read)
+            if response.status < 300:
+                return response
             data = b""
             with suppress(HTTPError, OSError):
                 data = response.data
             raise self._refused(response.status, data, response.reason or "")
-        return response
+
+        try:
+            return self._logged_in(ask)
+        except (HTTPError, OSError) as error:
+            raise self._silent(error) from error
+
+    def _sent(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        wait: urllib3.Timeout,
+        *,
+        is_read: bool,
+    ) -> urllib3.BaseHTTPResponse:
+        return self._way.pool().request(
+            method, url, body=body, headers=headers, timeout=wait, retries=False, preload_content=is_read
+        )
+
+    def _logged_in(self, ask: Callable[[Headers], T]) -> T:
+        """Return what `ask` gets by the login, or by a new one if the server does not know the first any more."""
+        sent = self._way.login.headers()
+        try:
+            return ask(sent)
+        except ApiRefusedError as error:
+            if error.status != _UNKNOWN_USER or not self._way.login.renew(sent):
+                raise
+            return ask(self._way.login.headers())
 
     def _silent(self, error: Exception) -> ClusterUnavailableError:
         return ClusterUnavailableError(f"Kubernetes does not answer: {_words(error)}", where=self.place)
@@ -201,7 +229,7 @@ class ApiServer:
         words = _told(data) or reason or "no reason given"
         if status in _BUSY:
             return ClusterUnavailableError(f"Kubernetes does not answer: {words} ({status})", where=self.place)
-        if status == 401:
+        if status == _UNKNOWN_USER:
             hint = "kubectl auth whoami; log in anew"
             return ApiRefusedError(f"Kubernetes does not know this user: {words}", status, where=self.place, hint=hint)
         if status == 403:

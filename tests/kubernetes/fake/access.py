@@ -6,13 +6,14 @@ from typing import Any
 
 ADMIN = "admin-token"
 """Token that may do everything."""
+ADMINISTRATOR = "kubernetes-admin"
 
 
 class Access:
     """Users by token, with the roles that are bound to them."""
 
     def __init__(self) -> None:
-        self._users = {ADMIN: "kubernetes-admin"}
+        self._users = {ADMIN: ADMINISTRATOR}
         self._roles: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
         self._bindings: list[tuple[str, str, str, str]] = []
 
@@ -21,6 +22,10 @@ class Access:
         token = f"{name}-token"
         self._users[token] = name
         return token
+
+    def rename_token(self, old: str, new: str) -> None:
+        """Have a token run out, and another one stand for its user."""
+        self._users[new] = self._users.pop(old)
 
     def user_of(self, header: str) -> str | None:
         return self._users.get(header.removeprefix("Bearer ").removeprefix("bearer "))
@@ -45,7 +50,7 @@ class Access:
 
     def may(self, user: str, verb: str, group: str, resource: str, namespace: str) -> bool:
         """Return whether a user may do that; an empty namespace stands for all of them."""
-        if user == self._users[ADMIN]:
+        if user == ADMINISTRATOR:
             return True
         for name, place, kind, role in self._bindings:
             if name != user or place not in {"", namespace}:
