@@ -16,6 +16,8 @@ from gputui.cli.main import CommandGroup
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
+from gputui.domain.cluster import ENGINES, parse_engine
+from gputui.domain.errors import CapabilityError
 from gputui.domain.gpu import index_ranges, short_names
 from gputui.domain.node_readings import NodeCheck, Verdict
 from gputui.domain.text import plain
@@ -98,13 +100,18 @@ command.add_command(check)
 @click.option("--dry-run", is_flag=True, help="Print the epilog and the line of slurm.conf, and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--epilog-dir", default=EPILOGS, metavar="DIR", help=f"Directory of the epilogs; {EPILOGS} by default.")
-def install(dry_run: bool, yes: bool, epilog_dir: str) -> int:
+@pass_session
+def install(session: Session, dry_run: bool, yes: bool, epilog_dir: str) -> int:
     """Write the epilog that removes the containers of ended jobs.
 
     Slurm runs it on each node after each job. Without it containers stay where a batch script is killed, and on a node
     that was cut off and came back. It is needed on every node, at the same path; it never fails, so it drains no node.
     Prints the changes, asks, and prints the line of slurm.conf.
     """
+    engine = parse_engine(session.options.settings.cluster.engine)
+    if engine is not None and engine.kind != "slurm":  # nodes need no settings for this
+        hint = "gputui cluster rbac prints the roles that users need; gputui doctor says what is missing"
+        raise CapabilityError(f"{ENGINES[engine.kind]} needs nothing on its nodes: the epilog is Slurm's", hint=hint)
     wanted = {Path(epilog_dir).absolute() / _NAME: epilog()}
     if dry_run:
         terminal.echo(listing(wanted))

@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Run
 
 
@@ -24,6 +26,16 @@ def test_the_epilog_is_shown_before_it_is_written(run: Run, tmp_path: Path) -> N
     refused = run("cluster", "install", "--epilog-dir", "/proc/none", "--yes")
     assert refused.code == 1
     assert "--epilog-dir" in refused.err
+
+
+def test_kubernetes_is_offered_nothing_of_slurms(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUTUI_CLUSTER", "kubernetes")
+    refused = run("cluster", "install", "--epilog-dir", str(tmp_path), "--yes")
+    assert (refused.code, list(tmp_path.glob("*gputui"))) == (1, [])
+    assert "Kubernetes needs nothing on its nodes: the epilog is Slurm's" in refused.err
+    assert "gputui cluster rbac" in refused.err
+    monkeypatch.setenv("GPUTUI_CLUSTER", "slurm")
+    assert run("cluster", "install", "--epilog-dir", str(tmp_path), "--dry-run").code == 0
 
 
 def test_the_epilog_succeeds_whatever_docker_does(run: Run, tmp_path: Path) -> None:
