@@ -46,7 +46,8 @@ _INDENT = " " * 18
 def command(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
     """Check driver, toolkit, runtimes, permissions, clock and disk, and say what to do.
 
-    The exit code is 1 when any check fails: then no job, or no job with GPUs, could start.
+    The exit code is 1 when any check fails: then no job, or no job with GPUs, could start, or an ended one could keep
+    its GPUs.
 
     --fix shows how it would change daemon.json, asks, keeps a backup and all other settings, and prints the command
     after which the engine knows them; it restarts nothing. Then the exit code is 0 when the runtime is registered.

@@ -281,3 +281,5 @@ class ClusterFault(Struct, frozen=True):
     """Commands or lines of files that mend it, a line each."""
     stops_jobs: bool = False
     """True if no job, or no job with GPUs, can start."""
+    is_grave: bool = False
+    """True if jobs start, but harm others: then `gputui doctor` fails too."""

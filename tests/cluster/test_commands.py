@@ -374,6 +374,9 @@ def test_doctor_tells_what_the_cluster_has_and_what_is_in_the_way(run: Run, clus
     cluster.found = (ClusterFault("epilog", "no epilog is set", "Containers stay.", "gputui cluster install"),)
     assert run("doctor").code == 0
     assert run("doctor", "--json").json[1]["level"] == "warn"
+    cluster.found = (ClusterFault("epilog", "no epilog is set", "They harm others.", "mend it", is_grave=True),)
+    result = run("doctor")
+    assert (result.code, "GPUs" in result.out) == (1, True)
     cluster.found = (ClusterFault("munge", "munge is down", "Trust.", "systemctl start munge", stops_jobs=True),)
     result = run("doctor")
     assert (result.code, result.out.splitlines()[1]) == (1, "fail  munge       munge is down")

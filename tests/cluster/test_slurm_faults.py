@@ -50,7 +50,10 @@ class Machine:
 
     @property
     def found(self) -> list[ClusterFault]:
-        return list(faults(SlurmCommands(None, 60, {**os.environ, "PATH": str(self.directory)})))
+        return self.found_for("docker")
+
+    def found_for(self, container: str) -> list[ClusterFault]:
+        return list(faults(SlurmCommands(None, 60, {**os.environ, "PATH": str(self.directory)}), container))
 
 
 @pytest.fixture
@@ -98,6 +101,14 @@ def test_settings_in_the_way_are_reported(machine: Machine, changes: dict[str, s
     (fault,) = machine.found
     assert (fault.name, fault.stops_jobs) == (name, stops)
     assert fault.hint
+
+
+def test_without_an_epilog_containers_of_docker_harm_others(machine: Machine) -> None:
+    machine.answers({**GOOD, "Epilog": "(null)"})
+    assert [fault.is_grave for fault in machine.found] == [True]
+    assert machine.found_for("apptainer") == []
+    machine.answers({name: value for name, value in GOOD.items() if name != "Epilog"} | {"Epilog[0]": "/etc/e"})
+    assert machine.found == []
 
 
 def test_a_short_memory_is_no_fault_beside_slurmdbd(machine: Machine) -> None:

@@ -211,7 +211,7 @@ _HINTS = {
 
 def of_faults(faults: Iterable[ClusterFault]) -> Iterator[DoctorCheck]:
     for fault in faults:
-        level = CheckLevel.FAIL if fault.stops_jobs else CheckLevel.WARN
+        level = CheckLevel.FAIL if fault.stops_jobs or fault.is_grave else CheckLevel.WARN
         yield DoctorCheck(fault.name, level, fault.text, fault.hint, fault.why)
 
 

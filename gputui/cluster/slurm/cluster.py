@@ -208,7 +208,7 @@ class SlurmCluster:
         return row
 
     def faults(self) -> tuple[ClusterFault, ...]:
-        return tuple(site.faults(self._commands))
+        return tuple(site.faults(self._commands, self._settings.container))
 
     def checker(self) -> NodeChecker:
         """Return the check of its nodes by probe jobs."""

@@ -161,8 +161,8 @@ def caps_of(site: SlurmSite | None) -> Caps:
     return Caps("Slurm", lacking, REFUSED | IGNORED, _COMMANDS)
 
 
-def faults(commands: SlurmCommands) -> Iterator[ClusterFault]:
-    """Yield the faults that are found; one because of which nothing works ends them."""
+def faults(commands: SlurmCommands, container: str) -> Iterator[ClusterFault]:
+    """Yield the faults that are found, for this way into containers; one because of which nothing works ends them."""
     try:
         lines = "; ".join(f"command -v {name} >/dev/null || echo {name}" for name in PROGRAMS)
         if missing := commands.script(lines, "sh").out.split():
@@ -178,7 +178,7 @@ def faults(commands: SlurmCommands) -> Iterator[ClusterFault]:
     except ClusterUnavailableError as error:
         yield _silence(str(error), commands.place)
         return
-    yield from _of_settings({name: value.strip() for name, value in values.items()})
+    yield from _of_settings({name: value.strip() for name, value in values.items()}, container)
 
 
 def _silence(words: str, place: str) -> ClusterFault:
@@ -192,13 +192,16 @@ def _silence(words: str, place: str) -> ClusterFault:
     return ClusterFault("controller", words, "Without it nothing is submitted or shown.", hint, stops_jobs=True)
 
 
-def _of_settings(values: Mapping[str, str]) -> Iterator[ClusterFault]:
-    if values.get("Epilog", "").strip() in _UNSET and values.get("Epilog[0]", "") in _UNSET:
+def _of_settings(values: Mapping[str, str], container: str) -> Iterator[ClusterFault]:
+    has_epilog = any(values.get(name, "") not in _UNSET for name in ("Epilog", "Epilog[0]"))
+    if container == "docker" and not has_epilog:
         yield ClusterFault(
             "epilog",
             "no epilog is set",
-            "Containers stay where a batch script is killed, and on a node that was cut off and came back.",
+            "Containers stay where a batch script is killed, and on a node that was cut off and came back: "
+            "on GPUs that Slurm gives to the next job.",
             "gputui cluster install, on every node",
+            is_grave=True,
         )
     if "gpu" not in values.get("GresTypes", "").split(","):
         yield ClusterFault(
