@@ -82,19 +82,84 @@ def test_the_exit_code_and_the_output_are_the_containers(begin: Begin, code: int
 
 
 @pytest.mark.parametrize(
-    ("job", "code", "words"),
+    ("job", "code", "words", "said"),
     [
-        ({"command": ("no-such-program",), "no_init": True}, 127, "no-such-program"),
-        ({"command": ("/etc/passwd",), "no_init": True}, 126, "permission denied"),
-        ({"image": "gputui-test:none", "pull": "never"}, 125, "gputui-test:none"),
-        ({"command": ("true",), "cpus": 1e6}, 125, "CPUs"),
+        ({"command": ("no-such-program",), "no_init": True}, 127, "its image has no such command", "no-such-program"),
+        ({"command": ("/etc/passwd",), "no_init": True}, 126, "its command cannot be run", "permission denied"),
+        (
+            {"image": "gputui-test:none", "pull": "never"},
+            125,
+            "there is no image gputui-test:none for this user on this node",
+            "gputui-test:none",
+        ),
+        ({"image": "registry.invalid/a/nvidia:1"}, 125, "registry.invalid/a/nvidia:1 could not be pulled", "lookup"),
+        ({"command": ("true",), "cpus": 1e6}, 125, "Docker on this node could not start its container", "CPUs"),
+        ({"command": ("true",), "runtime": "none"}, 125, "Docker on this node has no such runtime", "none"),
+        (
+            {"command": ("cat",), "no_init": True, "interactive": Interactive(stdin=True), "workdir": "/etc/passwd"},
+            125,
+            "Docker on this node could not start its container",
+            "not a directory",
+        ),
     ],
 )
-def test_a_container_that_cannot_start_fails_in_the_engines_words(
-    begin: Begin, job: dict[str, Any], code: int, words: str
+def test_a_container_that_cannot_start_ends_its_output_with_our_words_and_the_engines(
+    begin: Begin, job: dict[str, Any], code: int, words: str, said: str
 ) -> None:
     run = begin(docker_script(**job))
-    assert (run.wait(), words in run.output) == (code, True), run.output
+    assert run.wait() == code, run.output
+    last = run.output.splitlines()[-1]
+    assert last.startswith(f"gputui: {words}: "), run.output
+    assert said in last
+    assert "Error response" not in last
+
+
+PERMISSION = (
+    "Got permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: connect"
+)
+SEE = "See 'docker run --help'."
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (f'echo "docker: {PERMISSION}\n{SEE}" >&2; exit 126', f"this user may not use Docker on gpu1: {PERMISSION}"),
+        (
+            "echo 'docker: Cannot connect to the Docker daemon. Is it running?\n\nRun x docker' >&2; exit 125",
+            "Docker does not run on gpu1: Cannot connect to the Docker daemon. Is it running?",
+        ),
+        ("echo '/spool/slurm_script: line 9: exec: docker: not found' >&2; exit 127", "gpu1 has no Docker: not found"),
+    ],
+)
+def test_a_node_whose_docker_this_user_cannot_use_is_told_at_once(
+    begin: Begin, tmp_path: Path, program: str, words: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    docker = tmp_path / "bin" / "docker"
+    docker.write_text(f"#!/bin/sh\n{program}\n")
+    docker.chmod(0o755)
+    run = begin(docker_script(command=("true",)), SLURMD_NODENAME="gpu1")
+    assert run.wait() == 125
+    assert run.output.splitlines()[-1] == f"gputui: {words}"
+
+
+def test_a_container_over_its_memory_limit_says_so(begin: Begin) -> None:
+    run = begin(docker_script(command=("sh", "-c", "tail /dev/zero"), memory=32 * 1024**2))
+    assert run.wait() in {1, 137}
+    last = run.output.splitlines()[-1]
+    assert last == "gputui: the kernel ended it: over its memory limit of 32 MiB"
+
+
+def test_slurms_variables_reach_the_container_unless_the_job_sets_them(begin: Begin) -> None:
+    script = docker_script(command=("env",), env=(("SLURM_PROCID", "mine"),))
+    paths = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_SUBMIT_DIR": "/home"}
+    run = begin(
+        script, SLURM_PROCID="0", SLURM_JOB_NAME="a b=c", SLURM_ARRAY_TASK_ID="7", SLURM_ARRAY_JOB_ID="3", **paths
+    )
+    assert run.wait() == 0
+    lines = [line for line in run.output.splitlines() if line.startswith("SLURM_")]
+    wanted = {"JOB_ID=4711", "PROCID=mine", "JOB_NAME=a b=c", "ARRAY_TASK_ID=7", "ARRAY_JOB_ID=3", "CPUS_ON_NODE=2"}
+    assert sorted(lines) == sorted(f"SLURM_{each}" for each in {*wanted, "CLUSTER_NAME=lab"})
 
 
 def test_the_container_gets_the_gpus_that_slurm_chose(begin: Begin, engine: Dockerd) -> None:

@@ -58,6 +58,13 @@ _OF_BASH = (
     r"|LD_.*|DOCKER_.*|GO.*|.*_PROXY|.*_proxy|SSL_.*|XDG_.*|SLURM_.*|GPUTUI_.*|gputui_.*|sweep_.*"
 )
 """Variables with a meaning to bash or to docker's client."""
+SLURMS = (
+    "JOB_ID JOBID JOB_NAME JOB_USER JOB_UID JOB_ACCOUNT JOB_PARTITION JOB_QOS JOB_RESERVATION RESTART_COUNT "
+    "CLUSTER_NAME ARRAY_JOB_ID ARRAY_TASK_ID ARRAY_TASK_COUNT ARRAY_TASK_MIN ARRAY_TASK_MAX ARRAY_TASK_STEP "
+    "JOB_NODELIST NODELIST JOB_NUM_NODES NNODES NODEID JOB_CPUS_PER_NODE CPUS_ON_NODE CPUS_PER_TASK "
+    "NTASKS NPROCS TASKS_PER_NODE PROCID LOCALID MEM_PER_NODE MEM_PER_CPU GPUS_ON_NODE JOB_START_TIME JOB_END_TIME"
+)
+"""Variables of Slurm, without `SLURM_`, that containers get: numbers and names, no path, address or index of a GPU."""
 LIST_GPUS = 'read -ra job_gpus <<<"${SLURM_JOB_GPUS//,/ }"\n'
 """Line that lists the job's GPUs in an array, for `own_variables`; it starts no process."""
 JOB_ID = """
@@ -252,6 +259,12 @@ def variables(spec: JobSpec) -> Iterable[tuple[str, str]]:
     return found.items()
 
 
+def slurms(spec: JobSpec) -> list[str]:
+    """Return the variables of Slurm's that the job's container gets: all but those that the job sets itself."""
+    own = {name for name, _ in variables(spec)}
+    return [name for each in SLURMS.split() if (name := f"SLURM_{each}") not in own]
+
+
 def command_words(spec: JobSpec) -> list[str]:
     return [text_word(each, spec.sweep) for each in spec.command]
 
@@ -320,6 +333,7 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
     if settings.cluster.cdi or not has_gpus(spec):  # images of NVIDIA get every GPU where its runtime is the default
         own.append("NVIDIA_VISIBLE_DEVICES=void")
     yield array("environment", [*environment.lines, *own])
+    yield f"environment+=({' '.join(slurms(spec))})  # a name alone takes the value from here\n"
     yield _function("export_environment", (f"export {name}={value}" for name, value in exported.items()))
     yield f"gpus={int(has_gpus(spec))}\n"
     yield f"attached={int(spec.interactive is not None)}\n"
@@ -369,6 +383,8 @@ def _apptainer(submission: Submission) -> Iterator[str]:
     ]
     words += [word(f"--pwd={options.workdir}")] if options.workdir else []
     yield from _exports(submission, "APPTAINERENV_")
+    yield f"for name in {' '.join(slurms(spec))}; do "
+    yield '[[ -z ${!name+x} ]] || export "APPTAINERENV_$name=${!name}"; done\n'
     yield "export APPTAINERENV_CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES\n"
     yield array("options", words)
     yield array("command", command_words(spec))

@@ -1,7 +1,8 @@
 
 say() { printf 'gputui: %s\n' "$*" >&2; }
 
-fail() { say "$1"; exit "${2:-125}"; }
+# End the job, with the code of a cause and a sentence for its record and its output.
+fail() { cause="$1 $2"; say "$2"; exit "${3:-125}"; }
 
 # Wait for a child of this shell, however often a signal interrupts that, and return its exit code.
 await() {
@@ -77,6 +78,7 @@ remove_container() {
   local tries
   rm -f -- "${files[@]}"
   rmdir -- "$claim" 2>/dev/null
+  [[ -z $unreached ]] || return
   for tries in {1..10}; do
     case $(state) in
       gone) [[ -n $uncertain ]] || return ;;
@@ -142,12 +144,49 @@ start_container() {
   fail_start 125
 }
 
-# End with the exit code that `docker run` has for a container that could not be started, or with another one.
+# Set `complaint` to what docker's client said last, as one line: it is at the end of the job's output.
+read_complaint() {
+  local line
+  complaint=''
+  [[ -f /dev/stderr ]] || return
+  while IFS= read -r line; do
+    case $line in
+      '' | 'See '*docker* | 'Run '*docker* | 'Error: failed to start'*) ;;
+      *docker:\ * | Error\ * | [Pp]ermission\ denied* | Cannot\ connect*) complaint=$line ;;
+      *) complaint+=${complaint:+ $line} ;;
+    esac
+  done < <(tail -c 4096 /dev/stderr)
+  complaint=${complaint##*docker: } complaint=${complaint#Error response from daemon: }
+}
+
+# End a job whose container could not be made or started: by this exit code, or the one that `docker run` has for that.
 fail_start() {
-  local now
+  local now code=$1 place=${SLURMD_NODENAME:-this node} complaint kind what
   now=$(state)
-  [[ $now != created* ]] || (( ${now##* } < 126 || ${now##* } > 128 )) || exit "${now##* }"
-  exit "$1"
+  [[ $now != created* ]] || (( ${now##* } < 126 || ${now##* } > 128 )) || code=${now##* }
+  read_complaint
+  what=${complaint//"$image"/}
+  case ${what,,} in
+    *'permission denied'*docker*) unreached=yes kind=NotAllowed what="this user may not use Docker on $place" ;;
+    *'connect to the docker'*) unreached=yes kind=RuntimeUnavailable what="Docker does not run on $place" ;;
+    'command not found' | 'not found') unreached=yes kind=RuntimeUnavailable what="$place has no Docker" ;;
+    *'no space left'* | *'quota exceeded'*) kind=DiskFull what="Docker's disk on $place is full" ;;
+    *unknown*runtime*) kind=BadSpec what="Docker on $place has no such runtime" ;;
+    *'too many requests'* | *toomanyrequests* | *'rate limit'*) kind=PullFailed what="$image could not be pulled" ;;
+    *'no such image'* | *manifest* | *'pull access denied'* | *'resource is denied'* | *'name unknown'* | *unauthorized* \
+      | *'repository does not exist'* | *'invalid reference'* | *'resolve reference'*'not found')
+      kind=ImageNotFound what="there is no image $image for this user on $place" ;;
+    *nvidia-c* | *'nvml error'* | *'device driver'* | *'cdi device'* | */dev/nvidia*)
+      kind=GpuSetupFailed what="its GPUs could not be given to it on $place" ;;
+    *'executable file not found'* | *exec:*'no such file'*) kind=CommandNotFound what="its image has no such command" ;;
+    *exec:*'permission denied'* | *exec:*directory* | *'exec format'*)
+      kind=CommandNotExecutable what="its command cannot be run" ;;
+    *)
+      kind=RuntimeError what="Docker on $place could not start its container"
+      [[ -n $(docker image inspect --format . -- "$image" 2>/dev/null) ]] || kind=PullFailed what="$image could not be pulled" ;;
+  esac
+  [[ -z $unreached ]] || code=125
+  fail "$kind" "$what${complaint:+: ${complaint:0:400}}" "$code"
 }
 
 # Start a container with a terminal or input: whoever attaches first does that, so that no output is lost, and this script
@@ -196,14 +235,26 @@ copy_output() {
 # Copy to the job's output, and print how many bytes.
 counted() { LC_ALL=C dd bs=64K 2>&1 >&3; }
 
+# Tell that the container has failed for want of memory, if it has.
+tell_of_memory() {
+  local said why='the memory of its node is used up'
+  said=$(docker inspect --type container --format '{{.State.OOMKilled}} {{.HostConfig.Memory}}' "$container" 2>/dev/null)
+  [[ $said == true* ]] || return
+  (( ! ${said##* } )) || why="over its memory limit of $(( ${said##* } / 1048576 )) MiB"
+  cause="OutOfMemory the kernel ended it: $why"
+}
+
 # Wait until the container has ended, and return its exit code.
 wait_for_end() {
   local now
   while :; do
     now=$(state)
     case ${now%% *} in
-      exited | dead) return "${now##* }" ;;
-      gone | removing) fail "something else removed the container" 137 ;;
+      exited | dead)
+        (( ! ${now##* } )) || tell_of_memory
+        return "${now##* }"
+        ;;
+      gone | removing) fail ContainerLost "something else removed the container" 137 ;;
       created) [[ -z $stopping ]] || return 143 ;;
     esac
     [[ -z $stopping ]] || stop_container
@@ -223,7 +274,7 @@ wait_for_end() {
 [[ -n $HOME ]] || export HOME=~
 PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 container=gputui-$SLURM_JOB_ID claim=/tmp/gputui-$SLURM_JOB_ID.start
-files=() stopping='' started='' uncertain='' starter='' stopper='' waiter=''
+cause='' files=() stopping='' started='' uncertain='' unreached='' starter='' stopper='' waiter=''
 
 # Slurm signals this shell alone, or all processes of the job when it cancels the job or ends its time. So each docker
 # command may be killed, and only the container's state counts.
@@ -240,11 +291,11 @@ trap remove_container EXIT
 
 uuids=''
 if (( gpus )); then
-  gpu_uuids && [[ -n $uuids ]] || fail "nvidia-smi does not list the GPUs that Slurm chose: ${SLURM_JOB_GPUS:-none}"
+  gpu_uuids && [[ -n $uuids ]] || fail GpuSetupFailed "nvidia-smi does not list the GPUs that Slurm chose: ${SLURM_JOB_GPUS:-none}"
 fi
 set_options
 for profile in "${profiles[@]}"; do
-  file=$(mktemp) && printf '%s' "$profile" >"$file" || fail "no temporary file can be written"
+  file=$(mktemp) && printf '%s' "$profile" >"$file" || fail DiskFull "no temporary file can be written"
   files+=("$file")
   options+=("--security-opt=seccomp=$file")
 done
@@ -255,7 +306,7 @@ fi
 [[ -z $stopping ]] || exit 143
 if (( attached )); then
   rmdir -- "$claim" 2>/dev/null
-  make_own_container create || exit "$(( $? > 128 ? 143 : 125 ))"
+  make_own_container create || { [[ -z $stopping ]] && fail_start 125; exit 143; }
   [[ -z $stopping ]] || exit 143
   start_attached
 else
@@ -267,4 +318,5 @@ copier=$!
 wait_for_end
 code=$?
 await "$copier"
+[[ -z $cause ]] || say "${cause#* }"
 exit "$code"
