@@ -20,13 +20,16 @@ from msgspec import Struct
 
 from gputui.api.http import credentials
 from gputui.domain.errors import GputuiError, NoOwnerError
+from gputui.domain.marks import CommandMarks
 from gputui.domain.text import plain
 
 _PIECE = 256 * 1024
 _EXIT_WITHIN = 5.0
 """Seconds from the end of a command's output to that of its process."""
 _MOST_LINES = 20
-"""Lines before the first answer of a command: a login shell may print some."""
+"""Lines of a command before its first answer: that may be a script which prints some."""
+_MOST_BEFORE = 64 * 1024**2
+"""Bytes before its mark."""
 _ANSWER = re.compile(rb"^HTTP/1\.", re.MULTILINE)
 _ABSENT = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED, errno.EACCES, errno.EPERM, errno.ENOTSOCK, errno.ELOOP}
@@ -154,18 +157,23 @@ def check_server(server: Server, trusted: Collection[int], path: Path) -> None:
     raise GputuiError(f"somebody else listens there: {who}", where=str(path), hint="remove that socket")
 
 
-def to_command(words: Sequence[str], explain: Callable[[int, Sequence[bytes]], str]) -> Dial:
+def to_command(
+    words: Sequence[str] | Callable[[CommandMarks], Sequence[str]], explain: Callable[[int, Sequence[bytes]], str]
+) -> Dial:
     """Return what starts a command that serves on its standard input and output, such as `ssh gpu1 gputui api-stdio`.
 
+    Where login shells may print lines of their own, `words` are called for a command that begins with a mark.
     Of one that ends before it has answered, `explain` returns why, by its exit code and the last lines that it wrote on
     stderr; that is raised as a GputuiError. Empty: its end is that of any connection.
     """
 
     def dial(seconds: float) -> Wire:
+        marks = CommandMarks()
+        marks.has_begun = not callable(words)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             process: subprocess.Popen[bytes] = subprocess.Popen(
-                list(words),
+                list(words(marks) if callable(words) else words),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,
@@ -177,20 +185,27 @@ def to_command(words: Sequence[str], explain: Callable[[int, Sequence[bytes]], s
         finally:
             theirs.close()
         set_patience(ours, seconds)
-        return CommandWire(ours, process, explain)
+        return CommandWire(ours, process, explain, marks)
 
     return dial
 
 
 class CommandWire(Wire):
-    """A connection through a command. What a login shell prints before the first answer is skipped."""
+    """A connection through a command. What precedes its mark is skipped, and some lines before its first answer."""
 
     def __init__(
-        self, link: socket.socket, process: subprocess.Popen[bytes], explain: Callable[[int, Sequence[bytes]], str]
+        self,
+        link: socket.socket,
+        process: subprocess.Popen[bytes],
+        explain: Callable[[int, Sequence[bytes]], str],
+        marks: CommandMarks,
     ) -> None:
         super().__init__(link, Server(None, process.pid), self._end)
         self._process = process
         self._explain = explain
+        self._marks = marks
+        self._before = 0
+        """Bytes before the mark."""
         self._skipped: bytes | None = b""
         """Bytes before the first answer; None: that has come."""
         self._errors: deque[bytes] = deque(maxlen=20)
@@ -207,7 +222,7 @@ class CommandWire(Wire):
             if not data:
                 self._raise_why()
                 return b""
-            skipped = self._skipped + data
+            skipped = self._skipped + self._after_mark(data)
             if start := _ANSWER.search(skipped):
                 self._skipped = None
                 return skipped[start.start() :]
@@ -217,12 +232,24 @@ class CommandWire(Wire):
             self._skipped = skipped
         return super().receive()
 
+    def _after_mark(self, data: bytes) -> bytes:
+        """Return the part of further output that is the command's."""
+        if self._marks.has_begun:
+            return data
+        self._before += len(data)
+        if self._before > _MOST_BEFORE:
+            raise GputuiError(f"its login shell sends lines without an end: {self._marks.told()!r}")
+        return self._marks.first(data)
+
     def _raise_why(self) -> None:
         """Raise GputuiError for a command that has ended in a way that is explained."""
         self._has_ended.wait(_EXIT_WITHIN)
         code = self._process.returncode
         if code is not None and (why := self._explain(code, tuple(self._errors))):
             raise GputuiError(why)
+        if not self._marks.has_begun:
+            told = self._marks.told(200) or "it ended without a word"
+            raise GputuiError(f"its login shell did not run gputui: {told}")
 
     def _tend(self) -> None:
         """Keep the last lines of stderr until the command ends, and reap it: others may keep that stream open."""

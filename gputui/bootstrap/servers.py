@@ -14,6 +14,7 @@ from gputui import __version__, bootstrap
 from gputui.config.settings_file import check_server_name
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MOST_SERVERS
+from gputui.domain.marks import CommandMarks
 from gputui.domain.settings import ServerSettings, Settings
 from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.text import plain
@@ -76,18 +77,19 @@ def _server(text: str, settings: Settings) -> ServerSettings:
 
 
 def command_on(
-    server: ServerSettings, words: Sequence[str], variables: Mapping[str, str], *, is_tty: bool
+    server: ServerSettings, words: Sequence[str], variables: Mapping[str, str], marks: CommandMarks, *, is_tty: bool
 ) -> list[str]:
     """Return the command that runs gputui with these words on a server, by the connection that all commands share.
 
-    `variables` are set there; with `is_tty` it gets a terminal.
+    `variables` are set there; with `is_tty` it gets a terminal. Its output is between `marks`,
+    on this machine without any.
     """
     if not server.address:
+        marks.has_begun = True
         return _here(words)
     set_there = shlex.join(["env", *(f"{name}={value}" for name, value in variables.items())]) if variables else ""
-    # Ctrl-C reaches the shell there too, which has to outlive the command to return its exit code
-    script = f"trap : INT; {set_there} {server.command} {shlex.join(words)}"
-    return _connection(server).argv(script, is_tty=is_tty)
+    script = f"{set_there} {server.command} {shlex.join(words)}"
+    return _connection(server).argv(marks.around(script), is_tty=is_tty)
 
 
 def _here(words: Sequence[str]) -> list[str]:
@@ -109,9 +111,13 @@ def dial_of(server: ServerSettings) -> Dial:
     """
     from gputui.api.wire import to_command
 
-    words = _here(["api-stdio"])
-    if server.address:
-        words = _connection(server, "-api", is_compressed=True).argv(f"{server.command} api-stdio")
+    if not server.address:
+        return to_command(_here(["api-stdio"]), partial(_why_ended, server))
+    connection = _connection(server, "-api", is_compressed=True)
+
+    def words(marks: CommandMarks) -> list[str]:
+        return connection.argv(marks.before(f"{server.command} api-stdio"))
+
     return to_command(words, partial(_why_ended, server))
 
 

@@ -10,12 +10,14 @@ import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from gputui.cli import terminal
 from gputui.domain.errors import InputError
+from gputui.domain.marks import SHELL_SAYS, CommandMarks
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ _READING = ("queue", "gpus", "top", "history", "report")
 """Commands that may run on several servers at once."""
 _PASSED = ("COLUMNS", "GPUTUI_DEBUG", "LINES", "NO_COLOR")
 """Variables that the command there gets too."""
+_PIECE = 65536
 _SSH_FAILED, _NOT_FOUND = 255, 127
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -89,15 +92,42 @@ def run(session: Session, wanted: Sequence[str], words: Sequence[str]) -> int:
 
 def _on_one(server: ServerSettings, words: Sequence[str]) -> int:
     """Run a command with this process's streams, in a terminal there if both ends are terminals here."""
-    is_tty = os.isatty(0) and os.isatty(1)
+    is_tty, marks = os.isatty(0) and os.isatty(1), CommandMarks()
+    errors = CommandMarks(key=marks.key)
     with _Signals() as heard:
-        heard.process = subprocess.Popen(_argv(server, words, is_tty=is_tty))
-        code = heard.process.wait()
-    if heard.number and code in {_SSH_FAILED, -heard.number}:
+        argv, pipe = _argv(server, words, marks, is_tty=is_tty), subprocess.PIPE if server.address else None
+        process = heard.process = subprocess.Popen(argv, stdout=pipe, stderr=pipe)
+        if server.address:
+            beside = Thread(target=_pass_on, args=(process.stderr, 2, errors))
+            beside.start()
+            _pass_on(process.stdout, 1, marks)
+            beside.join()
+        code = process.wait()
+    if marks.code is not None:
+        code = marks.code
+    elif heard.number and code in {_SSH_FAILED, -heard.number}:
         return 128 + heard.number
+    elif errors.words or marks.words:
+        terminal.echo((errors.words or marks.words).rstrip(), err=True)
     if why := _fault(server, code):
         terminal.echo(f"gputui: error: {server.name}: {why}", err=True)
+    elif words[0] == "doctor" and (told := marks.told() or errors.told()):
+        terminal.echo(f"gputui: {server.name}: {SHELL_SAYS.format(told)}", err=True)
     return code if code >= 0 else 128 - code
+
+
+def _pass_on(stream: IO[bytes] | None, to: int, marks: CommandMarks) -> None:
+    """Pass on what a command there writes, without what its login shell writes around it."""
+    assert stream is not None
+    with stream, suppress(BrokenPipeError):
+        while data := os.read(stream.fileno(), _PIECE):
+            _write(to, marks.feed(data))
+        _write(to, marks.rest())
+
+
+def _write(to: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(to, data) :]
 
 
 class _Signals:
@@ -122,11 +152,11 @@ class _Signals:
             signal.signal(number, handler)
 
 
-def _argv(server: ServerSettings, words: Sequence[str], *, is_tty: bool) -> list[str]:
+def _argv(server: ServerSettings, words: Sequence[str], marks: CommandMarks, *, is_tty: bool) -> list[str]:
     from gputui.bootstrap import servers
 
     passed = {name: value for name in _PASSED if (value := terminal.environ().get(name))}
-    return servers.command_on(server, words, passed, is_tty=is_tty)
+    return servers.command_on(server, words, passed, marks, is_tty=is_tty)
 
 
 def _fault(server: ServerSettings, code: int) -> str:
@@ -153,21 +183,30 @@ class _ServerOutput:
             self.complaints.append(why)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the objects of output in JSON; a login shell may have printed lines before it."""
+        """Return the objects of output in JSON; the server's command may be a script that prints lines before it."""
         for start in re.finditer(r"^[\[{]", self.out, re.MULTILINE):
             with suppress(ValueError):
                 told = json.loads(self.out[start.start() :])
-                return told if isinstance(told, list) else [told]
-        if not self.code:
-            self.code = 1
+                rows = told if isinstance(told, list) else [told]
+                if all(isinstance(row, dict) for row in rows):
+                    return rows
+        if not self.code or not self.complaints:
             self.complaints.append(f"its output is no JSON: {plain(self.out, 60)!r}")
+        self.code = self.code or 1
         return []
 
 
 def _part(server: ServerSettings, words: Sequence[str]) -> _ServerOutput:
-    argv = _argv(server, words, is_tty=False)
+    marks = CommandMarks()
+    argv = _argv(server, words, marks, is_tty=False)
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return _ServerOutput(server, done.returncode, done.stdout, done.stderr)
+    errors = CommandMarks(key=marks.key)
+    errors.has_begun = marks.has_begun
+    out, err = marks.whole(done.stdout), errors.whole(done.stderr)
+    if marks.code is None and server.address:
+        told = (errors.words + marks.words).encode() + err
+        return _ServerOutput(server, done.returncode or 1, out, told or b"its login shell did not run gputui")
+    return _ServerOutput(server, done.returncode if marks.code is None else marks.code, out, err)
 
 
 def _print_json(parts: Sequence[_ServerOutput]) -> None:

@@ -115,7 +115,10 @@ def command(
             confirm_times("the new job", submissions[0].spec, quiet=not is_told)
             _show(session, backend, submissions)
             return
-        ids = backend.act(SubmitJobs(tuple(submissions))).ids
+        done = backend.act(SubmitJobs(tuple(submissions)))
+        if done.is_repeated:
+            terminal.tell("note: the answer to the same submission was lost before: there is no second job")
+        ids = done.ids
         first = accumulate((len(each.array) or 1 for each in submissions), initial=0)
         news = ((ids[place], each) for place, each in zip(first, submissions, strict=False))
         told = [(array_of(job_id) if is_element(job_id) else job_id, each) for job_id, each in news]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import shlex
+import re
 import shutil
 import subprocess
 import tempfile
@@ -21,6 +21,8 @@ _FAILED = 255
 _LOGIN_WITHIN = 15
 _LONGEST_RUNTIME = 30
 """Characters of a runtime directory: with the socket's own name a path may have about 100."""
+_CHANGED = re.compile(r"[\\'!\n]")
+_DECODE = """sh -c 'eval "$(printf %b "$1")"' sh"""
 _LASTS = 120
 """Seconds that the connection stays open without a command."""
 
@@ -52,10 +54,13 @@ class SshConnection:
     def argv(self, script: str, *, is_tty: bool = False) -> list[str]:
         """Return the command that runs lines of sh there; the user's login shell there may be any.
 
+        What csh or fish would change within quotes is written as numbers.
+
         With `is_tty` it gets a terminal, of which ssh takes no key for itself.
         """
         terminal = ["-tt", "-oEscapeChar=none", "-oLogLevel=ERROR"] if is_tty else ["-T"]
-        return [*self._ssh(), *terminal, "--", self.host, "sh -c " + shlex.quote(script)]
+        coded = _CHANGED.sub(lambda match: f"\\0{ord(match[0]):03o}", script)
+        return [*self._ssh(), *terminal, "--", self.host, f"{_DECODE} '{coded}'"]
 
     def fault(self, words: str, code: int) -> str:
         """Return why ssh did not run the command; empty if it did."""

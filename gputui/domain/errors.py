@@ -167,6 +167,10 @@ class ClusterUnavailableError(ClusterError):
     """The cluster's commands are missing, or it does not answer."""
 
 
+class LostAnswerError(ClusterUnavailableError):
+    """No answer came: the cluster may have done what it was asked."""
+
+
 class ClusterRefusedError(ClusterError):
     """The cluster refused a request; the text has its own words."""
 

@@ -7,9 +7,10 @@ import select
 import time
 from contextlib import closing
 
-from gputui.cluster.command_channel import CommandChannel, CommandMarks
+from gputui.cluster.command_channel import CommandChannel
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError
+from gputui.domain.marks import CommandMarks
 from gputui.ports import Channel
 
 _PATIENCE = 60.0

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.cluster.command_channel import CommandChannel, CommandMarks
+from gputui.cluster.command_channel import CommandChannel
 from gputui.cluster.slurm.batch_script import shell_text
 from gputui.cluster.slurm.site import SlurmSite, caps_of
 from gputui.domain.cluster import Capability
 from gputui.domain.container import parse_ps
 from gputui.domain.errors import ClusterRefusedError, GputuiError
+from gputui.domain.marks import CommandMarks
 from tests.cluster.talk import Talk
 
 _DOCKER = """#!/bin/sh

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 
 import pytest
 
 from gputui.bootstrap.servers import chosen_servers, command_on, open_servers
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MOST_SERVERS
+from gputui.domain.marks import CommandMarks
 from gputui.domain.settings import ServerSettings, Settings
 
 LAB = ServerSettings("lab", "ssh://ann@lab.example.org:2222")
@@ -76,20 +78,21 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     ],
 )
 def test_a_command_on_a_server_is_quoted_for_its_shell(variables: dict[str, str], end: str) -> None:
-    argv = command_on(BIG, ("show", "a b"), variables, is_tty=False)
-    shell, option, script = shlex.split(argv[-1])
+    argv = command_on(BIG, ("show", "a b"), variables, CommandMarks(), is_tty=False)
+    shell, option, _, _, coded = shlex.split(argv[-1])
     assert (argv[0], "big" in argv, shell, option) == ("ssh", True, "sh", "-c")
-    assert script.startswith("trap : INT;")
-    assert script.endswith(f" {end}")
+    script = subprocess.run(["printf", "%b", coded], check=True, capture_output=True, text=True).stdout
+    assert "\ntrap : INT QUIT\n" in script
+    assert f" {end}\n)\n" in script
 
 
 def test_a_command_on_a_server_goes_to_its_user_and_port() -> None:
-    argv = command_on(LAB, ("queue",), {}, is_tty=True)
+    argv = command_on(LAB, ("queue",), {}, CommandMarks(), is_tty=True)
     assert {"ann@lab.example.org", "2222"} <= set(argv)
 
 
 def test_a_command_on_this_machine_forgets_the_cluster() -> None:
-    argv = command_on(ServerSettings("local"), ("queue",), {}, is_tty=False)
+    argv = command_on(ServerSettings("local"), ("queue",), {}, CommandMarks(), is_tty=False)
     assert argv[:2] == ["env", "--unset=GPUTUI_CLUSTER"]
     assert argv[-3:] == ["-m", "gputui", "queue"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputui.bootstrap.servers import command_on
+from gputui.domain.marks import CommandMarks
 from gputui.domain.settings import ServerSettings
 from tests.cluster.commands import run
 from tests.e2e.terminal import Terminal
@@ -120,7 +121,10 @@ def test_all_without_servers(gputui: Run, config: Path) -> None:
 
 def test_the_queue_of_this_machine(gputui: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert gputui("--on", "local", "queue").code == 0
-    assert command_on(ServerSettings("local"), ["queue"], {}, is_tty=True)[:2] == ["env", "--unset=GPUTUI_CLUSTER"]
+    assert command_on(ServerSettings("local"), ["queue"], {}, CommandMarks(), is_tty=True)[:2] == [
+        "env",
+        "--unset=GPUTUI_CLUSTER",
+    ]
 
 
 def test_a_terminal_there(site: Site, config: Path) -> None:

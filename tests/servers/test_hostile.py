@@ -17,8 +17,9 @@ from gputui.tui.present.status import scheduler_words
 from tests.process_list import children
 from tests.servers.connections import Connections
 
-_SSH = """import json, os, sys, time
+_SSH = """import json, os, re, sys, time
 host = sys.argv[sys.argv.index("--") + 1]
+mark = re.search("_gputui:([0-9a-f]+):begin", sys.argv[-1])
 def say(text):
     sys.stdout.write(text); sys.stdout.flush()
 def end(code, text):
@@ -37,6 +38,11 @@ def requests():
             if header.lower().startswith(b"content-length:"):
                 length = int(header.split(b":")[1])
         yield words[1].decode(), sys.stdin.buffer.read(length)
+if host == "mute":
+    say("Welcome\\nThis account is not available.\\n"); end(0, "")
+if host not in ("good", "old", "slowly", "missing", "refused", "control"):
+    say("Welcome\\nHTTP/1.1 200 OK\\r\\n" + "x" * 3000000)
+    say(f"\\n\\x1b_gputui:{{mark[1]}}:begin\\x1b\\\\\\n")
 if host == "garbled":
     for number in range(1000):
         say("\\x1b[2Jnothing\\n" if number % 2 else "event: hello\\n")
@@ -79,6 +85,7 @@ elif host in ("partial", "wrong"):
 else:
     print("Welcome to " + host)
     print("Last login: never")
+    print(f"\\x1b_gputui:{{mark[1]}}:begin\\x1b\\\\")
     sys.stdout.flush()
     words = ["--state", "{state}", "--runtime", "process", "api-stdio"]
     os.execv("{python}", ["{python}", "-P", "-m", "gputui", *words])
@@ -122,6 +129,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     ("host", "words"),
     [
         ("garbled", "sends lines that are not gputui's"),
+        ("mute", "its login shell did not run gputui: This account is not available."),
         ("old", "too old for this console"),
         ("missing", "gputui is not found there; set the server's `command`"),
         ("slowly", "gputui is not found there; set the server's `command`"),

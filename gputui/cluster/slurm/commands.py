@@ -9,10 +9,11 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError, LostAnswerError
+from gputui.domain.marks import CommandMarks
 
 if TYPE_CHECKING:
-    from gputui.cluster.command_channel import CommandChannel, CommandMarks
+    from gputui.cluster.command_channel import CommandChannel
     from gputui.cluster.ssh import SshConnection
 
 OWN_VARIABLES = (
@@ -30,6 +31,10 @@ _AWAY = (  # compiled for an error only
     r"|Incompatible versions of client|Unable to connect to database|Communications connection failure"
     r"|Protocol authentication error|Munge"
 )
+_LOST = "timed out|Zero Bytes|Transport endpoint"
+"""Complaints of a command whose request may have arrived."""
+_REFUSED = r"(?m)^(ssh: |Host key verification|\S+: Permission denied|Permission denied)"
+"""Complaints of an ssh that has not reached a shell."""
 _PREFIX = r"^(?:(?:scancel|scontrol|sbatch|squeue|sacct|sinfo|sacctmgr): )?(?:\w+ )?(?:error: |fatal: )?"
 _NOT_FOUND = 127
 CLEAR = (
@@ -62,6 +67,8 @@ class SlurmCommands:
         self._ssh = ssh
         self._timeout = timeout
         self._environ = os.environ if environ is None else environ
+        self.noise = ""
+        """A line that a login shell printed around the last command, which is no part of its output."""
 
     @property
     def place(self) -> str:
@@ -83,15 +90,12 @@ class SlurmCommands:
             raise ClusterRefusedError(result.words, where=argv[0])
         return result.out
 
-    def popen(self, *argv: str) -> subprocess.Popen[bytes]:
-        """Start a command whose output is read as it comes; the caller ends it."""
-        return subprocess.Popen(
-            self._argv(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=self._env(),
-        )
+    def popen(self, *argv: str) -> tuple[subprocess.Popen[bytes], CommandMarks]:
+        """Start a command on the login node whose output is read as it comes, between marks; the caller ends it."""
+        marks, nothing = CommandMarks(), subprocess.DEVNULL
+        words = self._argv(argv, marks)
+        process = subprocess.Popen(words, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing, env=self._env())
+        return process, marks
 
     def channel(
         self,
@@ -107,14 +111,15 @@ class SlurmCommands:
         from gputui.cluster.command_channel import CommandChannel  # few commands need terminals
 
         def error(complaint: str, code: int) -> GputuiError:
-            result = Result("", complaint, code)
+            if self._ssh and (fault := self._ssh.fault(complaint, code)):
+                return self._away(fault)
             try:
-                self._check(result, argv[0])
+                self._check(Result("", complaint, code), argv[0])
             except ClusterUnavailableError as away:
                 return away
             return refused(complaint)
 
-        words, environ = self._argv(argv, is_tty=is_tty), self._env() | ({"TERM": term} if is_tty else {})
+        words, environ = self._argv(argv, None, is_tty=is_tty), self._env() | ({"TERM": term} if is_tty else {})
         try:
             return CommandChannel(words, environ, marks, is_tty=is_tty, has_input=has_input, refused=error)
         except OSError as fault:
@@ -125,9 +130,10 @@ class SlurmCommands:
             self._ssh.close()
 
     def _finished(self, argv: Sequence[str], name: str, stdin: str) -> Result:
+        marks = CommandMarks()
         try:
             done = subprocess.run(
-                self._argv(argv),
+                self._argv(argv, marks),
                 input=stdin.encode(errors="surrogateescape"),
                 capture_output=True,
                 timeout=self._timeout,
@@ -135,32 +141,58 @@ class SlurmCommands:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise self._away(f"{name} did not answer within {self._timeout:.0f} s") from error
+            raise LostAnswerError(f"{name} did not answer within {self._timeout:.0f} s", where=self._where) from error
         except OSError as error:
             raise self._away(f"{name} cannot be run here: {error.strerror}", "is Slurm's client installed?") from error
-        result = Result(done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"), done.returncode)
+        out, err, code = done.stdout, done.stderr, done.returncode
+        if self._ssh:
+            out, err, code = self._told(marks, done, name)
+        result = Result(out.decode(errors="replace"), err.decode(errors="replace"), code)
         self._check(result, name)
         return result
 
+    def _told(
+        self, marks: CommandMarks, done: subprocess.CompletedProcess[bytes], name: str
+    ) -> tuple[bytes, bytes, int]:
+        """Return output and exit code of a command on the login node; raises ClusterUnavailableError without an end."""
+        assert self._ssh is not None
+        errors = CommandMarks(key=marks.key)
+        out, err = marks.whole(done.stdout), errors.whole(done.stderr)
+        if marks.code is not None:
+            self.noise = marks.told() or errors.told()
+            return out, err, marks.code
+        words = errors.words + err.decode(errors="replace")
+        fault = self._ssh.fault(words, done.returncode)
+        if fault and not marks.has_begun and re.search(_REFUSED, words):
+            raise self._away(fault)
+        told = marks.told(200) or errors.told(200) or f"exit code {done.returncode}"
+        raise LostAnswerError(fault or f"its login shell did not run {name}: {told}", where=self._where)
+
     def _check(self, result: Result, name: str) -> None:
         """Raise ClusterUnavailableError if the command did not reach Slurm."""
-        if self._ssh and (fault := self._ssh.fault(result.err, result.code)):
-            raise self._away(fault)
         if result.code == _NOT_FOUND and "not found" in result.err:
             raise self._away(f"{name} is not installed there", "is Slurm's client installed on the login node?")
         if result.code and (re.search(_AWAY, result.err) or result.code < 0):
             if name == "sacct":
                 raise self._away(f"Slurm's accounts do not answer: {result.words}", "is slurmdbd up?")
-            raise self._away(f"Slurm does not answer: {result.words}", "is slurmctld up? Try: scontrol ping")
+            kind = LostAnswerError if re.search(_LOST, result.err) else ClusterUnavailableError
+            hint = "is slurmctld up? Try: scontrol ping"
+            raise kind(f"Slurm does not answer: {result.words}", where=self._where, hint=hint)
+
+    @property
+    def _where(self) -> str | None:
+        return self.place or None
 
     def _away(self, what: str, hint: str | None = None) -> ClusterUnavailableError:
-        return ClusterUnavailableError(what, where=self.place or None, hint=hint)
+        return ClusterUnavailableError(what, where=self._where, hint=hint)
 
-    def _argv(self, argv: Sequence[str], *, is_tty: bool = False) -> Sequence[str]:
+    def _argv(self, argv: Sequence[str], marks: CommandMarks | None, *, is_tty: bool = False) -> Sequence[str]:
+        """Return the words that run a command; without `marks` it has some of its own."""
         if not self._ssh:
             return argv
         settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in _SET.items())
-        return self._ssh.argv(f"{CLEAR}export {settings}; exec {shlex.join(argv)}", is_tty=is_tty)
+        script = f"{CLEAR}export {settings}; exec {shlex.join(argv)}"
+        return self._ssh.argv(marks.around(script) if marks else script, is_tty=is_tty)
 
     def _env(self) -> dict[str, str]:
         if self._ssh:

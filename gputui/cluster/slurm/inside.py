@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from subprocess import Popen
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.listings import JobRow
 from gputui.domain.container import COLUMNS, ExecRequest, ProcessRow, parse_ps
 from gputui.domain.errors import ClusterRefusedError, GputuiError, NotFoundError
+from gputui.domain.marks import CommandMarks
 from gputui.domain.text import tail_start
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ def step(commands: SlurmCommands, row: JobRow, place: StepPlace, request: ExecRe
 
     A container to whose streams somebody attaches, and that does not run yet, is started then.
     """
-    from gputui.cluster.command_channel import CommandMarks  # few commands need terminals
-
     marks = CommandMarks(ends_line=not request.tty)
     options = ["--pty"] if request.tty else [] if request.stdin else ["--input=none"]
     words = [marks.key, place, request.term if request.tty else "", "1" if request.stdin else ""]
@@ -167,7 +165,7 @@ class RemoteLog:
         if is_over is None and commands.run("test", "-e", path).code:
             raise NotFoundError("it has no output there yet, or the file is gone", where=f"{commands.place}:{path}")
         start = ["-n", "+1" if tail is None else str(tail)]
-        self._process: Popen[bytes] = commands.popen("tail", *start, *(["-F"] if is_over else []), "--", path)
+        self._process, self._marks = commands.popen("tail", *start, *(["-F"] if is_over else []), "--", path)
         self._is_over = is_over
         self._is_read = False
         self._closed = Event()
@@ -175,12 +173,15 @@ class RemoteLog:
     def __iter__(self) -> Iterator[bytes]:
         if self._is_over is not None:
             Thread(target=self._end_with_job, args=(self._is_over,), name="log-end", daemon=True).start()
-        self._is_read = True
+        self._is_read, rest = True, b""
+        assert self._process.stdout is not None
         try:
-            if self._process.stdout is not None:
-                with self._process.stdout as lines:
-                    for line in lines:
-                        yield line.rstrip(b"\n")
+            with self._process.stdout as output:
+                while data := os.read(output.fileno(), _CHUNK):
+                    *lines, rest = (rest + self._marks.feed(data)).split(b"\n")
+                    yield from lines
+            if rest := rest + self._marks.rest():
+                yield rest
         finally:
             self.close()
 

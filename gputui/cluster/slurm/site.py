@@ -17,6 +17,7 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps, ClusterFault
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
+from gputui.domain.marks import SHELL_SAYS
 
 _LINE = r"(?m)^(\S+)\s*= (.*)$"
 FILE = "poll.json"
@@ -178,6 +179,13 @@ def faults(commands: SlurmCommands, container: str) -> Iterator[ClusterFault]:
     except ClusterUnavailableError as error:
         yield _silence(str(error), commands.place)
         return
+    if commands.noise:
+        yield ClusterFault(
+            "login shell",
+            f"{commands.place}: {SHELL_SAYS.format(commands.noise)}",
+            "Other programs that run commands over ssh, such as scp and git, stumble on them.",
+            "print them for terminals only, in ~/.bashrc for example: [ -t 1 ] && echo …",
+        )
     yield from _of_settings({name: value.strip() for name, value in values.items()}, container)
 
 

@@ -1,15 +1,18 @@
 """Submission of jobs by `sbatch`, once for each key, whatever is killed in between.
 
-A script of sh does all of it where Slurm's commands run: it takes a lock, which `sbatch` inherits, looks for a job with
-the key in its comment, and only then submits. So a `sbatch` that outlived our process is waited for, and found. A key
-that nobody can have tried before is not looked for.
+A script of sh does all of it where Slurm's commands run: once the whole batch script has come it takes a lock, which
+`sbatch` inherits, looks for a job with the key, and only then submits. So a `sbatch` that outlived our process is
+waited for, and found. A key that nobody can have tried before is not looked for. Whoever looks for one leaves a note,
+at which a script that is still on its way gives up.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -19,7 +22,7 @@ from gputui.cluster.slurm.batch_script import COMMENT, INPUT, TERMINAL, batch_sc
 from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import element_id
-from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError, LostAnswerError
 from gputui.domain.job_spec import Interactive, JobId, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 
@@ -30,19 +33,44 @@ DEFAULT_DIRECTORY = "~/.local/state/gputui/cluster-logs"
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _START = r" to start at (\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
 _BUSY, _UNKNOWN, _NO_DIRECTORY = 75, 74, 73
-"""Exit codes of the script: another submission holds the lock; squeue did not answer; a directory cannot be made."""
+"""Exit codes of the script: another submission holds the lock; squeue did not answer; a directory cannot be made.
+
+With 71 and 70 nobody waits for it: a later one has looked for the key, or a part of the batch script did not come.
+"""
+_AGAIN_AFTER = 2.0
+"""Seconds before the second look for a submission whose answer was lost."""
+_WHOLE = """
+script=$(cat)
+case $script in *"# all of {key}") ;; *) exit 70;; esac
+"""
 _LOCK = """
 lock=${{XDG_CACHE_HOME:-${{HOME:-/tmp}}/.cache}}/gputui
 [ -d "$lock" ] && [ -d {directory} ] || mkdir -p -- "$lock" {directory} || exit 73
 : >>"$lock/submit.lock" || exit 73
 exec 9>>"$lock/submit.lock" && flock -w 60 9 || exit 75
+if [ -e "$lock/{key}.looked" ] && [ "$(cat "$lock/{key}.looked")" -ge {now} ]; then exit 71; fi
 """
 _LOOK = """
+echo {now} >"$lock/{key}.looked" || exit 73
+find "$lock" -name '*.looked' -mtime +7 -exec rm -f {{}} +
+found=$(sed -n 's/^{escaped} //p' "$lock/submitted" 2>/dev/null)
+if [ -n "$found" ]; then echo "$found"; exit; fi
 rows=$(squeue --noheader --all --states=all --user="$(id -un)" --format='%F %T,%r %k') || exit 74
 found=$(printf '%s\\n' "$rows" | grep -v '^[0-9]* FAILED,BadConstraints ' |
-  sed -n 's/^\\([0-9]*\\) [A-Z_]*,[^ ]* {comment}\\( .*\\)\\{{0,1\\}}$/\\1/p' | head -n 1)
+  sed -n 's/^\\([0-9]*\\) [A-Z_]*,[^ ]* {comment}{escaped}\\( .*\\)\\{{0,1\\}}$/\\1/p' | head -n 1)
 if [ -n "$found" ]; then echo "$found"; exit; fi
 """
+_SUBMIT = """
+number=$(printf '%s\\n' "$script" | {{
+{sbatch}
+}}) || exit
+[ -z "$number" ] || echo "{key} ${{number%%;*}}" >>"$lock/submitted"
+if [ "$(wc -c <"$lock/submitted")" -gt 2000000 ]; then
+  tail -n 9999 "$lock/submitted" >"$lock/submitted.new" && mv "$lock/submitted.new" "$lock/submitted"
+fi
+echo "$number"
+"""
+"""Numbers are noted by key for those who look after Slurm has forgotten the job."""
 _PLAIN = """unset SLURM_TIME_FORMAT SLURM_BITSTR_LEN LC_ALL TZ
 exec sbatch --parsable"""
 _CLEAN = """exec env -i PATH="$PATH" ${USER:+"USER=$USER"} ${LOGNAME:+"LOGNAME=$LOGNAME"} \\
@@ -133,12 +161,36 @@ class BatchSubmitter:
                 return number
         else:
             self._submissions.intend(key, submission, output=_pattern(output, submission))
-        look = "" if is_new and known is None else _LOOK.format(comment=(COMMENT + key).replace(".", "[.]"))
-        sbatch = sbatch_line(self._settings.cluster, is_host=submission.spec.is_host)
-        text = _LOCK.format(directory=shlex.quote(output)) + look + sbatch
-        number = _number(self._commands.script(text, "sbatch", stdin=script))
+        facts = {"directory": shlex.quote(output), "key": key, "escaped": key.replace(".", "[.]"), "comment": COMMENT}
+        facts["sbatch"] = sbatch_line(self._settings.cluster, is_host=submission.spec.is_host)
+        steps = _WHOLE + _LOCK + ("" if is_new and known is None else _LOOK) + _SUBMIT
+        try:
+            number = _number(self._run(steps, facts, f"{script}\n# all of {key}\n"))
+        except LostAnswerError as lost:
+            number = self._looked_up(facts, lost)
         self._submissions.settle(key, number)
         return number
+
+    def _run(self, steps: str, facts: Mapping[str, str], script: str = "") -> Result:
+        return self._commands.script(steps.format(**facts, now=time.time_ns()), "sbatch", stdin=script)
+
+    def _looked_up(self, facts: Mapping[str, str], lost: LostAnswerError) -> int:
+        """Return the job of a submission whose answer was lost; raises ClusterUnavailableError with what is known."""
+        for pause in (0.0, _AGAIN_AFTER):
+            time.sleep(pause)
+            with suppress(ClusterUnavailableError):
+                result = self._run(_LOCK + _LOOK, facts)
+                if result.code:
+                    continue
+                if result.out:
+                    return _number(result)
+                break
+        else:
+            what = f"{lost.what}: whether the job was submitted is not known"
+            hint = "submit the same again within an hour: the job is looked for first, and there is no second one"
+            raise LostAnswerError(what, where=lost.where, hint=hint) from lost
+        what = f"{lost.what}: nothing was submitted"
+        raise ClusterUnavailableError(what, where=lost.where, hint="submit it again") from lost
 
 
 def sbatch_line(settings: ClusterSettings, *, is_host: bool = False) -> str:
@@ -183,5 +235,5 @@ def _number(result: Result) -> int:
         raise ClusterRefusedError(f"Slurm refused the job: {result.words}", where="sbatch")
     number = result.out.strip().partition(";")[0]
     if not number.isdigit():
-        raise ClusterUnavailableError(f"sbatch printed no job id: {result.words}", where="sbatch")
+        raise LostAnswerError(f"sbatch printed no job id: {result.words}", where="sbatch")
     return int(number)

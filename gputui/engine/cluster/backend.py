@@ -7,7 +7,6 @@ from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -88,8 +87,14 @@ class EngineBackend:
         del server, on_progress
         if isinstance(action, SubmitJobs):
             asked = self._checked(action)
+            if not asked:
+                return Done()
+            from gputui.engine.cluster.attempts import attempt
+
             try:
-                return Done(self._cluster.submit(asked, uuid4().hex, is_new=True) if asked else ())
+                with attempt(self.queue.directory, asked) as (key, is_repeated):
+                    ids = self._cluster.submit(asked, key, is_new=not is_repeated)
+                return Done(ids, is_repeated=is_repeated)
             finally:
                 self.queue.refresh()
         from gputui.engine.cluster import changes  # a submission waits while it is imported
