@@ -242,6 +242,15 @@ def check_nodes(
         return cluster.checker().check(nodes, chosen, patience, waits=waits, tell=tell)
 
 
+def checked_draft(options: Options, image: str | None) -> str:
+    """Return what an engine without jobs for single nodes would be given for a job with a GPU, once it agrees."""
+    from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
+
+    asked = JobSpec(image or options.settings.cluster.check_image, ("true",), name="check", gpus=GpuRequest(1, 1))
+    with closing(open_cluster(options)) as cluster:
+        return cluster.draft(Submission(asked))
+
+
 class Exported(Struct, frozen=True):
     """A file for another scheduler."""
 
@@ -267,12 +276,14 @@ def kubernetes_manifest(options: Options, submission: Submission, key: str) -> E
     """Return the manifests of a job, or of each element of an array; raises InputError."""
     from gputui.cluster.kubernetes import manifest
 
-    classes = options.settings.cluster.priority_classes
-    if classes and len(classes) != 3:
+    settings = options.settings
+    if (classes := settings.cluster.priority_classes) and len(classes) != 3:
         hint = "name three PriorityClasses: for low, normal and high"
         raise InputError("has not three entries", where="cluster.priority_classes", hint=hint)
     documents = manifest.manifests(submission, key, options.settings)
-    return Exported("---\n".join(map(manifest.as_yaml, documents)), tuple(manifest.left_out(submission)))
+    return Exported(
+        "---\n".join(map(manifest.as_yaml, documents)), tuple(manifest.left_out(submission, options.settings))
+    )
 
 
 def kubernetes_rbac(namespace: str, kind: str, name: str, *, is_operator: bool, is_wide: bool) -> str:

@@ -53,7 +53,13 @@ def check(session: Session, image: str | None, waits: bool, timeout: str, as_jso
 
     The exit code is 1 if a node is faulty, or none could be checked. Nodes that are down, drained or busy are not
     checked. Ctrl-C cancels the jobs.
+
+    Of Kubernetes it prints what a job with a GPU is there, with the template of the settings, and whether the API
+    server takes it; nothing runs.
     """
+    if draft := clusters.checked_draft(session.options, image):
+        terminal.write(draft)
+        return 0
     patience = job_values.duration(timeout, "--timeout")
     checks = clusters.check_nodes(session.options, nodes, patience, image=image, waits=waits, tell=terminal.tell)
     if as_json:

@@ -69,7 +69,9 @@ A host process finds the UUIDs of its GPUs in CUDA_VISIBLE_DEVICES; a container 
 @click.option("--anyway", is_flag=True, help="Queue it even if this server does not have such GPUs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ids as JSON.")
 @click.option(
-    "--dry-run", is_flag=True, help="Print when it would start and which jobs it would delay; submit nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Print when it would start and which jobs it would delay, or what Kubernetes would be given; submit nothing.",
 )
 @click.option("--quiet", is_flag=True, help="Print on stderr neither the times asked for nor the expected start.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="IMAGE [COMMAND...]")
@@ -167,6 +169,9 @@ def _show(session: Session, backend: DirectBackend, submissions: Sequence[Submis
     from gputui.domain.policy.whatif import submitted
 
     done = backend.foresee(SubmitJobs(tuple(submissions)))
+    if done.drafts:
+        terminal.write("---\n".join(done.drafts))
+        return
     if not done.starts:
         start_times.print_shifts(session, backend, submitted(*done.jobs))
     for line in starts_told(submissions, done.starts, bootstrap.clock().now()):

@@ -351,7 +351,7 @@ def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str])
             below = dict(merged.get(table, {}))
             for key, value in keys.items():
                 both = isinstance(value, dict) and isinstance(below.get(key), dict)
-                below[key] = {**below[key], **value} if both else value
+                below[key] = _joined(key, below[key], value) if both else value
             merged[table] = below
         tables = merged
         if refused:
@@ -360,6 +360,15 @@ def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str])
     source = ", ".join(found) or "environment"
     converted = {table: _converted_table(table, keys, source) for table, keys in tables.items()}
     return LoadedSettings(Settings(**converted), tuple(ignored))
+
+
+def _joined(key: str, below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Return a table of the site's file with what a personal one changes in it."""
+    if key != "kubernetes":
+        return {**below, **above}
+    from gputui.domain.pod_template import merged  # few files have the table
+
+    return merged(below, above)
 
 
 def _overridable(site: Path, tables: SettingsTables) -> frozenset[str]:
@@ -493,6 +502,10 @@ def _read(key: str, annotation: str, value: object, where: str) -> object:
         value = allowed(value, where)
     elif key == _MOUNTS:
         value = _user_roots(value, where)
+    elif key == "kubernetes":
+        from gputui.domain import pod_template  # few files have the table
+
+        return pod_template.checked(value, where)
     elif key == "keys" and isinstance(value, dict):
         value = {name: [keys] if isinstance(keys, str) else keys for name, keys in value.items()}
     check_range(key, value, where)

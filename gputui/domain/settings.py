@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime, time, timedelta, tzinfo
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -460,6 +461,8 @@ class ClusterSettings(Struct, frozen=True):
     """LocalQueue of Kueue that Kubernetes manifests name; None: no Kueue."""
     keep_ended: timedelta = timedelta(days=7)
     """Time after which Kubernetes removes a job that has ended, with its pods; gputui keeps a record and the output."""
+    kubernetes: Mapping[str, Any] = field(default_factory=dict)
+    """Pods in Kubernetes, and the GPUs of its nodes, as `domain/pod_template.py` declares and reads them."""
     poll_interval: timedelta = timedelta(seconds=2)
     """Shortest time between two requests for jobs or nodes by all processes of this machine together."""
     command_timeout: timedelta = timedelta(seconds=30)

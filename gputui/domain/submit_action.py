@@ -47,6 +47,8 @@ class Done(Struct, frozen=True):
     """Jobs as they would be, if the action was only foreseen."""
     starts: tuple[datetime | None, ...] = ()
     """When each submission would start, by an engine that tells no more; None where it cannot tell."""
+    drafts: tuple[str, ...] = ()
+    """What each submission would be in the language of an engine, by one that forecasts no starts."""
     is_repeated: bool = False
     """True if the same request was carried out before, so that nothing was done now."""
 

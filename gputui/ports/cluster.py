@@ -70,6 +70,13 @@ class Cluster(Protocol):
         """Return when the job would start if it were submitted now; None if the engine cannot tell."""
         ...
 
+    def draft(self, submission: Submission) -> str:
+        """Return what the engine would be given for a job, in its own language, once it agrees to that.
+
+        Empty where `expected_start` tells about a job before it is submitted. Raises as `submit` does.
+        """
+        ...
+
     def act(self, action: EngineAction) -> tuple[JobId, ...]:
         """Carry out an action on jobs or nodes, which are known to the engine; return the ids of the changed jobs.
 

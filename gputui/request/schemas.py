@@ -10,6 +10,7 @@ from msgspec import NODEFAULT, Struct, structs
 
 from gputui.config import SIZES, TABLES
 from gputui.config.settings_file import CHOICES, OVERRIDABLE, SERVERS
+from gputui.domain.pod_template import KubernetesSettings
 from gputui.domain.settings import Settings
 from gputui.domain.units import format_duration, format_size
 from gputui.request.job_options import KEYS, JobOption, OptionKind
@@ -49,6 +50,7 @@ def settings_schema() -> Schema:
     properties[SERVERS] = {"type": "array", "items": {"$ref": "#/$defs/ServerSettings"}}
     used = {name: _closed(defined[name]) for name in ("ServerSettings", "TenantSettings", "Window")}
     used["Window"]["properties"]["gpus"] = _NAMES
+    used |= msgspec.json.schema(KubernetesSettings)["$defs"]
     return _document("gputui settings", properties) | {"$defs": used}
 
 
@@ -75,6 +77,8 @@ def _of_field(field: structs.FieldInfo, made: Schema) -> Schema:
         return _KEYS
     if name == "allow":
         return _ALLOW
+    if name == "kubernetes":
+        return {"$ref": "#/$defs/KubernetesSettings"}
     return _without_null(made)
 
 

@@ -39,11 +39,14 @@ _CONTAINER = _object(
     env=_list(_VARIABLE),
     workingDir=_TEXT,
     imagePullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
-    resources=_object(limits=_map(_QUANTITY), requests=_map(_QUANTITY)),
-    volumeMounts=_list(_object(("name", "mountPath"), name=_DNS_LABEL, mountPath=_PATH, readOnly=_FLAG)),
+    resources=_object(
+        limits=_map(_QUANTITY), requests=_map(_QUANTITY), claims=_list(_object(("name",), name=_DNS_LABEL))
+    ),
+    volumeMounts=_list(_object(("name", "mountPath"), name=_DNS_LABEL, mountPath=_PATH, readOnly=_FLAG, subPath=_TEXT)),
     securityContext=_object(
         privileged=_FLAG,
         readOnlyRootFilesystem=_FLAG,
+        allowPrivilegeEscalation=_FLAG,
         runAsUser=_COUNT,
         runAsGroup=_COUNT,
         capabilities=_object(add=_list(_TEXT), drop=_list(_TEXT)),
@@ -53,6 +56,7 @@ _VOLUME = _object(
     ("name",),
     name=_DNS_LABEL,
     hostPath=_object(("path",), path=_PATH, type=_TEXT),
+    persistentVolumeClaim=_object(("claimName",), claimName=_TEXT, readOnly=_FLAG),
     emptyDir=_object(medium={"enum": ["", "Memory"]}, sizeLimit=_QUANTITY),
 )
 _EXPRESSION = _object(
@@ -73,7 +77,24 @@ _POD = _object(
     dnsPolicy={"enum": ["ClusterFirst", "Default", "None"]},
     dnsConfig=_object(nameservers=_list(_TEXT), searches=_list(_TEXT)),
     securityContext=_object(
-        supplementalGroups=_list(_COUNT), sysctls=_list(_object(("name", "value"), name=_TEXT, value=_TEXT))
+        supplementalGroups=_list(_COUNT),
+        sysctls=_list(_object(("name", "value"), name=_TEXT, value=_TEXT)),
+        runAsNonRoot=_FLAG,
+        runAsUser=_COUNT,
+        runAsGroup=_COUNT,
+        fsGroup=_COUNT,
+        seccompProfile=_object(("type",), type=_TEXT),
+    ),
+    nodeSelector=_map(_TEXT),
+    tolerations=_list(
+        _object(key=_TEXT, operator={"enum": ["Exists", "Equal"]}, value=_TEXT, effect={"enum": ["NoSchedule"]})
+    ),
+    imagePullSecrets=_list(_object(("name",), name=_TEXT)),
+    serviceAccountName=_TEXT,
+    runtimeClassName=_TEXT,
+    automountServiceAccountToken=_FLAG,
+    resourceClaims=_list(
+        _object(("name", "resourceClaimTemplateName"), name=_DNS_LABEL, resourceClaimTemplateName=_TEXT)
     ),
     affinity=_object(nodeAffinity=_object(requiredDuringSchedulingIgnoredDuringExecution=_NODES)),
     containers={**_list(_CONTAINER), "minItems": 1},
@@ -88,6 +109,10 @@ JOB = _object(
     spec=_object(
         ("template",),
         backoffLimit={"const": 0},
+        completionMode={"const": "Indexed"},
+        completions=_COUNT,
+        parallelism=_COUNT,
+        backoffLimitPerIndex=_COUNT,
         suspend=_FLAG,
         template=_object(("spec",), metadata=_METADATA, spec=_POD),
     ),

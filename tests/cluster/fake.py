@@ -209,6 +209,10 @@ class FakeCluster:
                 self.asked_twice.clear()
             return self._keys[key]
 
+    def draft(self, submission: Submission) -> str:
+        del submission
+        return ""
+
     def expected_start(self, submission: Submission) -> datetime | None:
         with self._asked():
             self._check(submission)

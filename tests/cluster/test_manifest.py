@@ -133,7 +133,7 @@ def test_each_element_is_a_job_of_its_own() -> None:
 @pytest.mark.parametrize("changes", [{"begin_at": NOW}, {"after": (3,)}, {"after_any": (3,)}])
 def test_a_job_that_must_wait_is_suspended(changes: dict[str, Any]) -> None:
     assert made(spec(**changes))[0]["spec"]["suspend"] is True
-    assert len(list(left_out(Submission(spec(**changes))))) == 1
+    assert len(list(left_out(Submission(spec(**changes)), Settings()))) == 1
     assert made(spec(), held=True)[0]["spec"]["suspend"] is True
 
 
@@ -182,7 +182,7 @@ def test_options_of_docker_are_fields_of_the_pod() -> None:
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     expression = {"key": "nvidia.com/gpu.memory", "operator": "Gt", "values": ["40959"]}
     assert terms == [{"matchExpressions": [expression]}]
-    assert list(left_out(Submission(a_spec))) == []
+    assert list(left_out(Submission(a_spec), Settings())) == []
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,11 @@ def test_options_of_docker_are_fields_of_the_pod() -> None:
         (with_gpus(GpuRequest(1, 1, share=True)), "--share"),
         (spec(retries=2), "--retries"),
         (spec(warning=LimitWarning(10, timedelta(minutes=1))), "--signal"),
-        (spec(options=ContainerOptions(volumes=("name:/v",))), "--volume=name:/v"),
+        (spec(options=ContainerOptions(volumes=("My_Data:/v",))), "--volume=My_Data:/v"),
+        (
+            spec(options=ContainerOptions(mounts=("type=volume,source=a,target=/v,volume-driver=nfs",))),
+            "--mount=type=volume,source=a,target=/v,volume-driver=nfs",
+        ),
         (spec(options=ContainerOptions(user="alice")), "--user=alice"),
         (spec(options=ContainerOptions(publish=("80",))), "--publish"),
         (spec(options=ContainerOptions(network="lab")), "--network=lab"),
@@ -203,7 +207,7 @@ def test_options_of_docker_are_fields_of_the_pod() -> None:
 )
 def test_what_has_no_counterpart_is_told(a_spec: JobSpec, word: str) -> None:
     made(a_spec)
-    [sentence] = left_out(Submission(a_spec))
+    [sentence] = left_out(Submission(a_spec), Settings())
     assert sentence.startswith(f"{word}:")
 
 

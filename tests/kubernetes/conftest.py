@@ -22,7 +22,9 @@ def make(tmp_path: Path) -> Iterator[MakeHarness]:
     made: list[KubernetesHarness] = []
 
     def make(release: str = "v1.31.2", settings: ClusterSettings = SETTINGS, **more: Any) -> KubernetesHarness:
-        harness = KubernetesHarness(FakeKubernetes(release, **more), tmp_path, settings)
+        directory = tmp_path / f"cluster-{len(made)}"
+        directory.mkdir()
+        harness = KubernetesHarness(FakeKubernetes(release, **more), directory, settings)
         made.append(harness)
         return harness
 

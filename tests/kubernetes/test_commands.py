@@ -62,6 +62,19 @@ def test_a_command_and_a_terminal_in_a_pod(gputui: Run, harness: KubernetesHarne
     assert (refused.code, "give it both, by -it" in refused.err) == (2, True)
 
 
+def test_a_dry_run_and_a_check_print_the_manifest(
+    gputui: Run, harness: KubernetesHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[cluster.kubernetes.pod]\nruntimeClassName = 'nvidia'\n")
+    monkeypatch.setenv("GPUTUI_CONFIG", str(file))
+    for words in (("submit", "--dry-run", "--gpus", "1", "busybox"), ("cluster", "check", "--image", "busybox")):
+        done = gputui(*words)
+        assert (done.code, "\n      runtimeClassName: nvidia\n" in done.out) == (0, True)
+        assert "image: busybox" in done.out
+    assert not harness.fake.objects.all("jobs")
+
+
 def test_an_array_is_held_and_released_by_its_number(gputui: Run, harness: KubernetesHarness) -> None:
     done = gputui("submit", "--array", "0-3", "--hold", "--name", "sweep", "busybox", "true")
     array = re.findall(r"\b\d{10}\b", done.out)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.cluster.kubernetes.api_server import connect
 from gputui.cluster.kubernetes.calls import CALLS, SUBMIT, RbacSubject, rbac
@@ -17,7 +18,7 @@ from gputui.domain.state import JobState
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.fake.server import kubeconfig
-from tests.kubernetes.harness import KubernetesHarness
+from tests.kubernetes.harness import SETTINGS, KubernetesHarness
 from tests.kubernetes.waiting import until
 
 
@@ -45,7 +46,8 @@ def test_a_user_is_no_operator(harness: KubernetesHarness) -> None:
 def test_doctor_names_each_right_that_is_missing(make: MakeHarness, call: object) -> None:
     assert call in CALLS
     [wanted] = [each for each in CALLS if each is call]
-    harness = make(kueue=4)
+    claiming = replace(SETTINGS, kubernetes={"device_class": "gpu.nvidia.com"})
+    harness = make(kueue=4, claims="v1", settings=claiming)
     ann = harness.as_user("ann")
     resource = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
     harness.fake.access.revoke(wanted.group, resource, wanted.verbs[-1])

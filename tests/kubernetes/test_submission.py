@@ -57,7 +57,7 @@ def test_two_consoles_agree_on_numbers_without_a_shared_file(harness: Kubernetes
     [
         (replace(spec(), retries=2), "--retries"),
         (replace(spec(), gpus=GpuRequest(1, 2)), "--gpus"),
-        (replace(spec(), gpus=GpuRequest(1, 1, model="h200")), "--gpu-model"),
+        (replace(spec(), gpus=GpuRequest(1, 1, model="h100")), "--gpu-model"),
     ],
 )
 def test_what_no_pod_can_do_is_refused(harness: KubernetesHarness, asked: JobSpec, option: str) -> None:

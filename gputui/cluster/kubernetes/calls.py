@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gputui.cluster.kubernetes.objects import RESOURCES
 from gputui.domain.errors import InputError
 
 RBAC = "rbac.authorization.k8s.io"
@@ -30,7 +31,9 @@ EXEC = "exec"
 ATTACH = "attach"
 HOLD_QUEUED = "hold-queued"
 CORDON = "cordon"
-_JOBS, _KUEUE = "batch", "kueue.x-k8s.io"
+CLAIM = "claim"
+CANCEL_ELEMENT = "cancel-element"
+_JOBS, KUEUE = "batch", "kueue.x-k8s.io"
 _ONLY_OWN = "Only the {} of the user's namespace are shown."
 
 
@@ -50,8 +53,6 @@ class ApiCall(Struct, frozen=True):
     """True if no job can be submitted or seen without it."""
     is_operators: bool = False
     """True if only operators need it."""
-    is_kueue: bool = False
-    """True if it is made only where Kueue is installed."""
     subresource: str = ""
 
     @property
@@ -69,24 +70,25 @@ CALLS = (
     ApiCall(
         ALL_WORKLOADS,
         _LOOK,
-        _KUEUE,
+        KUEUE,
         "workloads",
         "Kueue's reasons are missing for jobs in other namespaces.",
         is_wide=True,
-        is_kueue=True,
     ),
     ApiCall(NODES, _LOOK, "", "nodes", "No node and no GPU is shown.", is_wide=True),
     ApiCall(OWN_JOBS, _LOOK, _JOBS, "jobs", "No job is shown.", is_needed=True),
     ApiCall(OWN_PODS, _LOOK, "", "pods", "No job is shown as running.", is_needed=True),
     ApiCall(OWN_EVENTS, _LOOK, "", "events", "A job whose pod cannot be created waits without a reason."),
-    ApiCall(OWN_WORKLOADS, _LOOK, _KUEUE, "workloads", "Kueue's reasons are missing.", is_kueue=True),
+    ApiCall(OWN_WORKLOADS, _LOOK, KUEUE, "workloads", "Kueue's reasons are missing."),
     ApiCall(SUBMIT, ("create", "get"), _JOBS, "jobs", "No job can be submitted.", is_needed=True),
     ApiCall(CANCEL, ("delete",), _JOBS, "jobs", "No job can be cancelled."),
+    ApiCall(CANCEL_ELEMENT, ("delete",), "", "pods", "No element of an array can be cancelled alone."),
+    ApiCall(CLAIM, ("create",), RESOURCES, "resourceclaimtemplates", "No job can claim GPUs."),
     ApiCall(HOLD, ("patch",), _JOBS, "jobs", "No job can be held or released."),
     ApiCall(LOGS, ("get",), "", "pods", "No output of jobs is shown or kept.", subresource="log"),
     ApiCall(EXEC, _OPEN, "", "pods", "No command can be run in jobs.", subresource="exec"),
     ApiCall(ATTACH, _OPEN, "", "pods", "No job with a terminal can be attached to.", subresource="attach"),
-    ApiCall(HOLD_QUEUED, ("patch",), _KUEUE, "workloads", "No job of Kueue can be held or released.", is_kueue=True),
+    ApiCall(HOLD_QUEUED, ("patch",), KUEUE, "workloads", "No job of Kueue can be held or released."),
     ApiCall(CORDON, ("patch",), "", "nodes", "No node can be drained.", is_wide=True, is_operators=True),
 )
 """Every call but those that each authenticated user may make: the version, the API groups and reviews of own rights."""

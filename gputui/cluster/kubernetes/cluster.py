@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gputui.cluster.kubernetes import changes, pod_channel, site
 from gputui.cluster.kubernetes.api_server import ApiServer
 from gputui.cluster.kubernetes.jobs import JobParts, newest, number_of, state_of
+from gputui.cluster.kubernetes.manifest import KubeTarget, as_yaml
 from gputui.cluster.kubernetes.mirror import KubeMirror
 from gputui.cluster.kubernetes.objects import KubePod
 from gputui.cluster.kubernetes.picture import KubePicture, KubePictures
@@ -39,6 +40,7 @@ from gputui.domain.container import ProcessRow
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.pod_template import settings_of
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -105,12 +107,32 @@ class KubernetesCluster:
             self._need(Capability.HOLD)
         if any(each.spec.after or each.spec.after_any for each in submissions):
             self._need(Capability.DEPENDENCIES)
-        found = self._submitter.submit(server, self._namespace(server), submissions, key, has_kueue=bool(site.kueue))
+        target = self._target(server, site, submissions)
+        found = self._submitter.submit(server, target, submissions, key, has_kueue=bool(site.kueue))
         parts = self._latest().parts
         uids = [job.metadata.uid for job in found]
         return tuple(
             parts[uid].number if uid in parts else number_of(job) for uid, job in zip(uids, found, strict=True)
         )
+
+    def draft(self, submission: Submission) -> str:
+        server, site = self._reached()
+        target = self._target(server, site, [submission])
+        documents = self._submitter.drafts(submission, "dry-run", target, bool(site.kueue))
+        self._submitter.check(server, target.namespace, documents[0])
+        for document in documents:
+            document["metadata"]["namespace"] = target.namespace
+        return "---\n".join(map(as_yaml, documents))
+
+    def _target(self, server: ApiServer, site: KubeSite, submissions: Sequence[Submission]) -> KubeTarget:
+        """Return what jobs are submitted to; nodes are looked at if a job asks for a model of GPUs."""
+        models: tuple[str, ...] = ()
+        if any(each.spec.gpus.model for each in submissions):
+            self._copy().refresh()
+            name = settings_of(self._settings.kubernetes).gpu_model_label
+            nodes = self._copy().nodes.items().values()
+            models = tuple(model for node in nodes if (model := node.metadata.label(name)))
+        return KubeTarget(self._namespace(server), models, site.claims)
 
     def expected_start(self, submission: Submission) -> datetime | None:
         raise CapabilityError(self.caps.why_not(Capability.TEST_ONLY))

@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.cluster.kubernetes.manifest import ARRAY, COMMENT, INDEX, NAME, QUEUE, SUBMITTER
+from gputui.cluster.kubernetes.manifest import COMMENT, NAME, QUEUE, SUBMITTER
 from gputui.cluster.kubernetes.objects import (
+    ARRAY,
+    INDEX,
     KubeJob,
     KubePod,
     KubePodSpec,

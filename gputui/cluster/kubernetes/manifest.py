@@ -1,20 +1,23 @@
-"""Manifests of Kubernetes: a job as batch/v1 Jobs, one for each element of an array; and YAML for people."""
+"""Manifests of Kubernetes: a job or an array as batch/v1 Jobs, with claims for their GPUs; and YAML for people."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from gputui.cluster.kubernetes.objects import CONTAINER
+from msgspec import Struct
+
+from gputui.cluster.kubernetes.objects import ARRAY, CONTAINER, INDEX, PLACE, RESOURCES
 from gputui.domain import docker_args
 from gputui.domain.cluster import asks_for
 from gputui.domain.docker_args import MountSpec
 from gputui.domain.errors import InputError
 from gputui.domain.job import spec_at
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission, whole_class
+from gputui.domain.pod_template import CLAIM, GPU, MOUNTED, merged, settings_of, template
 from gputui.domain.settings import Settings
 from gputui.domain.units import parse_size
 
@@ -30,7 +33,6 @@ _HERE = frozenset(
 _NAMES = {"volumes": "volume", "mounts": "mount", "labels": "label", "ulimits": "ulimit"}
 LACKING = {
     "host": "Kubernetes runs containers: name an image",
-    "gpu_model": "needs a node selector with the exact label nvidia.com/gpu.product",
     "gpu_free_memory": "a pod gets whole GPUs",
     "share": "a pod gets whole GPUs",
     "retries": "the job runs once",
@@ -55,19 +57,19 @@ _AS_IN_PODS = {
 """Values that ask for what every pod has."""
 KEY = "gputui.key"
 """Label with the key of the submission."""
-ARRAY, INDEX = "gputui.array", "gputui.index"
-"""Labels of an array's element: the key of the array, and the element's index."""
 NAME, COMMENT, SUBMITTER = "gputui.name", "gputui.comment", "gputui.user"
 """Annotations for people. Whoever submits a job writes what she likes into them."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Kueue's label for the queue of a job."""
-GPU = "nvidia.com/gpu"
+_CLAIM = "gpus"
+"""Name of the claim of a pod for its GPUs, and of the request in it."""
 _MEMORY = "nvidia.com/gpu.memory"
 """Node label with the MiB of each GPU, set by NVIDIA's feature discovery."""
 _MIB = 1024**2
 _GPU_CHOICE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
 _LONGEST_LABEL = 63
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*(?::[A-Za-z0-9_./-]+)*", re.ASCII)
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null", "~"})
 """Words that a reader may take for something else than a text."""
@@ -79,15 +81,30 @@ def expandable(text: str) -> str:
     return text.replace("$", "$$") if "$(" in text or "$$" in text else text
 
 
+class KubeTarget(Struct, frozen=True):
+    """What manifests are made for: a namespace, and what its cluster has. By default nothing is known of it."""
+
+    namespace: str = ""
+    models: tuple[str, ...] = ()
+    """Models of the GPUs of its nodes, as the label has them."""
+    claims: str = ""
+    """Version of its API for claims of devices, such as `v1`; empty: it has none."""
+    counts_failures_by_index: bool = False
+    """Whether an element of an array that is one Job may fail without the others."""
+
+
 class PodOptions:
     """The fields that a job's options set, and sentences about those without a counterpart."""
 
-    def __init__(self, options: ContainerOptions) -> None:
+    def __init__(self, options: ContainerOptions, volumes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """`volumes` are those of the site's template by name."""
         self._options = options
+        self._named = volumes or {}
         self.left_out: list[str] = []
         self.volumes: list[dict[str, Any]] = []
         self._mounts: list[dict[str, Any]] = []
         self._add_mounts()
+        self._add_those_of_all()
         self.pod = self._pod()
         self.container = self._container()
 
@@ -150,12 +167,15 @@ class PodOptions:
         for text in options.volumes:
             source, colon, rest = text.partition(":")
             target, _, mode = rest.partition(":")
+            is_fixed = "ro" in mode.split(",")
             if not colon:
                 self._mount(source, {"emptyDir": {}})
             elif source.startswith("/"):
-                self._mount(target, {"hostPath": {"path": source}}, is_fixed="ro" in mode.split(","))
+                self._mount(target, {"hostPath": {"path": source}}, is_fixed=is_fixed)
+            elif CLAIM.fullmatch(source):
+                self._mount_named(source, target, is_fixed=is_fixed)
             else:
-                self.left_out.append(f"--volume={text}: a pod does not know Docker's volumes")
+                self.left_out.append(f"--volume={text}: no claim for a volume can have this name")
         for text in options.tmpfs:
             self._mount(text.partition(":")[0], {"emptyDir": {"medium": "Memory"}})
         for text in options.mounts:
@@ -164,19 +184,39 @@ class PodOptions:
                 volume = _source(spec)
             except (ValueError, InputError) as error:
                 raise InputError(str(error), where="--mount") from error
-            if volume is None:
-                self.left_out.append(f"--mount={text}: pods have no such mount")
-            else:
+            if volume is not None:
                 self._mount(spec.target, volume, is_fixed=spec.readonly)
+            elif spec.kind == "volume" and CLAIM.fullmatch(spec.source) and not _of_driver(spec):
+                self._mount_named(spec.source, spec.target, spec.get("volume-subpath"), is_fixed=spec.readonly)
+            else:
+                self.left_out.append(f"--mount={text}: pods have no such mount")
 
-    def _mount(self, target: str, source: dict[str, Any], *, is_fixed: bool = False) -> None:
-        name = f"volume-{len(self.volumes)}"
-        self.volumes.append({"name": name} | source)
-        self._mounts.append({"name": name, "mountPath": target} | ({"readOnly": True} if is_fixed else {}))
+    def _add_those_of_all(self) -> None:
+        """Mount the volumes that the template mounts into every job, where the job has nothing else."""
+        taken = {each["mountPath"] for each in self._mounts}
+        for name, volume in self._named.items():
+            if (target := volume.get("mountPath")) and target not in taken:
+                self._mount_named(name, target)
+
+    def _mount_named(self, name: str, target: str, inner: str = "", *, is_fixed: bool = False) -> None:
+        """Mount the volume that the template has under this name, else the claim of this name."""
+        volume = dict(self._named.get(name, {"persistentVolumeClaim": {"claimName": name}}))
+        source = {key: value for key, value in volume.items() if key not in MOUNTED}
+        path = "/".join(filter(None, (str(volume.get("subPath", "")), inner)))
+        self._mount(target, source, path, is_fixed=is_fixed or bool(volume.get("readOnly")))
+
+    def _mount(self, target: str, source: dict[str, Any], inner: str = "", *, is_fixed: bool = False) -> None:
+        known = (each["name"] for each in self.volumes if each == {"name": each["name"]} | source)
+        named: str | None = next(known, None) if "emptyDir" not in source else None  # two of these are two
+        if named is None:
+            named = f"volume-{len(self.volumes)}"
+            self.volumes.append({"name": named} | source)
+        more = ({"readOnly": True} if is_fixed else {}) | ({"subPath": inner} if inner else {})
+        self._mounts.append({"name": named, "mountPath": target} | more)
 
 
 def _source(spec: MountSpec) -> dict[str, Any] | None:
-    """Return the volume of a mount; None if there is no counterpart."""
+    """Return the volume of a mount that names none; None if there is no counterpart."""
     if spec.kind == "bind":
         return {"hostPath": {"path": spec.source}}
     if spec.kind == "tmpfs":
@@ -185,34 +225,65 @@ def _source(spec: MountSpec) -> dict[str, Any] | None:
     return {"emptyDir": {}} if spec.kind == "volume" and not spec.source else None
 
 
+def _of_driver(spec: MountSpec) -> bool:
+    return bool(spec.get("volume-driver") or spec.every("volume-opt"))
+
+
 def _is_id(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-def manifests(submission: Submission, key: str, settings: Settings) -> Iterator[dict[str, Any]]:
-    """Yield the manifests of a job, or of each element of an array; raises InputError for what no pod can run."""
+def manifests(
+    submission: Submission, key: str, settings: Settings, target: KubeTarget | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the Jobs of a job or an array: one for all elements, or one for each, each with its claim for GPUs behind.
+
+    Raises InputError for what no pod can run.
+    """
     if submission.spec.is_host:
         raise InputError("Kubernetes runs containers, and this is a host job", where="--image")
-    for index in submission.array or (None,):
-        yield _manifest(submission, index, key, settings)
+    target = target or KubeTarget(settings.cluster.namespace or "")
+    is_one = is_one_job(submission, settings, target)
+    for index in (None,) if is_one else submission.array or (None,):
+        yield from _documents(submission, index, key, settings, target)
 
 
 _TOLD = frozenset({"host", "begin"})
 """Options without which a manifest is not made, or which it suspends for."""
 
 
-def left_out(submission: Submission) -> Iterator[str]:
+def is_one_job(submission: Submission, settings: Settings, target: KubeTarget) -> bool:
+    """Return whether all elements of an array become one Job of Kubernetes.
+
+    They are alike, and Kubernetes counts them from 0 on. Such elements are held and released together, and Kueue
+    admits them together: so only a limit makes one Job of an array that is held or queued there.
+    """
+    array, limit = submission.array, submission.array_limit
+    if not array or submission.spec.sweep or not target.counts_failures_by_index:
+        return False
+    is_free = not submission.held and not settings.cluster.kueue
+    return array == tuple(range(len(array))) and (limit is not None or is_free)
+
+
+def left_out(submission: Submission, settings: Settings, target: KubeTarget | None = None) -> Iterator[str]:
     """Yield a sentence for each request that a manifest cannot express."""
-    spec = submission.spec
-    gpus = spec.gpus
+    spec, target = submission.spec, target or KubeTarget()
+    gpus, site = spec.gpus, settings_of(settings.cluster.kubernetes)
+    models = {*target.models, *site.gpu_models}
+    told = f"known are {', '.join(sorted(models))}" if models else f"no node is known with {site.gpu_model_label}"
+    is_unknown = gpus.model is not None and not site.device_class and not _models(gpus.model, models)
+    is_limited = submission.array_limit is not None and not is_one_job(submission, settings, target)
     asked = {
         "--gpus: Kubernetes chooses the GPUs": bool(gpus.devices),
         f"--gpus: a pod has a fixed number of GPUs, here {_count(gpus)}": gpus.minimum != gpus.maximum,
         "--gpus: a manifest cannot ask for all GPUs of a node": gpus.everything,
         "--gpus: driver capabilities are the image's": bool(gpus.capabilities or gpus.driver or gpus.driver_options),
+        f"--gpu-model: {told}; cluster.kubernetes.gpu_models lists more": is_unknown,
         "--begin: the job is suspended; resume it when it may start": spec.begin_at is not None,
         "--after: the job is suspended; resume it when it may start": bool(spec.after or spec.after_any),
-        "--array: the limit of elements at a time": submission.array_limit is not None,
+        "--array: a limit of elements at a time is for indices from 0 on without a sweep, on releases from 1.29 on": (
+            is_limited
+        ),
         "--interactive: input without a terminal ends with the first client: give it both, by -it": (
             spec.interactive is not None and spec.interactive.stdin and not spec.interactive.tty
         ),
@@ -224,95 +295,204 @@ def left_out(submission: Submission) -> Iterator[str]:
     yield from PodOptions(spec.options).left_out
 
 
-def _manifest(submission: Submission, index: int | None, key: str, settings: Settings) -> dict[str, Any]:
+def _models(asked: str, known: Iterable[str]) -> list[str]:
+    """Return the models that contain the words: labels have dashes where the driver has blanks."""
+    wanted = asked.lower().replace("-", " ")
+    return sorted({model for model in known if wanted in model.lower().replace("-", " ")})
+
+
+def _documents(
+    submission: Submission, index: int | None, key: str, settings: Settings, target: KubeTarget
+) -> Iterator[dict[str, Any]]:
     whole = submission.spec
     spec = whole if index is None else spec_at(whole, index)
     suffix = key if index is None else f"{key}-{index}"
-    labels = {"app.kubernetes.io/managed-by": "gputui", KEY: label(suffix)}
+    base = template(settings.cluster.kubernetes, target.namespace, whole.tenant)
+    labels = base.get("labels", {}) | {"app.kubernetes.io/managed-by": "gputui", KEY: label(suffix)}
     if whole.tenant:
         labels["gputui.tenant"] = label(whole.tenant)
     queue = {QUEUE: settings.cluster.kueue} if settings.cluster.kueue else {}
-    if index is not None:
-        labels |= {ARRAY: label(key), INDEX: str(index)}
-    annotations = {name: text for name, text in ((NAME, spec.name), (COMMENT, spec.comment)) if text}
+    if submission.array:
+        labels |= {ARRAY: label(key)} | ({INDEX: str(index)} if index is not None else {})
+    annotations = base.get("annotations", {})
+    ours = {name: text for name, text in ((NAME, spec.name), (COMMENT, spec.comment)) if text}
     metadata: dict[str, Any] = {"name": dns_label(whole.name, suffix), "labels": labels | queue}
     if settings.cluster.namespace:
         metadata["namespace"] = settings.cluster.namespace
-    if annotations:
-        metadata["annotations"] = annotations
-    job: dict[str, Any] = {"backoffLimit": 0}
+    if annotations | ours:
+        metadata["annotations"] = annotations | ours
+    is_many = bool(submission.array) and index is None
+    job: dict[str, Any] = _elements(submission) if is_many else {"backoffLimit": 0}
     if submission.held or spec.begin_at is not None or spec.after or spec.after_any:
         job["suspend"] = True
-    job["template"] = {"metadata": {"labels": labels}, "spec": _pod(spec, index, settings)}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job}
+    place = str(index) if index is not None else None if is_many else ""
+    about = {"labels": labels} | ({"annotations": annotations} if annotations else {})
+    pod = _Pod(spec, settings, target, base)
+    job["template"] = {"metadata": about, "spec": pod.made(key, place, metadata["name"])}
+    yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job}
+    if pod.claim is not None:
+        yield pod.claim | {"metadata": {key: metadata[key] for key in metadata.keys() - {"annotations"}}}
 
 
-def _pod(spec: JobSpec, index: int | None, settings: Settings) -> dict[str, Any]:
-    options = PodOptions(spec.options)
-    pod: dict[str, Any] = {"restartPolicy": "Never"}
-    if classes := settings.cluster.priority_classes:
-        pod["priorityClassName"] = classes[whole_class(spec.priority)]
-    if spec.time_limit is not None:
-        # the pod's, not the job's: that one counts the time for which the job waits for its GPUs
-        pod["activeDeadlineSeconds"] = max(1, -(-spec.time_limit // timedelta(seconds=1)))
-    grace = spec.options.stop_timeout
-    pod["terminationGracePeriodSeconds"] = (
-        -(-settings.scheduler.stop_grace // timedelta(seconds=1)) if grace is None else grace
-    )
-    pod |= options.pod
-    if spec.gpus.memory is not None and not spec.gpus.share:
-        # nodes whose GPUs have at least these bytes of memory
-        term = {"key": _MEMORY, "operator": "Gt", "values": [str(-(-spec.gpus.memory // _MIB) - 1)]}
-        terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
-        pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    container: dict[str, Any] = {"name": CONTAINER, "image": spec.image}
-    words = [expandable(word) for word in spec.command]
-    if spec.options.entrypoint:
-        container["command"] = [expandable(spec.options.entrypoint)]
-    # an empty entrypoint stands for none: the words are the program and its arguments
-    field = "command" if spec.options.entrypoint == "" else "args"
-    container |= {field: words} if words else {}
-    if spec.interactive is not None:
-        streams = {"stdin": spec.interactive.stdin, "tty": spec.interactive.tty}
-        container |= {name: True for name, is_on in streams.items() if is_on}
-    container["env"] = list(_variables(spec, index))
-    container |= {"resources": _resources(spec)} | options.container
-    pod["containers"] = [container]
-    if options.volumes:
-        pod["volumes"] = options.volumes
-    return pod
+def _elements(submission: Submission) -> dict[str, Any]:
+    """Return the fields of a Job for all elements of an array; each of them may fail once, as other jobs."""
+    number = len(submission.array)
+    return {
+        "completionMode": "Indexed",
+        "completions": number,
+        "parallelism": min(number, submission.array_limit or number),
+        "backoffLimitPerIndex": 0,
+    }
 
 
-def _resources(spec: JobSpec) -> dict[str, Any]:
+class _Pod:
+    """The pod of a job, in a site with this template."""
+
+    def __init__(self, spec: JobSpec, settings: Settings, target: KubeTarget, base: Mapping[str, Any]) -> None:
+        self._spec = spec
+        self._settings = settings
+        self._target = target
+        self._site = settings_of(settings.cluster.kubernetes)
+        self._base = base
+        self.claim = self._claim() if self._site.device_class and _count(spec.gpus) else None
+        """Template of the claim for its GPUs; None if it asks for them otherwise."""
+
+    def made(self, key: str, place: str | None, name: str) -> dict[str, Any]:
+        """Return the pod. `place` is the index of an element, None if Kubernetes gives it, empty for a single job."""
+        spec, settings, base = self._spec, self._settings, self._base
+        options = PodOptions(spec.options, base.get("volumes"))
+        ours: dict[str, Any] = {"restartPolicy": "Never"}
+        if classes := settings.cluster.priority_classes:
+            ours["priorityClassName"] = classes[whole_class(spec.priority)]
+        if spec.time_limit is not None:
+            # the pod's, not the job's: that one counts the time for which the job waits for its GPUs
+            ours["activeDeadlineSeconds"] = max(1, -(-spec.time_limit // timedelta(seconds=1)))
+        grace = spec.options.stop_timeout
+        ours["terminationGracePeriodSeconds"] = (
+            -(-settings.scheduler.stop_grace // timedelta(seconds=1)) if grace is None else grace
+        )
+        given = {field: value for field, value in base.items() if field not in _NOT_OF_PODS}
+        pod = merged(given, ours | options.pod)
+        if expressions := self._expressions():
+            pod["affinity"] = _narrowed(pod.get("affinity", {}), expressions)
+        if self.claim is not None:
+            pod["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": name}]
+        frame = dict(base.get("container", {}))
+        env = frame.pop("env", {})
+        pod["containers"] = [merged(frame, self._container(key, place, options, env))]
+        if options.volumes:
+            pod["volumes"] = options.volumes
+        return pod
+
+    def _container(self, key: str, place: str | None, options: PodOptions, env: Mapping[str, str]) -> dict[str, Any]:
+        spec = self._spec
+        container: dict[str, Any] = {"name": CONTAINER, "image": spec.image}
+        words = [expandable(word) for word in spec.command]
+        if spec.options.entrypoint:
+            container["command"] = [expandable(spec.options.entrypoint)]
+        # an empty entrypoint stands for none: the words are the program and its arguments
+        field = "command" if spec.options.entrypoint == "" else "args"
+        container |= {field: words} if words else {}
+        if spec.interactive is not None:
+            streams = {"stdin": spec.interactive.stdin, "tty": spec.interactive.tty}
+            container |= {name: True for name, is_on in streams.items() if is_on}
+        container["env"] = list(_variables(spec, key, place, env))
+        resources = _resources(spec, by_claim=self.claim is not None)
+        return container | {"resources": resources} | options.container
+
+    def _expressions(self) -> list[dict[str, Any]]:
+        """Return what is asked of the labels of nodes."""
+        gpus, found = self._spec.gpus, list[dict[str, Any]]()
+        if self.claim is not None:
+            return found
+        if gpus.memory is not None and not gpus.share:
+            # nodes whose GPUs have at least these bytes of memory
+            found.append({"key": _MEMORY, "operator": "Gt", "values": [str(-(-gpus.memory // _MIB) - 1)]})
+        known = (*self._target.models, *self._site.gpu_models)
+        if gpus.model is not None and (models := _models(gpus.model, known)):
+            found.append({"key": self._site.gpu_model_label, "operator": "In", "values": models})
+        return found
+
+    def _claim(self) -> dict[str, Any]:
+        """Return a template of claims for the GPUs of one pod, by API `v1` or an earlier one."""
+        gpus, selectors = self._spec.gpus, list[str]()
+        if gpus.model is not None:
+            selectors.append(f"device.attributes[device.driver].productName.lowerAscii().contains({_cel(gpus.model)})")
+        if gpus.memory is not None and not gpus.share:
+            size = f"quantity({_cel(str(gpus.memory))})"
+            selectors.append(f"device.capacity[device.driver].memory.compareTo({size}) >= 0")
+        request: dict[str, Any] = {"deviceClassName": self._site.device_class}
+        request |= {"allocationMode": "ExactCount", "count": _count(gpus)}
+        if selectors:
+            request["selectors"] = [{"cel": {"expression": each}} for each in selectors]
+        version = self._target.claims or "v1"
+        named: dict[str, Any] = {"name": _CLAIM}
+        named |= request if version == "v1beta1" else {"exactly": request}
+        return {
+            "apiVersion": f"{RESOURCES}/{version}",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {},
+            "spec": {"spec": {"devices": {"requests": [named]}}},
+        }
+
+
+_NOT_OF_PODS = frozenset({"labels", "annotations", "volumes", "container"})
+"""Keys of a template that are no fields of a pod as they are."""
+
+
+def _cel(text: str) -> str:
+    """Return a text of Kubernetes' expressions, in small letters."""
+    return json.dumps(text.lower())
+
+
+def _narrowed(affinity: Mapping[str, Any], expressions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the affinity for nodes that also fulfil these expressions: of a site's terms one has to hold."""
+    nodes = affinity.get("nodeAffinity", {})
+    terms = nodes.get(_REQUIRED, {}).get("nodeSelectorTerms") or [{}]
+    narrowed = [term | {"matchExpressions": [*term.get("matchExpressions", []), *expressions]} for term in terms]
+    return {**affinity, "nodeAffinity": {**nodes, _REQUIRED: {"nodeSelectorTerms": narrowed}}}
+
+
+def _resources(spec: JobSpec, *, by_claim: bool) -> dict[str, Any]:
     options = spec.options
     limits: dict[str, str] = {}
     if options.cpus is not None:
         limits["cpu"] = f"{max(1, round(options.cpus * 1000))}m"
     if options.memory is not None:
         limits["memory"] = str(options.memory)
-    if count := _count(spec.gpus):
+    if (count := _count(spec.gpus)) and not by_claim:
         limits[GPU] = str(count)
-    requests = {"requests": {"memory": str(options.memory_reservation)}} if options.memory_reservation else {}
-    return {"limits": limits} | requests if limits or requests else {}
+    found: dict[str, Any] = {"limits": limits} if limits or options.memory_reservation else {}
+    if options.memory_reservation:
+        found["requests"] = {"memory": str(options.memory_reservation)}
+    return found | ({"claims": [{"name": _CLAIM}]} if by_claim else {})
 
 
 def _count(gpus: GpuRequest) -> int:
     return max(1, gpus.maximum) if gpus.everything else gpus.maximum
 
 
-def _variables(spec: JobSpec, index: int | None) -> Iterator[Mapping[str, Any]]:
-    given = {name: value for name, value in spec.options.env if name not in _GPU_CHOICE}
+def _variables(spec: JobSpec, key: str, place: str | None, base: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+    given = {name: value for name, value in ({**base, **dict(spec.options.env)}).items() if name not in _GPU_CHOICE}
     for name, value in given.items():
         if not _NAME.fullmatch(name):
             raise InputError(f"{name!a} cannot be the name of a variable in a pod", where="--env")
         yield {"name": name, "value": expandable(value)}
-    yield {"name": "GPUTUI_JOB_ID", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{KEY}']"}}}
+    if place is None:
+        yield _of_field("GPUTUI_ARRAY_INDEX", f"metadata.annotations['{PLACE}']")
+        yield {"name": "GPUTUI_JOB_ID", "value": f"{label(key)}-$(GPUTUI_ARRAY_INDEX)"}
+    else:
+        yield _of_field("GPUTUI_JOB_ID", f"metadata.labels['{KEY}']")
     yield {"name": "GPUTUI_GPUS", "value": str(_count(spec.gpus))}
-    if index is not None:
-        yield {"name": "GPUTUI_ARRAY_INDEX", "value": str(index)}
+    if place:
+        yield {"name": "GPUTUI_ARRAY_INDEX", "value": place}
     if not _count(spec.gpus):
         # images of NVIDIA ask for all GPUs, which a node with NVIDIA's runtime as default would give
         yield {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+
+def _of_field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def dns_label(name: str, suffix: str) -> str:

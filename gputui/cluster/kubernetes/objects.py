@@ -15,11 +15,17 @@ from gputui.domain.decoding import JsonDecoder, json_decoder
 
 Texts = Mapping[str, str]
 _NVIDIA = "nvidia.com/"
+RESOURCES = "resource.k8s.io"
+"""Group of claims of devices."""
 _NO_GPUS: Counter[str] = Counter()
 _GPU_RESOURCE = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-[a-z0-9.+_-]+)", re.ASCII)
 """Resources of NVIDIA's device plugin: whole GPUs, shares of them, and instances of MIG."""
 CONTAINER = "job"
 """Name of the container of a job that was submitted from here."""
+ARRAY, INDEX = "gputui.array", "gputui.index"
+"""Labels of an array and its pods: the key of the array; and the index, where each element is a Job."""
+PLACE = "batch.kubernetes.io/job-completion-index"
+"""Annotation of the pods of an array that is one Job, with the element's index."""
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Annotation by which programs that add containers to a pod tell which one people mean."""
 
@@ -197,6 +203,8 @@ class KubeJobSpec(Struct, frozen=True, rename="camel"):
 
     suspend: bool | None = None
     parallelism: int | None = None
+    completions: int | None = None
+    completion_mode: str | None = None
     active_deadline_seconds: int | None = None
     template: KubeTemplate = KubeTemplate()
 
@@ -207,6 +215,9 @@ class KubeJobStatus(Struct, frozen=True, rename="camel"):
     conditions: Conditions = None
     start_time: datetime | None = None
     completion_time: datetime | None = None
+    completed_indexes: str | None = None
+    failed_indexes: str | None = None
+    """Elements of an array that have ended, such as `0-3,7`."""
 
 
 class KubeJob(KubeObject, frozen=True):
@@ -214,6 +225,11 @@ class KubeJob(KubeObject, frozen=True):
 
     spec: KubeJobSpec = KubeJobSpec()
     status: KubeJobStatus = KubeJobStatus()
+
+    @property
+    def is_array(self) -> bool:
+        """Return whether it is an array of gputui's."""
+        return bool(self.metadata.label(ARRAY)) and self.spec.completion_mode == "Indexed"
 
     @property
     def has_ended(self) -> bool:
@@ -284,6 +300,13 @@ class KubePod(KubeObject, frozen=True):
     def owner(self) -> KubeOwner | None:
         """Object whose controller made it; None if none did."""
         return next((each for each in self.metadata.owner_references or () if each.controller), None)
+
+    @property
+    def part_uid(self) -> str:
+        """Uid of the job that owns it, of an array that is one Job with the element's index: `UID/3`."""
+        meta, uid = self.metadata, self.job_uid
+        place = meta.annotation(PLACE) if uid and meta.label(ARRAY) and not meta.label(INDEX) else ""
+        return f"{uid}/{place}" if place else uid
 
     @property
     def is_over(self) -> bool:

@@ -11,23 +11,26 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.cluster.journal import write_whole
 from gputui.cluster.kubernetes import calls
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer
 from gputui.cluster.kubernetes.calls import CALLS, ApiCall
 from gputui.cluster.kubernetes.manifest import LACKING
+from gputui.cluster.kubernetes.objects import RESOURCES
 from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps, ClusterFault
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterError, ClusterUnavailableError
 from gputui.domain.settings import ClusterSettings
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_KUEUE = "/apis/kueue.x-k8s.io"
 _LASTS = 600.0
 _LASTS_LACKING = 10.0
 """Seconds after which it is asked again; sooner if a needed right is missing: a server that has just started knows no
 rights, and an administrator may be about to grant them."""
+BY_INDEX_FROM = (1, 29)
+"""First release that counts the failures of a job's elements apart without a gate: 1.28 has the field behind one."""
 SUSPENDS_FROM = (1, 22)
 """First release that suspends jobs without a gate: 1.21 has the field behind one, 1.20 has none."""
 ENGINE = "Kubernetes"
@@ -87,6 +90,8 @@ class KubeSite(Struct, frozen=True):
     """Version such as `v1.31.2`."""
     kueue: str = ""
     """Path of Kueue's API, such as `/apis/kueue.x-k8s.io/v1beta1`; empty where it is not installed."""
+    claims: str = ""
+    """Version of its API for claims of devices, such as `v1`; empty where it has none."""
     rights: frozenset[str] = frozenset()
     """Names of the calls that the user may make."""
     asked_at: float = 0.0
@@ -101,6 +106,10 @@ class KubeSite(Struct, frozen=True):
     def may(self, call: str) -> bool:
         return call in self.rights
 
+    def has(self, call: ApiCall) -> bool:
+        """Return whether the server has what a call is for."""
+        return bool({calls.KUEUE: self.kueue, RESOURCES: self.claims}.get(call.group, True))
+
     @property
     def release(self) -> tuple[int, int]:
         """Major and minor version; (0, 0) if unknown."""
@@ -110,6 +119,10 @@ class KubeSite(Struct, frozen=True):
     @property
     def can_suspend(self) -> bool:
         return self.release >= SUSPENDS_FROM
+
+    @property
+    def counts_failures_by_index(self) -> bool:
+        return self.release >= BY_INDEX_FROM
 
 
 class KubeVersion(Struct, frozen=True, rename="camel"):
@@ -144,10 +157,10 @@ class KubeReview(Struct, frozen=True):
 
 def ask(server: ApiServer, namespace: str) -> KubeSite:
     """Return what the server says now."""
-    version = _version(server)
-    kueue = _kueue(server)
-    rights = frozenset(call.name for call in CALLS if (kueue or not call.is_kueue) and may(server, call, namespace))
-    return KubeSite(version, kueue, rights, time.time(), _place(server, namespace))
+    kueue, claims = _group(server, calls.KUEUE), _group(server, RESOURCES).rpartition("/")[2]
+    site = KubeSite(_version(server), kueue and f"/apis/{kueue}", claims, of=_place(server, namespace))
+    rights = frozenset(call.name for call in CALLS if site.has(call) and may(server, call, namespace))
+    return replace(site, rights=rights, asked_at=time.time())
 
 
 def _version(server: ApiServer) -> str:
@@ -174,15 +187,14 @@ def may(server: ApiServer, call: ApiCall, namespace: str) -> bool:
     return all(server.decoded(server.send("POST", _REVIEWS, each), KubeReview).status.allowed for each in asked)
 
 
-def _kueue(server: ApiServer) -> str:
-    """Return the path of Kueue's API; empty where it is not installed."""
+def _group(server: ApiServer, name: str) -> str:
+    """Return the preferred version of a group of kinds, such as `resource.k8s.io/v1`; empty where it is missing."""
     try:
-        group = server.read(_KUEUE, KubeGroup)
+        return server.read(f"/apis/{name}", KubeGroup).preferred_version.group_version
     except ApiRefusedError as error:
         if error.status in {403, 404}:
             return ""
         raise
-    return f"/apis/{group.preferred_version.group_version}" if group.preferred_version.group_version else ""
 
 
 class Sites:
@@ -238,7 +250,8 @@ def faults(connected: Callable[[], ApiServer], settings: ClusterSettings) -> Ite
         yield ClusterFault("server", error.without_hint, why, hint, stops_jobs=True)
         return
     for call in CALLS:
-        is_made = (site.kueue or not call.is_kueue) and not call.is_operators
+        is_wanted = call.group != RESOURCES or settings.kubernetes.get("device_class")
+        is_made = site.has(call) and is_wanted and not call.is_operators
         is_told = call.name in _OWN_OF and not site.may(_OWN_OF[call.name])  # that of the user's own namespace is
         if is_made and not site.may(call.name) and not is_told:
             where = "" if call.is_wide else f" in namespace {namespace}"
@@ -259,4 +272,12 @@ def faults(connected: Callable[[], ApiServer], settings: ClusterSettings) -> Ite
             f"cluster.kueue names the queue {settings.kueue}, and Kueue is not installed",
             "Jobs start at once, in the order of Kubernetes' own scheduler.",
             "install Kueue, or remove cluster.kueue from the settings",
+        )
+    if (device_class := settings.kubernetes.get("device_class")) and not site.claims:
+        yield ClusterFault(
+            "claims",
+            f"cluster.kubernetes.device_class is {device_class}, and the server has no claims of devices",
+            "No job with GPUs can be submitted.",
+            "Kubernetes has them from release 1.34 on; until then remove it from the settings",
+            stops_jobs=True,
         )

@@ -7,14 +7,14 @@ jobs of the first one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from gputui.cluster.kubernetes import manifest
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer
-from gputui.cluster.kubernetes.manifest import KEY, QUEUE, SUBMITTER
-from gputui.cluster.kubernetes.objects import KubeJob, Reader
+from gputui.cluster.kubernetes.manifest import KEY, QUEUE, SUBMITTER, KubeTarget
+from gputui.cluster.kubernetes.objects import RESOURCES, KubeJob, Reader
 from gputui.cluster.submissions import Submissions
 from gputui.domain.errors import ClusterRefusedError, InputError
 from gputui.domain.job_spec import Submission
@@ -24,8 +24,9 @@ _KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,38}[A-Za-z0-9])?", re.ASCII)
 _OPTION = re.compile(r"(?P<option>--[a-z-]+)(?:=\S*)?: (?P<why>.*)")
 LATER_QUEUE = "gputui.queue"
 """Annotation with the queue of a job that is held: Kueue takes no notice of it before it has Kueue's label."""
-_DISRUPTED = {"rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
-"""Rule by which a job tells that its pod was taken away, even once that is gone; early releases drop it."""
+_LOST = [{"type": "DisruptionTarget", "status": "True"}]
+_STRICT = {"fieldValidation": "Strict"}
+"""Asks the server to refuse fields that it does not know; releases before 1.25 drop them."""
 _EXISTS = 409
 
 
@@ -52,52 +53,72 @@ class KubeSubmitter:
         self._reader = Reader(KubeJob)
 
     def submit(
-        self, server: ApiServer, namespace: str, submissions: Sequence[Submission], key: str, *, has_kueue: bool
+        self, server: ApiServer, target: KubeTarget, submissions: Sequence[Submission], key: str, *, has_kueue: bool
     ) -> tuple[KubeJob, ...]:
-        """Submit jobs that were not submitted with this key before; return all of them."""
+        """Submit jobs that were not submitted with this key before; return all of them, of some arrays one."""
+        namespace = target.namespace
         if not _KEY.fullmatch(key):
             raise InputError("a key has up to 40 letters, digits, dots, dashes and underscores", where=key[:64])
         keys = [key if index == 0 else f"{key}.{index}" for index in range(len(submissions))]
-        drafts = [self._drafts(each, its, has_kueue) for each, its in zip(submissions, keys, strict=True)]
+        drafts = [self.drafts(each, its, target, has_kueue) for each, its in zip(submissions, keys, strict=True)]
         if self._submissions.of_key(keys[0]) is None and sum(map(len, drafts)) > 1:
             for documents in drafts:  # the server checks one job of each submission before any is created
-                try:
-                    server.send("POST", jobs_path(namespace), documents[0], {"dryRun": "All"})
-                except ApiRefusedError as error:
-                    if error.status != _EXISTS:
-                        raise _refused(error) from error
+                self.check(server, namespace, documents[0])
         found: list[KubeJob] = []
         for submission, its_key, documents in zip(submissions, keys, drafts, strict=True):
             if self._submissions.of_key(its_key) is None:
                 self._submissions.intend(its_key, submission, namespace=namespace)
-            created = [self._create(server, namespace, document) for document in documents]
+            created: list[KubeJob] = []
+            for document in documents:
+                if document["kind"] == "Job":
+                    created.append(self._create(server, namespace, document))
+                else:
+                    _claim(server, namespace, document, created[-1])
             self._submissions.settle(its_key, uids=tuple(job.metadata.uid for job in created))
             found += created
         return tuple(found)
 
-    def _drafts(self, submission: Submission, key: str, has_kueue: bool) -> list[dict[str, Any]]:
-        for option, why in refusals(submission):
-            raise InputError(why, where=option)
+    def drafts(self, submission: Submission, key: str, target: KubeTarget, has_kueue: bool) -> list[dict[str, Any]]:
+        """Return what becomes of a submission; raises InputError for what Kubernetes has no counterpart of."""
+        for sentence in manifest.left_out(submission, self._settings, target):
+            match = _OPTION.fullmatch(sentence)
+            raise InputError(match["why"] if match else sentence, where=match["option"] if match else "submit")
         classes = self._settings.cluster.priority_classes
         if classes and len(classes) != 3:
             hint = "name three PriorityClasses: for low, normal and high"
             raise InputError("has not three entries", where="cluster.priority_classes", hint=hint)
-        documents = list(manifest.manifests(submission, key, self._settings))
+        documents = list(manifest.manifests(submission, key, self._settings, target))
+        if not target.claims and any(each["kind"] != "Job" for each in documents):
+            what = "this server has no claims of devices, by which jobs would get their GPUs"
+            raise InputError(what, where="cluster.kubernetes.device_class")
         seconds = max(1, self._settings.cluster.keep_ended // timedelta(seconds=1))
         for document in documents:
             meta = document["metadata"]
             meta.pop("namespace", None)
+            if document["kind"] != "Job":
+                continue
             meta.setdefault("annotations", {})[SUBMITTER] = self._user
             if submission.held and has_kueue and QUEUE in meta["labels"]:
                 meta["annotations"][LATER_QUEUE] = meta["labels"].pop(QUEUE)
-            document["spec"] |= {"ttlSecondsAfterFinished": seconds, "podFailurePolicy": _DISRUPTED}
+            # a job tells that its pod was taken away, even once that is gone; early releases drop the rule
+            action = "FailIndex" if "backoffLimitPerIndex" in document["spec"] else "FailJob"
+            policy = {"rules": [{"action": action, "onPodConditions": _LOST}]}
+            document["spec"] |= {"ttlSecondsAfterFinished": seconds, "podFailurePolicy": policy}
         return documents
+
+    def check(self, server: ApiServer, namespace: str, document: Mapping[str, Any]) -> None:
+        """Ask the server whether it would take a job; raises ClusterRefusedError."""
+        try:
+            server.send("POST", jobs_path(namespace), document, {"dryRun": "All"} | _STRICT)
+        except ApiRefusedError as error:
+            if error.status != _EXISTS:
+                raise _refused(error) from error
 
     def _create(self, server: ApiServer, namespace: str, document: Mapping[str, Any]) -> KubeJob:
         """Create a job, or return the one that an earlier call created."""
         name = document["metadata"]["name"]
         try:
-            data = server.send("POST", jobs_path(namespace), document)
+            data = server.send("POST", jobs_path(namespace), document, _STRICT)
         except ApiRefusedError as error:
             if error.status != _EXISTS:
                 raise _refused(error) from error
@@ -111,11 +132,18 @@ class KubeSubmitter:
         return job
 
 
-def refusals(submission: Submission) -> Iterator[tuple[str, str]]:
-    """Yield the options of a job that Kubernetes has no counterpart of, each with a sentence."""
-    for sentence in manifest.left_out(submission):
-        match = _OPTION.fullmatch(sentence)
-        yield (match["option"], match["why"]) if match else ("submit", sentence)
+def _claim(server: ApiServer, namespace: str, document: Mapping[str, Any], job: KubeJob) -> None:
+    """Create the template of a job's claims, which goes with the job; its pods wait for it until then."""
+    meta = job.metadata
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta.name, "uid": meta.uid}
+    made = {**document, "metadata": document["metadata"] | {"ownerReferences": [owner]}}
+    version = document["apiVersion"].removeprefix(f"{RESOURCES}/")
+    try:
+        path = f"/apis/{RESOURCES}/{version}/namespaces/{namespace}/resourceclaimtemplates"
+        server.send("POST", path, made, _STRICT)
+    except ApiRefusedError as error:
+        if error.status != _EXISTS:
+            raise _refused(error) from error
 
 
 def _refused(error: ApiRefusedError) -> ClusterRefusedError:

@@ -102,6 +102,11 @@ class SlurmCluster:
         finally:
             self._poll.forget()
 
+    def draft(self, submission: Submission) -> str:
+        """Return nothing: Slurm forecasts the job's start."""
+        del submission
+        return ""
+
     def expected_start(self, submission: Submission) -> datetime | None:
         return self._submitter.expected_start(submission, self._home())
 

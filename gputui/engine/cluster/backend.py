@@ -104,10 +104,12 @@ class EngineBackend:
     def foresee(self, action: Action, /) -> Done:
         """Return the jobs as `act` would leave them; raises the same errors, but for those of the engine.
 
-        Of new jobs the engine tells only when they would start.
+        Of new jobs the engine tells only when they would start, or what they would be in its own language.
         """
         if isinstance(action, SubmitJobs):
             asked = self._checked(action)
+            if drafts := tuple(filter(None, map(self._cluster.draft, asked))):
+                return Done(drafts=drafts)
             self._cluster.caps.need(Capability.TEST_ONLY)
             return Done(starts=tuple(map(self._cluster.expected_start, asked)))
         from gputui.engine.cluster import changes

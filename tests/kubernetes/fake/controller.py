@@ -19,6 +19,10 @@ class Controller:
     def __init__(self, objects: Objects, release: tuple[int, int], priorities: Priorities, kueue: Kueue | None) -> None:
         self.unpullable: set[str] = set()
         """Images that cannot be pulled."""
+        self.claims: set[str] = set()
+        """Names of the claims for volumes that exist."""
+        self.restricted: set[str] = set()
+        """Namespaces whose pods have to be as the standard `restricted` of PodSecurity wants them."""
         self.quota: int | None = None
         """Most pods of a namespace."""
         self.first_lines: tuple[str, ...] = ("ready",)
@@ -152,9 +156,14 @@ class Controller:
             )
             self._warn(job, "FailedCreate", words)
             return
+        if meta["namespace"] in self.restricted and (fault := _unsafe(template["spec"])):
+            words = f'pods "{meta["name"]}" is forbidden: violates PodSecurity "restricted:latest": {fault}'
+            self._warn(job, "FailedCreate", f"Error creating: {words}")
+            return
         spec = dict(template["spec"])
         spec["priority"] = self._priorities.get(spec.get("priorityClassName", ""), 0)
-        labels = template.get("metadata", {}).get("labels", {}) | {"job-name": meta["name"]}
+        marks = template.get("metadata", {})
+        labels = marks.get("labels", {}) | {"job-name": meta["name"]}
         owner = {"kind": "Job", "apiVersion": "batch/v1", "name": meta["name"], "uid": meta["uid"], "controller": True}
         name = f"{meta['name']}-{next(self._numbers):05d}"
         self._objects.create(
@@ -164,6 +173,7 @@ class Controller:
                     "name": name,
                     "namespace": meta["namespace"],
                     "labels": labels,
+                    "annotations": marks.get("annotations", {}),
                     "ownerReferences": [owner],
                 },
                 "spec": spec,
@@ -202,11 +212,17 @@ class Controller:
         for other in self._objects.all("pods"):
             if other["spec"].get("nodeName") and other["status"]["phase"] not in {"Succeeded", "Failed"}:
                 used[other["spec"]["nodeName"]] += gpus_of(other)
+        for volume in pod["spec"].get("volumes", ()):
+            name = volume.get("persistentVolumeClaim", {}).get("claimName")
+            if name and name not in self.claims:
+                return None, f'persistentvolumeclaim "{name}" not found'
         nodes = self._objects.all("nodes")
         for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
             name = node["metadata"]["name"]
             if node["spec"].get("unschedulable"):
                 why["node(s) were unschedulable"] += 1
+            elif misfit := _misfit(pod["spec"], node):
+                why[misfit] += 1
             elif int(node["status"]["allocatable"].get(GPU, 0)) - used[name] < wanted:
                 why[f"Insufficient {GPU}"] += 1
             else:
@@ -239,6 +255,47 @@ class Controller:
 
 def gpus_of(pod: Manifest) -> int:
     return sum(int(each.get("resources", {}).get("limits", {}).get(GPU, 0)) for each in pod["spec"]["containers"])
+
+
+def _misfit(spec: Manifest, node: Manifest) -> str:
+    """Return why a pod does not go to a node, however much is free there; empty if it does."""
+    labels = node["metadata"].get("labels", {})
+    for taint in node["spec"].get("taints", ()):
+        if not any(_tolerates(each, taint) for each in spec.get("tolerations", ())):
+            return f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"
+    rule = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    terms = rule["nodeSelectorTerms"] if rule else [{}]
+    fits = any(all(_holds(each, labels) for each in term.get("matchExpressions", ())) for term in terms)
+    if not fits or any(labels.get(name) != value for name, value in spec.get("nodeSelector", {}).items()):
+        return "node(s) didn't match Pod's node affinity/selector"
+    return ""
+
+
+def _tolerates(toleration: Manifest, taint: Manifest) -> bool:
+    is_key = toleration.get("key", taint["key"]) == taint["key"]
+    is_value = toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+    return bool(is_key and is_value and toleration.get("effect", taint["effect"]) == taint["effect"])
+
+
+def _holds(expression: Manifest, labels: dict[str, str]) -> bool:
+    value = labels.get(expression["key"])
+    if expression["operator"] == "Gt":
+        return value is not None and int(value) > int(expression["values"][0])
+    return value in expression["values"]
+
+
+def _unsafe(spec: Manifest) -> str:
+    """Return what the standard `restricted` has against a pod; empty for nothing."""
+    pod, container = spec.get("securityContext", {}), spec["containers"][0].get("securityContext", {})
+    if any("hostPath" in volume for volume in spec.get("volumes", ())):
+        return "restricted volume types"
+    if container.get("allowPrivilegeEscalation") is not False:
+        return "allowPrivilegeEscalation != false"
+    if "ALL" not in container.get("capabilities", {}).get("drop", ()):
+        return "unrestricted capabilities"
+    if not {**pod, **container}.get("runAsNonRoot"):
+        return "runAsNonRoot != true"
+    return "" if {**pod, **container}.get("seccompProfile") else "seccompProfile"
 
 
 def _owner(pod: Manifest) -> str:

@@ -16,6 +16,7 @@ KINDS = {
     "pods": ("Pod", "v1"),
     "nodes": ("Node", "v1"),
     "events": ("Event", "v1"),
+    "resourceclaimtemplates": ("ResourceClaimTemplate", "resource.k8s.io/v1"),
     "workloads": ("Workload", "kueue.x-k8s.io/v1beta2"),
 }
 

@@ -33,9 +33,15 @@ class FakeKubernetes:
     """A cluster of three nodes with two GPUs each, and its API server on a port of this machine."""
 
     def __init__(
-        self, release: str = "v1.31.2", *, kueue: int | None = None, tls: ssl.SSLContext | None = None
+        self,
+        release: str = "v1.31.2",
+        *,
+        kueue: int | None = None,
+        claims: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`kueue` is the quota of its queue; None: Kueue is not installed."""
+        """`kueue` is the quota of its queue; None: Kueue is not installed. `claims` is the version of claims."""
+        self.claims = claims
         major, minor = release.removeprefix("v").split(".")[:2]
         self.release = (int(major), int(minor))
         self.git_version = release
@@ -65,14 +71,15 @@ class FakeKubernetes:
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name="fake-kubernetes", daemon=True)
         self._thread.start()
 
-    def add_node(self, name: str, gpus: int = 2) -> None:
+    def add_node(self, name: str, gpus: int = 2, *, model: str = "NVIDIA-H200", taint: str = "") -> None:
+        """Add a node; with a taint of this key it takes only pods that tolerate it."""
         capacity = {GPU: str(gpus), "cpu": "64", "memory": "527873Mi", "pods": "110"}
-        labels = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}
+        labels = {"nvidia.com/gpu.product": model, "nvidia.com/gpu.memory": "143771"}
         self.objects.create(
             "nodes",
             {
                 "metadata": {"name": name, "labels": labels},
-                "spec": {},
+                "spec": {"taints": [{"key": taint, "value": "present", "effect": "NoSchedule"}]} if taint else {},
                 "status": {
                     "capacity": capacity,
                     "allocatable": capacity,
@@ -212,6 +219,8 @@ class _Request:
             return {"major": str(major), "minor": str(minor), "gitVersion": self._fake.git_version}
         if self._path == "/apis/kueue.x-k8s.io" and self._fake.queue is not None:
             return {"kind": "APIGroup", "preferredVersion": {"groupVersion": "kueue.x-k8s.io/v1beta2"}}
+        if self._path == "/apis/resource.k8s.io" and self._fake.claims:
+            return {"kind": "APIGroup", "preferredVersion": {"groupVersion": f"resource.k8s.io/{self._fake.claims}"}}
         if self._kind == "selfsubjectaccessreviews":
             asked = self._body["spec"]["resourceAttributes"]
             resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
@@ -262,6 +271,10 @@ class _Request:
     def _created(self) -> Manifest:
         objects, item = self._fake.objects, self._accepted(self._body)
         item["metadata"]["namespace"] = self._namespace
+        if self._kind != "jobs":
+            done = objects.create(self._kind, item)
+            self._fake.controller.run()
+            return done
         gpus = item["spec"]["template"]["spec"]["containers"][0].get("resources", {}).get("limits", {}).get(GPU, "0")
         if not str(gpus).isdigit():
             raise ApiError(422, "Invalid", f'Job.batch "{item["metadata"]["name"]}" is invalid: {GPU}: {gpus}')
