@@ -143,6 +143,35 @@ def test_a_node_whose_docker_this_user_cannot_use_is_told_at_once(
     assert run.output.splitlines()[-1] == f"gputui: {words}"
 
 
+LAYERS = "docker: Error response from daemon: failed to create task: OCI runtime create failed: runc create failed: "
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "its GPUs could not be given to it on gpu1",
+            "error running hook: stderr: auto\nnvml error: driver not loaded",
+        ),
+        ("there is no image r/nvidia/x:1 for this user on gpu1", 'resolve reference "r/nvidia/x:1": not found.'),
+        ("Docker's disk on gpu1 is full", "write /x: no space left on device."),
+        ("r/nvidia/x:1 could not be pulled", "toomanyrequests: You have reached your pull rate limit: manifest"),
+        ("its mounts are not possible on gpu1", "invalid mount config: bind source path does not exist: /data"),
+    ],
+)
+def test_the_useful_line_of_docker_is_told_with_its_kind(begin: Begin, tmp_path: Path, words: str, said: str) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "said").write_text(f"{LAYERS}{said}\n\nRun 'docker run --help' for more information\n")
+    docker = tmp_path / "bin" / "docker"
+    docker.write_text(
+        f"#!/bin/sh\n[ $1 = run ] || {{ echo No such object; exit 1; }}\ncat {tmp_path}/said >&2; exit 125\n"
+    )
+    docker.chmod(0o755)
+    run = begin(docker_script(image="r/nvidia/x:1"), SLURMD_NODENAME="gpu1")
+    assert run.wait() == 125
+    assert run.output.splitlines()[-1] == f"gputui: {words}: {said}".replace("\n", " ")
+
+
 def test_a_container_over_its_memory_limit_says_so(begin: Begin) -> None:
     run = begin(docker_script(command=("sh", "-c", "tail /dev/zero"), memory=32 * 1024**2))
     assert run.wait() in {1, 137}

@@ -8,6 +8,7 @@ import pytest
 
 from tests.slurm.bed import IMAGE, Bed
 from tests.slurm.epilog import installed_epilog
+from tests.slurm.person import Person
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -63,3 +64,11 @@ def test_a_node_stays_in_service_without_its_engine(bed: Bed, node: str) -> None
         bed.run("scancel", str(job))
         bed.wait(lambda: bed.state(node) == "idle", "the node is idle")
         assert bed.jobs()[job] == "CANCELLED"
+
+
+def test_doctor_fails_until_there_is_an_epilog(bed: Bed, alice: Person) -> None:
+    told = alice.run("doctor", check=False)
+    assert (told.code, "\nfail  epilog      no epilog is set\n" in told.out) == (1, True), told.out
+    assert "ok    cluster " in told.out
+    with installed_epilog(bed):
+        assert "epilog" not in alice.run("doctor").out

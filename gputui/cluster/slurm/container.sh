@@ -157,6 +157,7 @@ read_complaint() {
     esac
   done < <(tail -c 4096 /dev/stderr)
   complaint=${complaint##*docker: } complaint=${complaint#Error response from daemon: }
+  complaint=${complaint#*runc create failed: }
 }
 
 # End a job whose container could not be made or started: by this exit code, or the one that `docker run` has for that.
@@ -171,10 +172,11 @@ fail_start() {
     *'connect to the docker'*) unreached=yes kind=RuntimeUnavailable what="Docker does not run on $place" ;;
     'command not found' | 'not found') unreached=yes kind=RuntimeUnavailable what="$place has no Docker" ;;
     *'no space left'* | *'quota exceeded'*) kind=DiskFull what="Docker's disk on $place is full" ;;
+    *'bind source'* | *'mount config'*) kind=BadSpec what="its mounts are not possible on $place" ;;
     *unknown*runtime*) kind=BadSpec what="Docker on $place has no such runtime" ;;
     *'too many requests'* | *toomanyrequests* | *'rate limit'*) kind=PullFailed what="$image could not be pulled" ;;
     *'no such image'* | *manifest* | *'pull access denied'* | *'resource is denied'* | *'name unknown'* | *unauthorized* \
-      | *'repository does not exist'* | *'invalid reference'* | *'resolve reference'*'not found')
+      | *'repository does not exist'* | *'invalid reference'* | *'resolve reference'*'not found'*)
       kind=ImageNotFound what="there is no image $image for this user on $place" ;;
     *nvidia-c* | *'nvml error'* | *'device driver'* | *'cdi device'* | */dev/nvidia*)
       kind=GpuSetupFailed what="its GPUs could not be given to it on $place" ;;
