@@ -152,6 +152,10 @@ class MemoryJobStore:
         """Twelve characters of [a-z0-9]."""
         return self._store_id
 
+    def whole_id(self, number: JobId) -> JobId:
+        """Return the number: none is long."""
+        return number
+
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """Begin an all-or-nothing change; a nested one is part of the outer one."""

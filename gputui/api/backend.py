@@ -394,6 +394,9 @@ class ApiQueue:
             self._entries = (jobs, Entries({job.id: job for job in jobs}))
         return self._entries[1]
 
+    def whole_id(self, number: JobId) -> JobId:
+        return number
+
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
         return places_of(self.jobs().values())
 

@@ -463,6 +463,9 @@ class CallerQueue:
             self._seen = (entries, Entries({key: see(job, caller) for key, job in entries.items()}))
         return self._seen[1]
 
+    def whole_id(self, number: JobId) -> JobId:
+        return number
+
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
         return self._store.arrays()
 

@@ -100,12 +100,14 @@ def resolve_all(
     for named in names:
         if named.indices:
             found |= dict.fromkeys(_elements(queue, named, arrays))
-        elif len(named.ids) == 1 and (named.ids[0] in arrays or (with_ended and is_array(queue, named.ids[0]))):
-            members = _members(queue, named.ids[0], with_ended=with_ended)
+            continue
+        ids = named.ids if len(named.ids) > 1 else (queue.whole_id(named.ids[0]),)
+        if len(ids) == 1 and (ids[0] in arrays or (with_ended and is_array(queue, ids[0]))):
+            members = _members(queue, ids[0], with_ended=with_ended)
             for job in [job for job in members if suits(job)] or members:
                 found |= dict.fromkeys(job.ids)
         else:
-            found |= dict.fromkeys(named.ids)
+            found |= dict.fromkeys(ids)
     return tuple(found)
 
 
@@ -127,7 +129,7 @@ def _members(queue: Queue, array: JobId, *, with_ended: bool) -> list[Job]:
 
 def _elements(queue: Queue, named: Named, arrays: _Arrays | None = None) -> Iterator[JobId]:
     """Yield the ids of the elements; finished ones are looked up in history."""
-    array = named.ids[0]
+    array = queue.whole_id(named.ids[0])
     places = (queue.arrays() if arrays is None else arrays).get(array, {})
     if not places.keys() >= set(named.indices):
         past = {job.array.index: job.id for job in queue.past() if job.array and job.array.id == array}

@@ -174,7 +174,7 @@ def _wanted(queue: Queue, ids: tuple[tuple[Named, ...], ...]) -> tuple[JobId, ..
     names = tuple(named for some in ids for named in some)
     wanted = dict.fromkeys(resolve_all(queue, names))
     arrays = queue.arrays()
-    whole = {named.ids[0] for named in names if named.is_one and not named.indices}
+    whole = {queue.whole_id(named.ids[0]) for named in names if named.is_one and not named.indices}
     heads = {head for head in whole if head in arrays or is_array(queue, head)}
     for job in queue.past() if heads else ():
         if job.array and job.array.id in heads:

@@ -15,7 +15,8 @@ from msgspec import Struct, field
 from gputui.domain.cluster import Capability
 from gputui.domain.filter import gpu_count_of
 from gputui.domain.job import Job
-from gputui.domain.job_spec import GpuRequest, JobId, server_of, without_server
+from gputui.domain.job_spec import GpuRequest, JobId, server_of
+from gputui.domain.short_ids import short_id
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import UNKNOWN, format_duration, format_limit, minute
@@ -33,6 +34,8 @@ class ColumnData(Struct, frozen=True):
     """Scores of waiting jobs; only while a column shows them."""
     gpu_names: Mapping[str, str] = field(default_factory=dict)
     """The index of each GPU, by UUID."""
+    id_digits: int = 0
+    """First digits of long numbers that are shown; 0: all."""
 
 
 Get: TypeAlias = Callable[[Job, ColumnData], Value]
@@ -148,7 +151,7 @@ def _rank(job: Job, seen: ColumnData) -> int:
 
 
 def _id(job: Job, seen: ColumnData) -> str:
-    return without_server(job.shown_id)
+    return short_id(job, seen.id_digits)
 
 
 def _priority(job: Job, seen: ColumnData) -> str:

@@ -112,6 +112,13 @@ class Queue(Protocol):
         """Return a job from the queue or from history; for an entry, only that element. Raises NotFoundError."""
         ...
 
+    def whole_id(self, number: JobId) -> JobId:
+        """Return the number of a job or an array; where numbers are long, of one that is named by its first digits.
+
+        Raises NotFoundError or InputError for digits that name no job there, or several.
+        """
+        ...
+
     def controls(self) -> Controls:
         """Return the operator's controls."""
         ...

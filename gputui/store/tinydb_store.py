@@ -239,6 +239,9 @@ class TinyJobStore:
     def store_id(self) -> str:
         return self._store_id
 
+    def whole_id(self, number: JobId) -> JobId:
+        return number
+
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         with self.storage.transaction() as entry:

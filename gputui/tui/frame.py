@@ -95,7 +95,7 @@ def _queue(snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, heigh
     sheet.room = width
     placed = lay_out(sheet.columns, width)
     context = JobContext.of(snapshot, now, names, room={each.column.key: each.width for each in placed})
-    context = replace(context, loads=rows.loads)
+    context = replace(context, loads=rows.loads, id_digits=rows.id_digits)
     cut = height is not None and len(keys) + 1 > height
     shown = keys[: max(0, height - 2)] if cut and height is not None else keys
     lines = _table(sheet.columns, shown, lambda key, name, room: sheet.cell(key, name, context), width)

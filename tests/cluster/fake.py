@@ -85,6 +85,7 @@ class FakeCluster:
         name: str = "lab",
         model: str = "NVIDIA H200",
         output: tuple[bytes, ...] = (),
+        first: JobId = 1,
     ) -> None:
         options = {"idle_timeout": "Fake does not watch for idle jobs", "preemptible": "Fake decides"}
         self.answers = True
@@ -115,7 +116,7 @@ class FakeCluster:
         self._output: dict[JobId, list[bytes]] = {}
         self._followers: dict[JobId, list[SimpleQueue[bytes | None]]] = {}
         self._signals: dict[JobId, list[int]] = {}
-        self._next = 1
+        self._next = first
         self._lock = RLock()
 
     # What tests do to it

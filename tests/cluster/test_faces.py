@@ -34,9 +34,9 @@ def _one_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     share_style_sheets(monkeypatch.setattr)
 
 
-def console_over(engine: str) -> ClusterConsole:
+def console_over(engine: str, first: int = 1) -> ClusterConsole:
     """Return a console over a cluster with running and waiting jobs, and with what that engine has."""
-    cluster = FakeCluster(FakeClock(), caps=ENGINES[engine], output=(b"step 1",))
+    cluster = FakeCluster(FakeClock(), caps=ENGINES[engine], output=(b"step 1",), first=first)
     for name in ("llama", "vit", "bert"):
         cluster.submit([Submission(spec(gpus=2, name=name, time_limit=timedelta(hours=8)))], name)
     cluster.submit([Submission(spec(gpus=1, name="sweep"), array=tuple(range(4)))], "sweep")
@@ -120,6 +120,37 @@ async def test_help_tells_what_the_engine_lacks_in_place_of_what_a_key_does(engi
         await console.press(pilot, "question_mark", "slash", *"timeline")
         assert "Not in this cluster: " in console.screen_text
         assert "Show the timeline of the GPUs" not in console.screen_text
+        end_all(console)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (150, 40)])
+async def test_long_numbers_are_shown_by_as_many_digits_as_tell_them_apart(size: tuple[int, int]) -> None:
+    console = console_over("Kubernetes", first=1_726_912_349)
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        rows = [line[1:].split() for line in console.screen_text.splitlines() if re.search(r"^.? *17269", line)]
+        assert [row[0] for row in rows] == ["1726912349", "1726912350", "1726912351", "1726912352"]
+        end_all(console)
+
+
+async def test_a_long_number_alone_is_shown_by_six_digits() -> None:
+    cluster = FakeCluster(FakeClock(), first=1_726_912_349)
+    cluster.submit([Submission(spec(gpus=1, name="only"))], "only")
+    console = ClusterConsole(cluster)
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        assert re.search(r"(?m)^▌?172691 R +50  only", console.screen_text)
+        end_all(console)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (150, 40)])
+async def test_the_tab_of_ended_jobs_has_whole_numbers(size: tuple[int, int]) -> None:
+    console = console_over("Kubernetes", first=1_726_912_349)
+    end_all(console)
+    async with console.app.run_test(size=size) as pilot:
+        await console.refresh(pilot)
+        await console.press(pilot, "2")
+        assert len(re.findall(r"\b1726912\d{3}\b", console.screen_text)) >= 3
         end_all(console)
 
 

@@ -41,6 +41,22 @@ def test_jobs_are_submitted_shown_and_cancelled(gputui: Run, harness: Kubernetes
     assert gputui("history").code == 0
 
 
+def test_the_first_digits_name_a_job_in_every_command(gputui: Run, harness: KubernetesHarness) -> None:
+    job_id = re.findall(r"\b\d{12}\b", gputui("submit", "--gpus", "1", "--name", "train", "busybox", "true").out)[0]
+    array = gputui("submit", "--array", "0-2", "--name", "sweep", "busybox", "true").out.split("_")[0].split()[-1]
+    short, short_array = job_id[:6], array[:6]
+    assert "train" in gputui("show", short).out
+    assert gputui("logs", short).out == "ready\n"
+    assert "sweep" in gputui("show", f"{short_array}_1").out
+    assert gputui("exec", short, "true").code == 0
+    assert gputui("show", job_id[:3]).code == 3
+    done = gputui("cancel", short, f"{short_array}_1")
+    assert (done.code, done.err) == (0, f"stopping 2 jobs: {job_id} {array}_1\n")
+    assert "cancelled" in gputui("show", short).out
+    assert gputui("cancel", short_array).code == 0
+    assert gputui("wait", short, "--timeout", "10s").code != 3
+
+
 def test_gpu_time_is_counted_though_kubernetes_does_not_name_gpus(gputui: Run, harness: KubernetesHarness) -> None:
     job_id = re.findall(r"\b\d{12}\b", gputui("submit", "--gpus", "2", "busybox", "true").out)[0]
     pod = harness.fake.objects.all("pods")[0]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
+
+from gputui.domain.errors import NotFoundError
 
 if TYPE_CHECKING:
     from gputui.domain.arrays import Entries
@@ -85,12 +88,30 @@ class EngineQueue:
         return places_of(self.jobs().values())
 
     def get(self, job_id: JobId) -> Job:
-        """Return a job; for an array, its first element."""
+        """Return a job; for an array, its first element. The first digits of a long number do, if no other has them."""
+        from gputui.domain.short_ids import begun_by
+
         jobs = self.jobs()
         if (job := jobs.get(job_id)) is not None:
             return job
         array = next((job for job in jobs.values() if job.array and job.array.id == job_id), None)
-        return jobs[array.id] if array is not None else next(self._with_telemetry((self.cluster.job(job_id),)))
+        if array is not None:
+            return jobs[array.id]
+        try:
+            found = self.cluster.job(job_id)
+        except NotFoundError:
+            if (begun := begun_by(job_id, chain(jobs.values(), self.cluster.history()))) is None:
+                raise
+            found = begun
+        return next(self._with_telemetry((found,)))
+
+    def whole_id(self, number: JobId) -> JobId:
+        from gputui.domain.short_ids import number_of
+
+        if number in self.jobs() or number in self.arrays():
+            return number
+        job = self.get(number)
+        return found if str(found := number_of(job)).startswith(str(number)) else job.id
 
     def past(self, since: datetime | None = None) -> Iterator[Job]:
         """Yield jobs that the engine has forgotten, the latest month of their end first."""

@@ -17,6 +17,7 @@ from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, own_id, server_of
 from gputui.domain.queue_columns import QUEUE_COLUMNS, ColumnData, Tone, elapsed
+from gputui.domain.short_ids import short_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
@@ -153,7 +154,7 @@ class JobContext(ColumnData, frozen=True):
         idle, faulty = idle_gpus(snapshot.gpus, now), faulty_gpus(snapshot.gpus)
         silent = frozenset(server.name for server in snapshot.servers if server.problem)
         known = (snapshot.reasons, snapshot.progress, beside, room, idle, faulty, silent)
-        return cls(now, starts, scores, gpu_names, *known)
+        return cls(now, starts, scores, gpu_names, 0, *known)
 
 
 def job_cells(job: Job, key: str, context: JobContext) -> Cell:
@@ -175,7 +176,7 @@ def group_cells(jobs: Sequence[Job], key: str, context: JobContext, counts: Arra
     """Return the cell of that column for elements of an array that share a row; `counts` are of the whole array."""
     first = jobs[0]
     if key == "id" and first.array:
-        return cell(str(own_id(first.array.id)), BLUE)
+        return cell(short_id(first, context.id_digits).partition("_")[0], BLUE)
     if key == "name" and first.array:
         limit = f"%{first.array.limit}" if first.array.limit else ""
         return ((plain(first.spec.name, 120), PLAIN), (f"[{elements_word(jobs)}{limit}]", DIM))

@@ -18,8 +18,9 @@ from gputui.domain.filter import EVERY_JOB, Filter, FilterSubject, parse_filter,
 from gputui.domain.gpu import GpuView
 from gputui.domain.idle_gpus import idle_jobs
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId, own_id, without_server
+from gputui.domain.job_spec import JobId
 from gputui.domain.queue_columns import ColumnData
+from gputui.domain.short_ids import LEAST_LONG, digits_for, number_of, short_id
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import Reason
 from gputui.tui.present.cells import Cell
@@ -192,6 +193,8 @@ class QueueRows:
         self._filter: Filter = EVERY_JOB
         self.ended = EndedRows.FOLDED
         self.id_width = 0
+        self.id_digits = 0
+        """First digits that tell the numbers of the jobs apart, where these are long; 0: they are not."""
         """Cells of the longest id; 0 if there is no element of an array."""
         self.matching = 0
         """Number of jobs shown, elements of arrays counted."""
@@ -247,6 +250,10 @@ class QueueRows:
         if snapshot.jobs is not before.jobs:
             self.jobs = Entries({job.id: job for job in snapshot.jobs})
             self._dependents = dependents_of(snapshot.jobs)
+            first = snapshot.jobs[0] if snapshot.jobs else None
+            # all numbers of one queue are alike, and counting thousands of short ones takes time
+            is_mixed = len(snapshot.servers) > 1 or (first is not None and number_of(first) >= LEAST_LONG)
+            self.id_digits = digits_for(snapshot.jobs) if is_mixed else 0
             if not self.varied >= ALIKE:
                 self.varied |= varied_columns(self.jobs.values())
         if len(snapshot.servers) > 1:
@@ -500,7 +507,7 @@ class QueueRows:
         )
         keys = self.keys
         self.positions = keys.positions if isinstance(keys, RowKeys) else {key: row for row, key in enumerate(keys)}
-        self.id_width = self._longest_id() if self.arrays or ended else 0
+        self.id_width = self._longest_id() if self.arrays or ended or self.id_digits else 0
 
     @property
     def _visible(self) -> Mapping[JobId, Job]:
@@ -510,7 +517,7 @@ class QueueRows:
 
     def _longest_id(self) -> int:
         """Return the cells of the longest id in a row."""
-        return max((width_of_id(job) for job in self.shown if job.id in self.positions), default=0)
+        return max((width_of_id(job, self.id_digits) for job in self.shown if job.id in self.positions), default=0)
 
     @property
     def shown(self) -> Iterator[Job]:
@@ -523,11 +530,12 @@ class QueueRows:
         return self._filter
 
 
-def width_of_id(job: Job) -> int:
+def width_of_id(job: Job, digits: int = 0) -> int:
     """Return the cells of its id; of an entry, those of the longest id of an element."""
+    shown = short_id(job, digits)
     if job.array is None or not job.runs:
-        return len(without_server(job.shown_id))
-    return len(f"{own_id(job.array.id)}_{max(run.indices[-1] for run in job.runs)}")
+        return len(shown)
+    return len(f"{shown.partition('_')[0]}_{max(run.indices[-1] for run in job.runs)}")
 
 
 def array_counts(jobs: Iterable[Job]) -> dict[JobId, ArrayCounts]:

@@ -24,7 +24,7 @@ from gputui.tui.present.status import empty_queue_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN
 from gputui.tui.queue.columns import ENDED, ChosenColumns, fitting, with_server
 from gputui.tui.queue.folding import FOLD, Marks, RowKey
-from gputui.tui.queue.rows import QueueRows
+from gputui.tui.queue.rows import QueueRows, width_of_id
 
 Key: TypeAlias = RowKey | str
 MARK = "●"
@@ -195,6 +195,8 @@ class FinishedTab:
         """Cells of the table."""
         self.has_servers = False
         """True if the jobs are of several servers."""
+        self.id_width = 0
+        """Cells of the longest id."""
         self.keys: Sequence[Key] = ()
         self.positions: Mapping[Key, int] = {}
 
@@ -203,10 +205,12 @@ class FinishedTab:
         self.ended = ended
         self.keys = [job_id for job_id, job in ended.jobs.items() if shown(job)]
         self.positions = {key: row for row, key in enumerate(self.keys)}
+        self.id_width = max((width_of_id(ended.jobs[int(key)]) for key in self.keys), default=0)
 
     @property
     def columns(self) -> tuple[Column, ...]:
         columns = tuple(fitting(key, self.room) for key in ENDED)
+        columns = (replace(columns[0], width=max(columns[0].width, self.id_width)), *columns[1:])
         return with_server(columns) if self.has_servers else columns
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:

@@ -212,8 +212,9 @@ class JobTable(SectionedTable[Key], Grip):
         """Show the rows of the tab."""
         self.live.absent = absent_columns(self._lacking())
         room = {placed.column.key: placed.width for placed in self.placed}
-        self._known = replace(context, room=room, loads=self.rows.loads)
         sheet = self.sheet
+        digits = self.rows.id_digits if sheet is self.live else 0
+        self._known = replace(context, room=room, loads=self.rows.loads, id_digits=digits)
         self.noun = sheet.noun
         self.rows.height = self.height if sheet is self.live else self.rows.height
         self.extent = self.rows.extent if sheet is self.live and sheet.keys else None
@@ -222,7 +223,10 @@ class JobTable(SectionedTable[Key], Grip):
             self._position = position
             self._refresh_titles()
         if (
-            needs := (self.rows.id_width, self.rows.varied | self.live.absent.keys())
+            needs := (
+                self.rows.id_width if sheet is self.live else self.ended.id_width,
+                self.rows.varied | self.live.absent.keys(),
+            )
         ) != self._needs:  # longer ids, or jobs of a second user
             self._needs = needs
             self.lay_out()
