@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,6 +37,8 @@ class Submitted(Struct, frozen=True):
     """Namespace of its jobs; in Kubernetes."""
     number: int | None = None
     """Slurm's number of the job or the array."""
+    known_at: datetime = datetime.max.replace(tzinfo=UTC)
+    """When its number or its uids were noted."""
     uids: tuple[str, ...] = ()
     """Kubernetes' uids of its jobs, in the order of its indices; empty until the server has told all of them."""
 
@@ -68,6 +71,11 @@ class Submissions:
         self.refresh()
         return self._by_job.get(number)
 
+    def all(self) -> Collection[Submitted]:
+        """Return all submissions, the oldest first."""
+        self.refresh()
+        return self._by_key.values()
+
     def of_uid(self, uid: str, key: str, namespace: str) -> Submitted | None:
         """Return the submission that became a job, as of the last `refresh`; others may give theirs any label."""
         found = self._by_job.get(uid)
@@ -84,6 +92,6 @@ class Submissions:
             if note.submission is not None:
                 self._by_key[note.key] = Submitted(note.key, note.at, note.submission, note.output, note.namespace)
             elif (known := self._by_key.get(note.key)) is not None:
-                settled = self._by_key[note.key] = replace(known, number=note.number, uids=note.uids)
+                settled = self._by_key[note.key] = replace(known, number=note.number, uids=note.uids, known_at=note.at)
                 jobs: tuple[int | str, ...] = note.uids if note.number is None else (note.number,)
                 self._by_job |= dict.fromkeys(jobs, settled)

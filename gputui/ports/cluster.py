@@ -90,6 +90,10 @@ class Cluster(Protocol):
         """Return a job from the engine, or from the records kept after the engine forgot it; raises NotFoundError."""
         ...
 
+    def last_known(self, job_id: JobId) -> Job | None:
+        """Return a job as it was last seen, for its output, without asking the engine; None if nobody saw it."""
+        ...
+
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         """Yield jobs that have ended, from the engine's accounting, else from our own records."""
         ...

@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputui.cluster.slurm.batch_script import batch_script
+from gputui.cluster.slurm.batch_script import batch_script, record_file
+from gputui.cluster.slurm.ends import RunNote, parse_note
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from tests.factories import spec, uuid
@@ -36,14 +37,19 @@ exit $code
 
 
 def script_of(
-    *, held: bool = False, array: tuple[int, ...] = (), site: Mapping[str, Any] | None = None, **job: Any
+    *,
+    held: bool = False,
+    array: tuple[int, ...] = (),
+    site: Mapping[str, Any] | None = None,
+    output: str = "",
+    **job: Any,
 ) -> str:
     """Return the script of a job of the test image; keywords of ContainerOptions go into its options."""
     options = {name: job.pop(name) for name in tuple(job) if name in ContainerOptions.__struct_fields__}
     gpus = job.pop("gpus", GpuRequest())
     the_spec = replace(spec(**{"image": IMAGE, **job, "options": ContainerOptions(**options)}), gpus=gpus)
     settings = Settings(cluster=ClusterSettings(**(site or {})))
-    return batch_script(Submission(the_spec, held, array), KEY, settings)
+    return batch_script(Submission(the_spec, held, array), KEY, settings, output)
 
 
 def eventually(found: Callable[[], Any], what: str) -> Any:
@@ -53,6 +59,13 @@ def eventually(found: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
     return answer
+
+
+def noted(folder: Path) -> RunNote:
+    """Return what the script noted of its last run beside an output in this folder."""
+    note = parse_note(Path(record_file(f"{folder}/%j.out", str(JOB))).read_text().splitlines())
+    assert note is not None
+    return note
 
 
 class BatchRun:
@@ -105,6 +118,18 @@ class BatchRun:
     def wait_for(self, text: str) -> None:
         """Wait until the script has printed the text."""
         eventually(lambda: text in self.output, f"{text!r} was never printed: {self.output!r}")
+
+    def wait_until_it_listens(self) -> None:
+        """Wait until the script of a command has handled all signals, and waits for its command and for others."""
+        eventually(self._listens, f"it never listened: {self.output!r}")
+
+    def _listens(self) -> bool:
+        process = Path(f"/proc/{self.process.pid}")
+        caught = int((process / "status").read_text().partition("SigCgt:")[2].split()[0], 16)
+        children = (process / f"task/{self.process.pid}/children").read_text().split()
+        words = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children if Path(f"/proc/{child}").exists()]
+        is_last_trap_set = bool(caught & 1 << signal.SIGWINCH - 1)
+        return is_last_trap_set and b"sleep\x002147483647\0" in words and b"sleep\x000.1\0" not in words
 
     def wait_for_moment(self) -> None:
         """Wait until the script has reached the moment."""

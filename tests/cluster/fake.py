@@ -288,6 +288,9 @@ class FakeCluster:
                 raise NotFoundError(f"there is no job {job_id}")
             return found
 
+    def last_known(self, job_id: JobId) -> Job | None:
+        return self._jobs.get(job_id) or self._records.get(job_id)
+
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         with self._asked():
             ended = [job for job in self._all() if job.state.is_terminal and job.ended_at is not None]

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pytest
 
 from gputui.domain.job_spec import GpuRequest, Interactive, LimitWarning
-from tests.cluster.batch import JOB, KEY, BatchRun, eventually, script_of
+from tests.cluster.batch import JOB, KEY, BatchRun, eventually, noted, script_of
 from tests.factories import uuid
 from tests.lane import in_its_lane
 from tests.process_list import command_lines
@@ -74,11 +74,12 @@ def inspected(engine: Dockerd) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("code", [0, 3, 127])
-def test_the_exit_code_and_the_output_are_the_containers(begin: Begin, code: int) -> None:
+def test_the_exit_code_and_the_output_are_the_containers(begin: Begin, code: int, tmp_path: Path) -> None:
     command = ("sh", "-c", f"echo out; sleep 0.1; echo err >&2; exit {code}")
-    run = begin(docker_script(command=command))
+    run = begin(docker_script(command=command, output=f"{tmp_path}/%j.out"))
     assert run.wait() == code
     assert run.output == "out\nerr\n"
+    assert noted(tmp_path).code == code
 
 
 @pytest.mark.parametrize(

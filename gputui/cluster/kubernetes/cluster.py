@@ -167,6 +167,9 @@ class KubernetesCluster:
             raise NotFoundError(f"Kubernetes knows no job {job_id}, and nothing was recorded of it")
         return found
 
+    def last_known(self, job_id: JobId) -> Job | None:
+        return self._records.of(job_id)
+
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         recorded = {job.id: job for job in self._records.all()}
         now = self._latest().jobs.values()

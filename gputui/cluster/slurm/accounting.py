@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from gputui.cluster.slurm import ids, texts
 from gputui.cluster.slurm.batch_script import COMMENT
 from gputui.cluster.slurm.commands import SlurmCommands, mark_of
-from gputui.cluster.slurm.listings import JobDetail, JobRow
-from gputui.cluster.slurm.poll import Ended
+from gputui.cluster.slurm.listings import Ended, JobDetail, JobRow
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterRefusedError
 from gputui.domain.job_spec import JobId
@@ -116,23 +115,17 @@ def _ended(values: dict[str, str]) -> Ended:
         array=array,
         index=index if underscore else "N/A",
         state=values["State"].split(" ")[0],
-        reason="None",
         submitted=values["Submit"],
         started=values["Start"],
         ended=values["End"],
         limit=values["Timelimit"],
-        nice="0",
-        priority="0",
         user=values["User"],
         account=values["Account"],
         partition=values["Partition"],
         nodes=values["NodeList"] if values["NodeList"] != "None assigned" else "",
         node_count=values["NNodes"],
-        gres="",
-        dependency="",
         name=values["JobName"],
         comment=values["Comment"] if values["Comment"].startswith(COMMENT) else "",
-        command="",
     )
     detail = JobDetail(
         row.run_key,

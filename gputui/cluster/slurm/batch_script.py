@@ -72,10 +72,6 @@ JOB_ID = """
 job=$SLURM_JOB_ID
 [[ -z $SLURM_ARRAY_JOB_ID ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 """
-_NOTE = """
-# Slurm forgets which GPUs a job had as soon as it ends.
-echo "${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME $SLURM_JOB_GPUS" 2>/dev/null >{directory}/.$job.gpus
-"""
 _OPTIONS = {"volumes": "--volume", "mounts": "--mount", "ulimits": "--ulimit", "labels": "--label"}
 _OF_HOSTS = frozenset({"env", "workdir", "cpus", "memory", "ulimits", "labels"})
 _OF_OTHERS = frozenset({"env", "workdir", "cpus", "memory", "labels", "volumes", "mounts"})
@@ -290,18 +286,20 @@ def batch_script(submission: Submission, key: str, settings: Settings, output: s
     """
     spec = submission.spec
     head = [f"{directive_line(option)}\n" for option in directives(submission, key, settings.cluster, output)]
-    note = _NOTE.format(directory=word(_directory(output))) if output and has_gpus(spec) else ""
+    record = (
+        [f"key={word(key)} record={word(_directory(output))}/.$job.run\n", shell_text("record.sh")] if output else []
+    )
     lines = [*sweep_lines(spec.sweep), *body(submission, key, settings)]
-    return "".join(["#!/bin/bash\n", *head, JOB_ID, note, *lines])
+    return "".join(["#!/bin/bash\n", *head, JOB_ID, *record, *lines])
 
 
 def shell_text(name: str) -> str:
     return Path(__file__).with_name(name).read_text()
 
 
-def gpu_note(output: str, job: str) -> str:
-    """Return the path of the file in which the script of a job notes its restarts, node and GPUs."""
-    return f"{_directory(output)}/.{job}.gpus"
+def record_file(output: str, job: str) -> str:
+    """Return the path of the file in which the script of a job notes starts and ends; `record.sh` describes it."""
+    return f"{_directory(output)}/.{job}.run"
 
 
 def _directory(output: str) -> str:
@@ -337,8 +335,7 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
     yield _function("export_environment", (f"export {name}={value}" for name, value in exported.items()))
     yield f"gpus={int(has_gpus(spec))}\n"
     yield f"attached={int(spec.interactive is not None)}\n"
-    number = spec.warning.number if spec.warning is not None else 0  # the signal that SIGURG stands for
-    yield f"warning={signal.Signals(number).name.removeprefix('SIG') if number in STOP_SIGNALS else repr('')}\n"
+    yield _warning(spec)
     yield array("profiles", map(word, profiles(spec.options)))
     shown = [*(word(f"--env={name}") for name in exported), *environment.shown]
     identity = ['"--label=gputui.job=$SLURM_JOB_ID"', word(f"--label=gputui.key={key}"), '"--label=gputui.gpus=$uuids"']
@@ -349,8 +346,24 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
         before, after = gpu_value(spec.gpus)
         words.append(f'{word(f"--gpus={before}")}"$uuids"{word(after)}')
     yield _function("set_options", ("options=(", *(f"  {each}" for each in words), ")"))
-    yield shell_text("gpus.sh")
-    yield shell_text("container.sh")
+    yield from map(shell_text, ("gpus.sh", "children.sh", "container.sh"))
+
+
+def _warning(spec: JobSpec) -> str:
+    """Return the line that names the signal that SIGURG stands for."""
+    number = spec.warning.number if spec.warning is not None else 0
+    return f"warning={signal.Signals(number).name.removeprefix('SIG') if number in STOP_SIGNALS else repr('')}\n"
+
+
+def _command(spec: JobSpec, set_up: Iterable[str], words: Iterable[str]) -> Iterator[str]:
+    """Yield the lines that run a command as a child of the script, and end with its exit code.
+
+    The lines `set_up` give the child alone its limits and variables.
+    """
+    yield _warning(spec)
+    yield _function("set_up", set_up)
+    yield array("command", words)
+    yield from map(shell_text, ("children.sh", "command.sh"))
 
 
 def _function(name: str, lines: Iterable[str]) -> str:
@@ -362,11 +375,8 @@ def _host(submission: Submission) -> Iterator[str]:
     """Yield the script of a host job, whose working directory Slurm sets."""
     spec = submission.spec
     _refuse(spec.options, _OF_HOSTS, "a host job")
-    for text in spec.options.ulimits:
-        yield f"{_ulimit(text)} || exit 125\n"
-    yield from _exports(submission, "")
-    yield array("command", command_words(spec))
-    yield 'exec -- "${command[@]}"\n'
+    limits = [f"{_ulimit(text)} || exit 125" for text in spec.options.ulimits]
+    yield from _command(spec, [*limits, *_exports(submission, "")], command_words(spec))
 
 
 def _apptainer(submission: Submission) -> Iterator[str]:
@@ -382,13 +392,11 @@ def _apptainer(submission: Submission) -> Iterator[str]:
         word(f"--bind={source}:{target}{':ro' if is_fixed else ''}") for source, target, is_fixed in _binds(options)
     ]
     words += [word(f"--pwd={options.workdir}")] if options.workdir else []
-    yield from _exports(submission, "APPTAINERENV_")
-    yield f"for name in {' '.join(slurms(spec))}; do "
-    yield '[[ -z ${!name+x} ]] || export "APPTAINERENV_$name=${!name}"; done\n'
-    yield "export APPTAINERENV_CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES\n"
-    yield array("options", words)
-    yield array("command", command_words(spec))
-    yield f'exec apptainer {"exec" if spec.command else "run"} "${{options[@]}}" {word(image)} "${{command[@]}}"\n'
+    exports = [*_exports(submission, "APPTAINERENV_"), "export APPTAINERENV_CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES"]
+    passed = '[[ -z ${!name+x} ]] || export "APPTAINERENV_$name=${!name}"'
+    exports.append(f"for name in {' '.join(slurms(spec))}; do {passed}; done")
+    verb = "exec" if spec.command else "run"
+    yield from _command(spec, exports, ["apptainer", verb, *words, word(image), *command_words(spec)])
 
 
 def _srun(submission: Submission) -> Iterator[str]:
@@ -403,10 +411,8 @@ def _srun(submission: Submission) -> Iterator[str]:
     words += [word(f"--container-workdir={options.workdir}")] if options.workdir else []
     names = ",".join(name for name, _ in variables(spec))
     words += [word(f"--container-env={names}")] if names else []
-    yield from _exports(submission, "")
-    yield array("options", words)
-    yield array("command", command_words(spec))
-    yield 'exec srun --export=ALL "${options[@]}" -- "${command[@]}"\n'
+    command = ["srun", "--export=ALL", *words, "--", *command_words(spec)]
+    yield from _command(spec, _exports(submission, ""), command)
 
 
 def _refuse(options: ContainerOptions, known: frozenset[str], what: str) -> None:
@@ -422,9 +428,9 @@ def _exports(submission: Submission, prefix: str) -> Iterator[str]:
     for name, value in variables(spec):
         if not NAME.fullmatch(name):
             raise InputError(f"{name!a} cannot be the name of a variable of a shell", where="--env")
-        yield f"export {prefix}{name}={text_word(value, spec.sweep)}\n"
+        yield f"export {prefix}{name}={text_word(value, spec.sweep)}"
     for name, quoted in own_variables(submission):
-        yield f"export {prefix}{name}={quoted}\n"
+        yield f"export {prefix}{name}={quoted}"
 
 
 def _binds(options: ContainerOptions) -> Iterator[tuple[str, str, bool]]:

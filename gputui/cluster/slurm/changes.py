@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from gputui.cluster.slurm import ids
 from gputui.cluster.slurm.commands import Result, SlurmCommands
-from gputui.cluster.slurm.listings import JobDetail, JobRow
+from gputui.cluster.slurm.listings import Ended, JobDetail, JobRow
 from gputui.cluster.slurm.picture import limit_words, nice_of
-from gputui.cluster.slurm.poll import Ended, Poll, Suspension
+from gputui.cluster.slurm.poll import Poll, Suspension
 from gputui.domain.action import (
     Cancel,
     DrainGpus,
@@ -93,7 +93,7 @@ class JobChanger:
         match action:
             case Cancel():
                 done = self._each(rows, "cancelled", lambda named: [("scancel", *named)])
-                self._poll.records.add(_cancelled_elements({job_id: rows[job_id] for job_id in done}))
+                self._poll.records.add(_cancelled({job_id: rows[job_id] for job_id in done}))
                 return done
             case Requeue():
                 return self._requeue(action, rows)
@@ -188,14 +188,18 @@ def _update(assignment: str) -> Callable[[Sequence[str]], list[tuple[str, ...]]]
     return lambda named: [("scontrol", "update", f"JobId={each}", assignment) for each in named]
 
 
-def _cancelled_elements(rows: Mapping[JobId, JobRow]) -> Iterator[Ended]:
-    """Yield records of elements that never started: Slurm itself forgets them as soon as they are cancelled."""
+def _cancelled(rows: Mapping[JobId, JobRow]) -> Iterator[Ended]:
+    """Yield records of jobs that never started, and have ended now, and that others were cancelled.
+
+    Slurm itself forgets elements of arrays as soon as they are cancelled, and others before anybody may look again.
+    """
     now = str(int(time.time()))
     for job_id, row in rows.items():
         _, index = ids.parts(job_id)
-        if index is not None and row.life is JobState.PENDING:
-            ended = replace(row, index=str(index), state="CANCELLED", reason="None", started=now, ended=now, nodes="")
-            yield Ended(ended, JobDetail(ended.run_key, ended.state))
+        each = row if index is None else replace(row, index=str(index))
+        if row.life is JobState.PENDING:
+            each = replace(each, state="CANCELLED", reason="None", started=now, ended=now, nodes="")
+        yield Ended(each, JobDetail(each.run_key, each.state), now)
 
 
 def _is_denied(result: Result) -> bool:

@@ -20,11 +20,12 @@ from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundErro
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel
     from gputui.cluster.slurm.changes import JobChanger
+    from gputui.cluster.slurm.ends import Ends
     from gputui.cluster.slurm.inside import RemoteLog, SharedFileLog, StepPlace
-    from gputui.cluster.slurm.listings import JobDetail, JobRow
+    from gputui.cluster.slurm.listings import Ended, JobRow
     from gputui.cluster.slurm.node_checker import NodeChecker
     from gputui.cluster.slurm.picture import Pictures
-    from gputui.cluster.slurm.poll import Ended, Poll, Polled
+    from gputui.cluster.slurm.poll import Poll, Polled
     from gputui.domain.cluster import Caps, ClusterFault
     from gputui.domain.container import ProcessRow
     from gputui.domain.job import Job
@@ -58,7 +59,7 @@ class SlurmCluster:
         from gputui.cluster.slurm.poll import Poll
 
         interval = self._settings.poll_interval.total_seconds()
-        return Poll(self._commands, self._directory, interval, self._with_noted_gpus)
+        return Poll(self._commands, self._directory, interval, self._submissions)
 
     @cached_property
     def _pictures(self) -> Pictures:
@@ -136,7 +137,7 @@ class SlurmCluster:
         snapshot = self.snapshot()
         if (found := snapshot.job(job_id)) is not None:
             return found
-        ended, polled = self._poll.records.of(job_id), self._latest()
+        ended, polled = self._settled().of(job_id), self._latest()
         if ended is None and polled.site.has_accounting:
             from gputui.cluster.slurm import accounting
 
@@ -148,11 +149,21 @@ class SlurmCluster:
             raise NotFoundError(f"Slurm knows no job {ids.words(job_id)}, and nothing was recorded of it")
         return found
 
+    def last_known(self, job_id: JobId) -> Job | None:
+        from gputui.cluster.slurm.ends import unseen
+
+        polled, ended = self._poll.last(), self._poll.ends.of(job_id)
+        submitted = self._submissions.of_number(ids.parts(job_id)[0]) if ended is None else None
+        if submitted is not None:
+            (ended,) = self._poll.ends.completed([unseen(job_id, submitted, polled.site.user)], has_accounting=False)
+        return None if ended is None else self._job_of(ended, polled)
+
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         from gputui.cluster.slurm import accounting
 
+        self._settled()
         polled = self._latest()
-        found = dict(self._poll.records.all())
+        found = {job_id: each for job_id, each in self._poll.records.all().items() if each.row.life.is_terminal}
         for each in accounting.ended_jobs(self._commands, since) if polled.site.has_accounting else ():
             ours = found.get(each.row.job_id)
             if ours is None or ours.row.started != each.row.started:  # ours has GPUs by index, and its comment
@@ -258,16 +269,14 @@ class SlurmCluster:
         rows = (each.row for each in every if each.row.user == here.user and not is_refused(each.row))
         return next((row.owner for row in rows if key_of_comment(row.comment) == key), None)
 
-    def _with_noted_gpus(self, row: JobRow, detail: JobDetail) -> JobDetail:
-        """Return the details with the GPUs that the batch script of a job of ours noted at its start."""
-        from gputui.cluster.slurm.batch_script import gpu_note
-        from gputui.cluster.slurm.listings import with_noted_gpus
+    def _settled(self) -> Ends:
+        """Return the ends of jobs, with those of all jobs from here that Slurm has forgotten."""
+        from gputui.cluster.slurm.ends import ids_of
 
-        submitted = self._submissions.of_number(row.owner)
-        if submitted is None or key_of_comment(row.comment) != submitted.key:
-            return detail
-        result = self._commands.run("cat", gpu_note(submitted.output, ids.words(row.job_id)))
-        return with_noted_gpus(detail, result.out)
+        polled = self._latest()
+        listed, here = {job_id for row in polled.rows for job_id in ids_of(row)}, polled.site
+        self._poll.ends.settle(listed, polled.at, here.user, has_accounting=here.has_accounting)
+        return self._poll.ends
 
     def _job_of(self, ended: Ended, polled: Polled) -> Job:
         from gputui.cluster.slurm.picture import job_of

@@ -4,18 +4,6 @@ say() { printf 'gputui: %s\n' "$*" >&2; }
 # End the job, with the code of a cause and a sentence for its record and its output.
 fail() { cause="$1 $2"; say "$2"; exit "${3:-125}"; }
 
-# Wait for a child of this shell, however often a signal interrupts that, and return its exit code.
-await() {
-  local code again
-  while wait "$1"; code=$?; is_alive "$1"; do :; done
-  wait "$1" 2>/dev/null
-  again=$?
-  (( again == 127 )) || code=$again
-  return "$code"
-}
-
-is_alive() { [[ -n $1 ]] && kill -0 "$1" 2>/dev/null; }
-
 # Run docker in the background: bash handles signals only between commands, and while it waits for children.
 engine() {
   docker "$@" &
@@ -71,6 +59,11 @@ on_suspend() {
 on_continue() {
   trap 'on_signal WINCH' WINCH
   docker unpause "$container" >/dev/null 2>&1 &
+}
+
+on_exit() {
+  [[ -z $record ]] || note end "$1"
+  remove_container
 }
 
 # Remove the container and its files. An engine whose client was killed may still be making it.
@@ -289,7 +282,7 @@ trap 'on_signal "${warning:-URG}"' URG
 # A paused container continues on WINCH, not on CONT: Slurm sends CONT before TERM to a job that it cancels, and a bash that
 # traps CONT mostly loses the signal after it.
 trap on_suspend TSTP
-trap remove_container EXIT
+trap 'on_exit "$?"' EXIT
 
 uuids=''
 if (( gpus )); then

@@ -73,11 +73,15 @@ to_streams() {
   return "${code:-0}"
 }
 
-# Environment and directory are those of the batch script; a job without one has those of the step.
+# Environment and directory are those of the batch script, or of the command that a script of gputui runs; a job without one
+# has those of the step.
 on_node() {
-  local environment=() pid
+  local environment=() pid child
   unset LC_ALL TZ SLURM_TIME_FORMAT SLURM_BITSTR_LEN
   pid=$(scontrol listpids "$SLURM_JOB_ID" 2>/dev/null | awk '$3 == "batch" && $4 == 0 {print $1; exit}')
+  for child in $(cat "/proc/${pid:-0}/task/${pid:-0}/children" 2>/dev/null); do
+    ! tr '\0' '\n' <"/proc/$child/environ" 2>/dev/null | grep -q '^\(APPTAINERENV_\)\?GPUTUI_JOB_ID=' || { pid=$child; break; }
+  done
   if [[ -n $pid ]] && mapfile -d '' -t environment 2>/dev/null <"/proc/$pid/environ" && (( ${#environment[@]} )); then
     environment=(-i "${environment[@]}")
     cd -P "/proc/$pid/cwd" 2>/dev/null

@@ -56,25 +56,25 @@ class JobRow(Struct, frozen=True):
     index: str
     """Index of an element, list of indices of waiting ones, or `N/A`."""
     state: str
-    reason: str
-    submitted: str
-    started: str
+    reason: str = "None"
+    submitted: str = ""
+    started: str = ""
     """Start, or expected start."""
-    ended: str
+    ended: str = ""
     """End, or end of the time limit."""
-    limit: str
-    nice: str
-    priority: str
-    user: str
-    account: str
-    partition: str
-    nodes: str
-    node_count: str
-    gres: str
-    dependency: str
-    name: str
-    comment: str
-    command: str
+    limit: str = ""
+    nice: str = "0"
+    priority: str = "0"
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    nodes: str = ""
+    node_count: str = "1"
+    gres: str = ""
+    dependency: str = ""
+    name: str = ""
+    comment: str = ""
+    command: str = ""
 
     @property
     def job_id(self) -> JobId:
@@ -105,6 +105,11 @@ class JobRow(Struct, frozen=True):
     def run_key(self) -> str:
         """Key of this run of the job: another after a requeue."""
         return f"{self.number}@{'' if self.life is JobState.PENDING else self.started}"
+
+    @property
+    def end_key(self) -> str:
+        """Key of the end of this run."""
+        return f"{self.run_key} {self.ended}"
 
     @property
     def life(self) -> JobState:
@@ -176,6 +181,17 @@ class JobDetail(Struct, frozen=True):
     directory: str = ""
     share: float = 1.0
     """Share of its GPUs, where Slurm divides them into shards or by MPS."""
+    alive: int = 0
+    """Second since 1970 at which it had not ended, if nobody knows when it did."""
+
+
+class Ended(Struct, frozen=True):
+    """A run of a job that has ended, as far as it is known; one that has not ended yet was cancelled from here."""
+
+    row: JobRow
+    detail: JobDetail
+    cancelled_at: str = ""
+    """Second since 1970 at which it was cancelled from here."""
 
 
 def parse_detail(text: str, row: JobRow) -> JobDetail | None:
@@ -206,15 +222,6 @@ def parse_detail(text: str, row: JobRow) -> JobDetail | None:
         output=_last(fields, "StdOut"),
         directory=_last(fields, "WorkDir"),
     )
-
-
-def with_noted_gpus(detail: JobDetail, note: str) -> JobDetail:
-    """Return the details with the GPUs of a note `RESTARTS NODE 0,1`, if it is of the same run on one node."""
-    words = note.split()
-    if len(words) != 3 or words[0] != str(detail.restarts) or (words[1],) != detail.nodes:
-        return detail
-    indices = [int(index) for index in words[2].split(",") if index.isdigit()]
-    return replace(detail, gpus=tuple((words[1], index) for index in indices))
 
 
 def _value(text: str, name: str) -> str | None:

@@ -13,7 +13,7 @@ from gputui.cluster.slurm.listings import JobDetail, JobRow, NodeRow
 from gputui.cluster.slurm.poll import Polled
 from gputui.cluster.slurm.submission import key_of_comment, streams_of_comment
 from gputui.cluster.submissions import Submissions, Submitted
-from gputui.domain.cause import Cause
+from gputui.domain.cause import Cause, end_unknown
 from gputui.domain.cluster import element_runs
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import ArrayRef, Attempt, Job
@@ -102,6 +102,9 @@ def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped
 
 
 def _cause(row: JobRow, detail: JobDetail, limit: timedelta | None) -> Cause | None:
+    if row.state == states.END_UNKNOWN:
+        after = datetime.fromtimestamp(detail.alive, UTC)
+        return end_unknown(after, max(after, texts.moment(row.ended) or after))
     nodes = detail.nodes or texts.hosts(row.nodes)
     return states.cause_of(
         row.state, detail.exit_code, detail.signal, nodes=nodes, limit=limit, reason=texts.some(row.reason)

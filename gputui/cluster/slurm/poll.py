@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 
@@ -18,9 +18,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.cluster.journal import Index, locked, write_whole
-from gputui.cluster.slurm import site
+from gputui.cluster.slurm import ids, site, states
 from gputui.cluster.slurm.commands import SlurmCommands, mark_of
+from gputui.cluster.slurm.ends import Ends, ids_of
 from gputui.cluster.slurm.listings import (
+    Ended,
     JobDetail,
     JobRow,
     NodeRow,
@@ -32,7 +34,9 @@ from gputui.cluster.slurm.listings import (
     squeue_arguments,
 )
 from gputui.cluster.slurm.site import SlurmSite
+from gputui.cluster.slurm.submission import key_of_comment
 from gputui.cluster.slurm.texts import NOTHING
+from gputui.cluster.submissions import Submissions
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.job_spec import JobId
@@ -40,13 +44,6 @@ from gputui.domain.state import JobState
 
 MOST_DETAILS = 200
 """Number of jobs whose details are asked for in one poll."""
-
-
-class Ended(Struct, frozen=True):
-    """A run of a job that has ended, as Slurm told it before it forgot the job."""
-
-    row: JobRow
-    detail: JobDetail
 
 
 class Suspension(Struct, frozen=True):
@@ -68,8 +65,12 @@ class Polled(Struct, frozen=True):
     nodes: tuple[NodeRow, ...] = ()
     details: Mapping[str, JobDetail] = field(default_factory=dict)
     """Details by run."""
+    recorded: frozenset[str] = frozenset()
+    """Runs that have ended, with the seconds of their ends, of which there are records."""
     error: str = ""
     """Why Slurm did not answer; the other processes need not try."""
+    rows_at: float = 0.0
+    """Second since 1970 at which Slurm listed the jobs; earlier than `at` if it did not answer since."""
 
 
 _DECODER = json_decoder(Polled)
@@ -83,16 +84,15 @@ class Poll:
         commands: SlurmCommands,
         directory: Path,
         interval: float,
-        complete: Callable[[JobRow, JobDetail], JobDetail],
+        submissions: Submissions,
     ) -> None:
-        """`complete` adds GPUs that Slurm no longer names."""
         self.records = Index(directory / "ended.jsonl", Ended, lambda each: each.row.job_id)
         """The last runs of jobs that have ended, as long as the file keeps them."""
+        self.ends = Ends(commands, submissions, self.records)
         self.suspensions = Index(directory / "suspended.jsonl", Suspension, lambda each: each.job_id, 1024**2)
         self._commands = commands
         self._file = directory / site.FILE
         self._interval = interval
-        self._complete = complete
         self._latest: Polled | None = None
         self._on_disk: tuple[tuple[int, int, int], Polled] | None = None
         self._thread_lock = Lock()
@@ -110,10 +110,14 @@ class Poll:
             raise ClusterUnavailableError(found.error)
         return found
 
+    def last(self) -> Polled:
+        """Return the last poll that this process knows of, however old it is."""
+        return self._latest or self._read() or Polled(0.0)
+
     def site(self) -> SlurmSite:
         """Return Slurm's configuration, from any recent poll."""
-        found = self._latest or self._read()
-        if found is None or not site.is_recent(found.site, found.site_at):
+        found = self.last()
+        if not site.is_recent(found.site, found.site_at):
             return self.latest().site
         return found.site
 
@@ -161,23 +165,35 @@ class Poll:
         mark = mark_of()
         rows = self._rows(mark)
         runs = {row.run_key: before.details[row.run_key] for row in rows if row.run_key in before.details}
-        wanted = _wanted(rows, runs)
+        wanted = _wanted(rows, runs, before.recorded)
         # one scontrol reads all orders from a pipe; `show hostnames` prints the mark, which parts the answers
         part = f"show hostnames {mark}\n"
         orders = "".join((f"show nodes\n{part}", *(f"show job {row.number}\n{part}" for row in wanted)))
         answers = parted(self._commands.run("scontrol", "-d", "-o", stdin=orders).out, mark)
+        ended = []
         for row, text in zip(wanted, answers[1:], strict=False):
             if (detail := parse_detail(text, row)) is not None:
-                runs[detail.run_key] = _with_gpus(detail, runs.get(detail.run_key))
-        ended = []
-        for each in _ended(wanted, runs):
-            has_run_with_gpus = each.detail.requested and each.detail.nodes and not each.detail.gpus
-            ended.append(Ended(each.row, self._complete(each.row, each.detail)) if has_run_with_gpus else each)
-        runs |= {each.detail.run_key: each.detail for each in ended}
-        self.records.add(ended)
-        return Polled(
-            now, known, before.site_at if is_known else now, tuple(rows), tuple(parse_nodes(answers[0])), runs
+                runs[row.run_key] = _with_gpus(detail, runs.get(row.run_key))
+                if row.life.is_terminal and states.state_of(detail.state).is_terminal:
+                    ended.append(Ended(row, replace(runs[row.run_key], state=row.state)))
+        told = self.ends.completed(
+            [*ended, *self._vanished(before, rows, known, now)], has_accounting=known.has_accounting
         )
+        self.records.add(told)
+        runs |= {each.detail.run_key: each.detail for each in told[: len(ended)]}
+        recorded = before.recorded.union(each.row.end_key for each in ended)
+        recorded = recorded.intersection(row.end_key for row in rows)
+        nodes, site_at = tuple(parse_nodes(answers[0])), before.site_at if is_known else now
+        return Polled(now, known, site_at, tuple(rows), nodes, runs, recorded, rows_at=now)
+
+    def _vanished(self, before: Polled, rows: list[JobRow], known: SlurmSite, now: float) -> Iterator[Ended]:
+        """Yield the ends without a record of the user's jobs from here that the last poll still listed."""
+        for each in _vanished(before, rows, known.user, now):
+            recorded = self.records.of(each.row.job_id)
+            if recorded is None:
+                yield each
+            elif not recorded.row.life.is_terminal:
+                yield replace(each, cancelled_at=recorded.cancelled_at)
 
     def _rows(self, mark: str) -> list[JobRow]:
         rows = parse_jobs(self._commands.ask("squeue", *squeue_arguments(mark)), mark)
@@ -194,6 +210,26 @@ class Poll:
         return apart + [row for array, limit in mixed.items() for row in regrouped(waiting[array], limit)]
 
 
+def _vanished(before: Polled, rows: Iterable[JobRow], user: str, now: float) -> Iterator[Ended]:
+    """Yield the ends of the user's jobs from here that one poll lists and the next does not; of live ones unknown."""
+    listed = {job_id for row in rows if row.user == user for job_id in ids_of(row)}
+    for row in before.rows:
+        is_over = row.life.is_terminal
+        if (is_over and row.end_key in before.recorded) or row.user != user or not key_of_comment(row.comment):
+            continue
+        for job_id in ids_of(row):
+            if job_id in listed:
+                continue
+            detail = before.details.get(row.run_key, JobDetail(row.run_key, row.state))
+            if is_over:
+                yield Ended(row, replace(detail, state=row.state))
+            else:
+                _, index = ids.parts(job_id)
+                ended = replace(row, state=states.END_UNKNOWN, ended=str(int(now)))
+                ended = ended if index is None else replace(ended, index=str(index))
+                yield Ended(ended, replace(detail, state=ended.state, alive=int(before.rows_at)))
+
+
 def parted(output: str, mark: str) -> list[str]:
     """Return the answers between the lines of `mark`, without prompts: some builds repeat each command, some do not."""
     answers = []
@@ -206,13 +242,16 @@ def parted(output: str, mark: str) -> list[str]:
     return answers
 
 
-def _wanted(rows: Iterable[JobRow], known: Mapping[str, JobDetail]) -> list[JobRow]:
-    """Return the jobs whose details are missing, those first that Slurm will forget first."""
+def _wanted(rows: Iterable[JobRow], known: Mapping[str, JobDetail], recorded: Collection[str]) -> list[JobRow]:
+    """Return the jobs whose details are missing, those first that Slurm will forget first.
+
+    An ended one is wanted until its end is recorded: details of a moment later than squeue's may have shown it before.
+    """
     ended, running, waiting = [], [], []
     for row in rows:
         detail = known.get(row.run_key)
         if row.life.is_terminal:
-            if detail is None or detail.state != row.state:
+            if row.end_key not in recorded:
                 ended.append(row)
         elif row.life is not JobState.PENDING:
             if detail is None or (detail.state != row.state and not detail.gpus):
@@ -229,10 +268,3 @@ def _with_gpus(detail: JobDetail, before: JobDetail | None) -> JobDetail:
     return replace(
         detail, gpus=before.gpus, share=before.share, nodes=detail.nodes or before.nodes, requested=before.requested
     )
-
-
-def _ended(asked: Iterable[JobRow], runs: Mapping[str, JobDetail]) -> Iterable[Ended]:
-    for row in asked:
-        detail = runs.get(row.run_key)
-        if row.life.is_terminal and detail is not None and detail.state == row.state:
-            yield Ended(row, detail)

@@ -5,4 +5,4 @@ if [[ $1 == container ]] || { [[ $1 == either ]] && docker inspect "gputui-$SLUR
 fi
 pids=$(scontrol listpids "$SLURM_JOB_ID" |
   awk -v own="$SLURM_STEP_ID" 'NR > 1 && $3 != own && $3 != "extern" {printf "%s%s", comma, $1; comma = ","}')
-[[ -z $pids ]] || ps -o "$2" -p "$pids"
+[[ -z $pids ]] || ps -o "$2" -p "$pids" | grep -v ' sleep 2147483647$'  # the batch script's own, which does nothing

@@ -39,7 +39,10 @@ _STATES: Mapping[str, JobState] = {
     "BOOT_FAIL": JobState.FAILED,
     "LAUNCH_FAILED": JobState.FAILED,
     "RECONFIG_FAIL": JobState.FAILED,
+    "END_UNKNOWN": JobState.FAILED,
 }
+END_UNKNOWN = "END_UNKNOWN"
+"""Our own word for the state of a job that ended while nobody looked, and whose exit code nobody noted."""
 HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 _PLAIN_CAUSES: Mapping[str, tuple[CauseCode, str]] = {

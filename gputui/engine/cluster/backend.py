@@ -12,7 +12,7 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 from gputui.domain.cluster import Capability
-from gputui.domain.errors import GputuiError, NotFoundError
+from gputui.domain.errors import ClusterUnavailableError, GputuiError, NotFoundError
 from gputui.domain.settings import Settings
 from gputui.domain.submit_action import Done, SubmitJobs
 
@@ -137,7 +137,7 @@ class EngineBackend:
         stamped: bool = False,
     ) -> LogStream:
         """Return the output of the last attempt; raises NotFoundError for an earlier one: it is not kept apart."""
-        job = self.queue.get(job_id)
+        job = self._with_output(job_id)
         if job.attempt is None:
             raise NotFoundError(f"job {job.shown_id} has not started yet, so it has no output")
         if attempt is not None and attempt != job.attempt.number:
@@ -149,6 +149,15 @@ class EngineBackend:
         opened: LogStream = stream if stamped or not stream.is_stamped else WithoutTimes(stream)
         self._streams.add(opened)
         return opened
+
+    def _with_output(self, job_id: JobId) -> Job:
+        """Return a job; while the engine is away, as it was last seen: its output may be in reach all the same."""
+        try:
+            return self.queue.get(job_id)
+        except ClusterUnavailableError:
+            if (job := self._cluster.last_known(job_id)) is None:
+                raise
+            return job
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         from gputui.ports.backend import Attach
