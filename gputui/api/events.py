@@ -31,6 +31,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.threads import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +213,7 @@ class EventHub:
         if self._thread is None and not self._is_closed:
             self._news = self._latest()
             self._look()
-            self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+            self._thread = Watcher("events", self._run)
             self._thread.start()
 
     # the thread

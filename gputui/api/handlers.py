@@ -579,12 +579,14 @@ def _sent(parts: Iterable[bytes], out: Outlet) -> Callable[[], object]:
     is_over = threading.Event()
 
     def send() -> None:
-        for part in parts:
-            while out.waiting > _MOST_WAITING and not is_over.wait(0.05):
-                pass
-            if is_over.is_set() or not out.send(part):
-                return
-        out.close()
+        try:
+            for part in parts:
+                while out.waiting > _MOST_WAITING and not is_over.wait(0.05):
+                    pass
+                if is_over.is_set() or not out.send(part):
+                    return
+        finally:  # or the client would wait for ever
+            out.close()
 
     threading.Thread(target=send, name="gputui-backup", daemon=True).start()
     return is_over.set

@@ -124,7 +124,7 @@ class AccountNames:
     def _ask(self, about: Hashable, ask: Callable[[], Any]) -> None:
         value: Any = None
         kept = MISSING_KEPT
-        with suppress(KeyError, OSError, ValueError):
+        with suppress(Exception):  # a border: who asks waits, and a database of accounts may be anybody's
             value, kept = ask(), KEPT
         with self._lock:
             self._known[about] = _Remembered(value, self._now() + kept)

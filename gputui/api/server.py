@@ -23,6 +23,7 @@ import h11
 from gputui.api import connections
 from gputui.api.connections import LIMITS, OF_NAMESPACES, PIECE, Allowance, Allowances, Buffer, Limits, Pool
 from gputui.api.http import Answer, Handle, Handoff, HttpError, Peer, Request, Response, Stream, answer_to, credentials
+from gputui.threads import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,6 @@ class DoorServer:
         self._given = list(given)
         self._is_operator = is_operator
         self._beat = beat
-        self._failed = failed
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -84,7 +84,7 @@ class DoorServer:
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         """Timers of the listeners at which an accept failed, which try again."""
         self.of_users: asyncio.Semaphore | None = None
-        self._thread = threading.Thread(target=self._run, name="gputui-api", daemon=True)
+        self._thread = Watcher("gputui-api", self._run, failed)
 
     def start(self) -> None:
         for listener in self._listeners:
@@ -114,13 +114,8 @@ class DoorServer:
         return sum(connection.is_streaming for connection in tuple(self._connections))
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                asyncio.run(self._serve())
-            except Exception as error:
-                log.exception("the API failed, and starts again")
-                self._failed(error)
-                self._stopping.wait(AGAIN_AFTER)
+        if not self._stopping.is_set():
+            asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

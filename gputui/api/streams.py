@@ -26,6 +26,7 @@ from gputui.domain.snapshot import CONNECTING, EMPTY, Snapshot
 from gputui.ports import Channel
 from gputui.ports.backend import Attach, Entry, FollowLog
 from gputui.ports.frame_channel import FrameChannel
+from gputui.threads import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Follower:
         """Why the owner does not answer; empty while he does."""
         self.is_owned: bool | None = None
         """True if somebody listens; None before the first try."""
-        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+        self._thread = Watcher("follower", self._run)
 
     def start(self) -> None:
         """Begin to follow; a second call does nothing."""

@@ -18,6 +18,7 @@ from gputui.domain import frames
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreBusyError
 from gputui.domain.snapshot import Leader, Notice
 from gputui.ports.backend import FollowLog
+from gputui.threads import Watcher
 
 if TYPE_CHECKING:
     from gputui.api.handlers import OwnerServices
@@ -95,7 +96,7 @@ class _Looker:
 
     def start(self, owned: Callable[[], object]) -> None:
         """Begin; `owned` is called once an owner has come."""
-        threading.Thread(target=self._run, args=(owned,), name="looker", daemon=True).start()
+        Watcher("looker", partial(self._run, owned)).start()
 
     def latest(self) -> Snapshot:
         """Return the present snapshot."""

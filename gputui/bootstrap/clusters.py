@@ -187,7 +187,7 @@ def hooks_duty(
         from gputui.engine.hooks.delivery import sinks
         from gputui.engine.hooks.weekly import made_report, weekly_of
         from gputui.engine.process.host import DELIVERY_WORKERS
-        from gputui.engine.tick.worker_pools import DaemonExecutor
+        from gputui.threads import DaemonExecutor
 
         settings, there = options.settings.hooks, queue.directory
         targets, workers = tuple(sinks(settings, socket.gethostname())), partial(DaemonExecutor, DELIVERY_WORKERS)
@@ -212,7 +212,7 @@ def telemetry_duty(options: Options, queue: EngineQueue, waits: Callable[[], obj
         from gputui.cluster.records import TelemetryRecords
         from gputui.engine.cluster.measurements import DIRECTORY, ClusterTelemetry, IdleEnds
         from gputui.engine.files.log_retention import LogSweeper
-        from gputui.engine.tick.worker_pools import DaemonExecutor
+        from gputui.threads import DaemonExecutor
 
         worker, settings, directory = DaemonExecutor(1, "telemetry"), options.settings, queue.directory
         records, clock, other = TelemetryRecords(directory), bootstrap.clock(), DaemonExecutor(1, "idle-jobs")

@@ -294,7 +294,7 @@ class OwnerBehind:
     async def run(self) -> None:
         import asyncio  # the loop that runs this has loaded it; commands and programs do without
 
-        from gputui.engine.tick.worker_pools import DaemonExecutor
+        from gputui.threads import DaemonExecutor
 
         threads = DaemonExecutor(1, "owner")
         try:

@@ -65,8 +65,11 @@ class Journal(Generic[T]):
             try:
                 size = os.fstat(descriptor).st_size
                 torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-                os.write(descriptor, b"\n" + lines if torn else lines)
-                os.fsync(descriptor)
+                try:
+                    _write(descriptor, b"\n" + lines if torn else lines)
+                except OSError:
+                    os.ftruncate(descriptor, size)  # a full disk takes the beginning, which is none of the values
+                    raise
             finally:
                 os.close(descriptor)
 
@@ -108,6 +111,13 @@ class Journal(Generic[T]):
         content = self._path.read_bytes()
         kept = content[content.index(b"\n", len(content) // 2) + 1 :]
         write_whole(self._path, kept)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    os.fsync(descriptor)
 
 
 class Index(Generic[K, T]):

@@ -29,8 +29,8 @@ from gputui.domain.snapshot import Notice, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.engine.files.leadership import current_leader
-from gputui.engine.process.loop import describe_fault
 from gputui.ports.backend import Backend
+from gputui.threads import describe_fault
 from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences

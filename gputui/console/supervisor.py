@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from textual.worker import WorkerFailed
 
 from gputui.domain.errors import GputuiError
-from gputui.engine.process.loop import FaultCount, describe_fault
+from gputui.engine.process.loop import FaultCount
 from gputui.engine.process.memory_tuning import collect_frozen
+from gputui.threads import describe_fault
 from gputui.tui.app import Gputui
 from gputui.tui.messages import ExitChoice
 from gputui.tui.notifications import Notification

@@ -37,6 +37,7 @@ from gputui.gpus.readings import (
     within,
 )
 from gputui.ports import Clock
+from gputui.threads import Watcher, describe_fault
 
 MOST_GPUS = 128
 """Maximum number of GPUs and MIG instances of a node."""
@@ -386,7 +387,7 @@ class SshNodeProbes:
                 self._latest.setdefault(name, NodeOutput(self._clock.now()).reading)
             if self._thread is None:
                 self._selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
-                self._thread = threading.Thread(target=self._run, name="node-probes", daemon=True)
+                self._thread = Watcher("node-probes", self._run, self._break)
                 self._thread.start()
         self._wake()
 
@@ -423,25 +424,26 @@ class SshNodeProbes:
     # the thread of the probes
 
     def _run(self) -> None:
-        try:
-            while not self._closed:
-                wanted = self._wanted
-                for name in self._nodes.keys() - set(wanted):
-                    self._stop(self._nodes[name])
+        while not self._closed:
+            wanted = self._wanted
+            for name in self._nodes.keys() - set(wanted):
+                self._stop(self._nodes[name])
+                with self._lock:
+                    del self._nodes[name]
+            for name in wanted:
+                if name not in self._nodes:
                     with self._lock:
-                        del self._nodes[name]
-                for name in wanted:
-                    if name not in self._nodes:
-                        with self._lock:
-                            self._nodes[name] = _Followed(name, NodeOutput(self._clock.now()))
-                self._start_due(time.monotonic())
-                for key, _ in self._selector.select(self._until_next()):
-                    key.data()
-                self._look_after()
-        except Exception:  # the border of the thread
-            log.exception("the probes of nodes have ended")
-        finally:
-            self._end_all()
+                        self._nodes[name] = _Followed(name, NodeOutput(self._clock.now()))
+            self._start_due(time.monotonic())
+            for key, _ in self._selector.select(self._until_next()):
+                key.data()
+            self._look_after()
+        self._end_all()
+
+    def _break(self, error: Exception) -> None:
+        """Read all nodes anew: it is not known which of them the error is about."""
+        for node in tuple(self._nodes.values()):
+            self._fail(node, ProbeFault(ProbeCode.FAILED, f"no readings: {describe_fault(error)}"))
 
     def _woken(self) -> None:
         with contextlib.suppress(OSError):
@@ -484,6 +486,10 @@ class SshNodeProbes:
             is_new = node.output.take(data, self._clock.now(), now)
         except ProbeFault as fault:
             self._fail(node, fault)
+            return
+        except Exception as error:  # a border: the other nodes are read on, whatever this one sends
+            log.exception("what node %s sends cannot be taken", plain(node.name, 60))
+            self._fail(node, ProbeFault(ProbeCode.FAILED, f"no readings: {describe_fault(error)}"))
             return
         if is_new:
             node.heard_at = now

@@ -39,6 +39,7 @@ from gputui.domain.state import JobState
 from gputui.domain.units import shown
 from gputui.gpus.readings import FATAL_XIDS, LOST, SlowReadings, SteadyReasons, health_of
 from gputui.ports import Clock
+from gputui.threads import Watcher
 
 MIB = 1024**2
 MOST = 256
@@ -179,7 +180,7 @@ class SimulatedProbe:
     def start(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="gpu-simulation", daemon=True)
+                self._thread = Watcher("gpu-simulation", self._run)
                 self._thread.start()
 
     def latest(self) -> ProbeReading:

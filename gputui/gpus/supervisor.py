@@ -29,6 +29,7 @@ from gputui.domain.units import format_duration
 from gputui.gpus.probe import calls
 from gputui.gpus.readings import DECODER, Failed, ReadingAssembler, Sweep, describe_failure
 from gputui.ports import Clock, GpuProbe
+from gputui.threads import Watcher, describe_fault
 
 _ESSENTIAL = frozenset({"", "nvmlInit", "nvmlDeviceGetCount"})
 """Calls without which nothing can be read: when one of them hangs, the driver does."""
@@ -256,7 +257,7 @@ class NvmlProbe:
             if self._thread is not None or self._closed.is_set():
                 return
             self._wake_out, self._wake_in = os.pipe()
-            self._thread = threading.Thread(target=self._run, name="gpu-probe", daemon=True)
+            self._thread = Watcher("gpu-probe", self._run, self._break)
             self._thread.start()
 
     def latest(self) -> ProbeReading:
@@ -337,6 +338,9 @@ class NvmlProbe:
                 self._serve_one()
             if self._failures:
                 self._closed.wait(self._pauses[min(self._failures, len(self._pauses)) - 1])
+
+    def _break(self, error: Exception) -> None:
+        self._fail(ProbeCode.DIED, f"its output cannot be taken: {describe_fault(error)}")
 
     def _serve_one(self) -> None:
         """Start a process and read it until it ends, hangs or the probe is closed."""

@@ -44,6 +44,7 @@ from gputui.metrics.collector import SnapshotCollector
 from gputui.metrics.dcgm import JobMapping
 from gputui.metrics.server import MetricsServer
 from gputui.metrics.tenant_labels import TenantLabels
+from gputui.threads import Watcher
 
 
 class GpuTime:
@@ -316,7 +317,7 @@ class Exporter:
         """The last error while counting; each is logged once."""
         self._woken = threading.Event()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._tend, name="gputui-metrics-files", daemon=True)
+        self._thread = Watcher("gputui-metrics-files", self._tend)
         self._thread.start()
 
     @property
@@ -362,15 +363,12 @@ class Exporter:
     def _tend(self) -> None:
         while not self._is_closed:
             self._woken.clear()
-            try:
-                found = {kind: self._state.glob(pattern) for kind, pattern in PATTERNS.items()}
-                self._collector.sizes = {kind: sum(map(_size, paths)) for kind, paths in found.items()}
-                self._collector.backup = read_backup_record(self._state)
-                self._open_or_renew()
-                if self._mapping is not None:
-                    self._mapping.write(self._collector.snapshot)
-            except Exception:  # the border of a thread
-                log.exception("metrics")
+            found = {kind: self._state.glob(pattern) for kind, pattern in PATTERNS.items()}
+            self._collector.sizes = {kind: sum(map(_size, paths)) for kind, paths in found.items()}
+            self._collector.backup = read_backup_record(self._state)
+            self._open_or_renew()
+            if self._mapping is not None:
+                self._mapping.write(self._collector.snapshot)
             self._woken.wait(EVERY)
 
     def _open_or_renew(self) -> None:

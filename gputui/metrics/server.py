@@ -28,6 +28,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from gputui.domain.errors import InputError
 from gputui.domain.installing import install_line
 from gputui.domain.settings import MetricsSettings
+from gputui.threads import Watcher
 
 _BCRYPT = ("$2a$", "$2b$", "$2y$")
 _MOST_KEPT = 64
@@ -210,7 +211,11 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
 
     def serve(self) -> None:
         """Serve in threads until `stop`."""
-        threading.Thread(target=self.serve_forever, name="gputui-metrics", daemon=True).start()
+        Watcher("gputui-metrics", self._serve_on).start()
+
+    def _serve_on(self) -> None:
+        if self.fileno() >= 0:  # else it was stopped meanwhile
+            self.serve_forever()
 
     def stop(self) -> None:
         """Close the port."""

@@ -17,6 +17,7 @@ from gputui.domain.submit_action import Done, Ids, SubmitJobs
 from gputui.domain.text import plain
 from gputui.domain.verbs import verb_of
 from gputui.ports.actions import ActionChange, Performer
+from gputui.threads import Watcher
 from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested
 from gputui.tui.progress import LongTask
 
@@ -131,7 +132,7 @@ class ActionThread:
     def _request(self, asked: ActionRequested | None) -> LongTask:
         work = LongTask("Saving:", "jobs")
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gputui-actions", daemon=True)
+            self._thread = Watcher("gputui-actions", self._run)
             self._thread.start()
         self._requested.put((work, asked))
         return work

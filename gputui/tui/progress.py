@@ -16,6 +16,7 @@ from textual.timer import Timer
 from gputui.domain.errors import GputuiError
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
+from gputui.threads import Watcher
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.graphs import bar, moving
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN
@@ -68,7 +69,7 @@ class LatestWorker:
         """Run this computation instead of any earlier request."""
         self._number += 1
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gputui-forecast", daemon=True)
+            self._thread = Watcher("gputui-forecast", self._run)
             self._thread.start()
         self._asked.put((self._number, work))
 

@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 
-from gputui.engine.tick.worker_pools import DaemonExecutor
+from gputui.threads import DaemonExecutor
 
 PATIENCE = 60.0
 

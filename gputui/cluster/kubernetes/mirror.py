@@ -29,7 +29,7 @@ from gputui.cluster.kubernetes.objects import (
 from gputui.cluster.kubernetes.picture import KubeObjects
 from gputui.cluster.kubernetes.site import KubeSite
 from gputui.domain.decoding import json_decoder
-from gputui.domain.errors import ClusterError
+from gputui.domain.errors import ClusterError, ClusterUnavailableError
 
 PAGE = "500"
 """Number of objects in one answer."""
@@ -96,8 +96,10 @@ class Reflector(Generic[Item]):
 
     def start(self) -> None:
         """Keep the copy up to date from now on, in a thread."""
+        from gputui.threads import Watcher  # a single look starts no thread
+
         if self._thread is None:
-            self._thread = Thread(target=self._run, name=f"watch {self._path}", daemon=True)
+            self._thread = Watcher(f"watch {self._path}", self._run, self._fail)
             self._thread.start()
 
     @property
@@ -179,6 +181,11 @@ class Reflector(Generic[Item]):
                 self.error = error
                 self._closed.wait(pause)
                 pause = min(_LONGEST_PAUSE, pause * 2)
+
+    def _fail(self, error: Exception) -> None:
+        from gputui.threads import describe_fault
+
+        self.error = ClusterUnavailableError(f"the watch of {self._path} failed: {describe_fault(error)}")
 
     def _watch(self) -> None:
         query = self._query | {

@@ -13,19 +13,22 @@ import fcntl
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from gputui.domain.errors import ClusterError
+from gputui.domain.errors import ClusterError, ClusterUnavailableError
 from gputui.domain.gpu import Gpu, HealthCode, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.node_readings import ReadingRules, engine_jobs, named_gpus, read_node
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Node, Notice, Snapshot
+from gputui.threads import DaemonExecutor, describe_fault
 
 if TYPE_CHECKING:
     from gputui.engine.cluster.queue import EngineQueue
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 45.0
+_LOOK = 0.5
+"""Seconds between two looks whether the poll is stopped while it waits."""
 LONGEST_PAUSE = 30.0
 """Maximum seconds between two tries while the cluster does not answer."""
 _LATE_AFTER = 4
@@ -58,10 +64,12 @@ class ClusterPoll:
         reader: NodeReader | None = None,
         duties: Sequence[Duty] = (),
         idle: IdleTracker | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         """`reader` has the nodes read; None: nobody reads them. `duties` are done with each snapshot.
 
-        `idle` marks idle GPUs for this console, sooner than the process that measures marks them for all.
+        `idle` marks idle GPUs for this console, sooner than the process that measures marks them for all. An engine
+        that takes longer than `patience` seconds counts as silent until its answer comes.
         """
         self._queue = queue
         self._feed = feed
@@ -70,6 +78,9 @@ class ClusterPoll:
         self._reader = reader
         self._duties = duties
         self._idle = idle
+        self._patience = patience
+        self._worker = DaemonExecutor(1, "cluster")
+        self._reading: futures.Future[Snapshot] | None = None
         self._failures = 0
         self._silent_since: datetime | None = None
         self._wanted = threading.Event()
@@ -97,6 +108,7 @@ class ClusterPoll:
                 self.poll()
                 self._wanted.wait(self.pause)
         finally:
+            self._worker.shutdown()
             for duty in self._duties:
                 duty.close()
             if self._reader is not None:
@@ -110,20 +122,37 @@ class ClusterPoll:
     def poll(self) -> None:
         """Publish a snapshot, or the last one with a notice if the cluster does not answer."""
         try:
-            snapshot = self._queue.read()
+            snapshot = self._marked(self._done(self._joined(self._asked())))
+            self._failures, self._silent_since = 0, None
         except ClusterError as error:
-            self._failures += 1
-            self._feed.publish(self._done(self._silent(error)))
-            return
-        self._failures, self._silent_since = 0, None
-        now = self._clock.now()
-        if self._reader is not None:
-            snapshot = self._reader.joined(snapshot, now)
-        snapshot = self._done(snapshot)
-        if self._idle is not None:
-            jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
-            snapshot = replace(snapshot, nodes=self._idle.marked(snapshot.nodes, jobs, now))
+            snapshot = self._silent(f"{self._queue.cluster.caps.engine} does not answer: {error}")
+        except Exception as error:  # a border: an old picture must not look current
+            if not self._failures:
+                log.exception("the cluster cannot be read")
+            snapshot = self._silent(f"the cluster cannot be read: {describe_fault(error)}")
         self._feed.publish(snapshot)
+
+    def _asked(self) -> Snapshot:
+        """Return the present snapshot; one that does not come in time is waited for at the next try."""
+        reading = self._reading = self._reading or self._worker.submit(self._queue.read)
+        deadline = time.monotonic() + self._patience
+        while not reading.done() and not self._stopped and time.monotonic() < deadline:
+            futures.wait((reading,), min(_LOOK, self._patience))
+        if not reading.done():
+            reading.add_done_callback(lambda _: self._wanted.set())
+            raise ClusterUnavailableError(f"nothing has come for {self._patience:.0f} s, and it is waited for")
+        self._reading = None
+        return reading.result()
+
+    def _joined(self, snapshot: Snapshot) -> Snapshot:
+        return snapshot if self._reader is None else self._reader.joined(snapshot, self._clock.now())
+
+    def _marked(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with idle GPUs marked."""
+        if self._idle is None:
+            return snapshot
+        jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
+        return replace(snapshot, nodes=self._idle.marked(snapshot.nodes, jobs, self._clock.now()))
 
     def _done(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with notices of the duties, which have been done with it."""
@@ -136,16 +165,16 @@ class ClusterPoll:
                 log.exception("a duty for the cluster failed")
         return replace(snapshot, notices=tuple(notices)) if len(notices) > len(snapshot.notices) else snapshot
 
-    def _silent(self, error: ClusterError) -> Snapshot:
-        """Return the last snapshot, marked as out of date."""
+    def _silent(self, why: str) -> Snapshot:
+        """Return the last snapshot, marked as out of date, after the duties have been done with it."""
+        self._failures += 1
         now, last = self._clock.now(), self._feed.latest
         since = self._silent_since = self._silent_since or now
         known = last is not EMPTY and last.leader is not None
-        engine = self._queue.cluster.caps.engine
-        notice = Notice("error", f"{engine} does not answer: {error}", since=since)
+        notice = Notice("error", why, since=since)
         silence = max(now - last.taken_at, timedelta(seconds=1))
         leader = replace(last.leader, silent_for=silence) if last.leader is not None else None
-        return replace(last, taken_at=last.taken_at if known else now, leader=leader, notices=(notice,))
+        return self._done(replace(last, taken_at=last.taken_at if known else now, leader=leader, notices=(notice,)))
 
 
 class NodeReader:

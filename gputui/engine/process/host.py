@@ -35,14 +35,14 @@ from gputui.engine.process.loop import (
     Loop,
     SchedulingFailedError,
     Waker,
-    describe_fault,
 )
 from gputui.engine.process.streams import Streams
 from gputui.engine.tick import snapshot_builder
 from gputui.engine.tick.context import Ports
 from gputui.engine.tick.scheduler import Scheduler
-from gputui.engine.tick.worker_pools import DaemonExecutor, WorkerPools
+from gputui.engine.tick.worker_pools import WorkerPools
 from gputui.ports import NO_MONITOR, GpuProbe, JobStore, Monitor, Runtime, SteadyClock
+from gputui.threads import DaemonExecutor, describe_fault
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

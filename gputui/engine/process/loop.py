@@ -15,8 +15,8 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Notice
 from gputui.engine.process import memory_tuning
-from gputui.engine.tick.worker_pools import DaemonExecutor
 from gputui.ports import NO_MONITOR, Clock, JobStore, Monitor
+from gputui.threads import DaemonExecutor, describe_fault
 
 if TYPE_CHECKING:
     from apscheduler.events import JobExecutionEvent
@@ -78,11 +78,6 @@ class Faults:
         """Notice of the last fault, for `SHOWN_FOR` seconds."""
         last = self._last
         return (last[1],) if last is not None and self._clock() - last[0] < SHOWN_FOR else ()
-
-
-def describe_fault(fault: BaseException) -> str:
-    """Return the type and the message of the error."""
-    return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
 
 
 log = logging.getLogger(__name__)

@@ -267,21 +267,23 @@ class Streams:
         self, process: subprocess.Popen[bytes], heard: int, asked: _Asked, job: Job, entered: threading.Event
     ) -> None:
         """Record that a stream has entered its job, once its process says so; then wait for its end."""
-        has_entered = bool(os.read(heard, 1))
-        os.close(heard)
-        entered.set()
-        if has_entered and not isinstance(asked.request, FollowLog):
-            self._tell(asked, job)
-        process.wait()
-        with self._lock:
-            self._served.remove(asked.caller)
+        try:
+            has_entered = bool(os.read(heard, 1))
+            os.close(heard)
+            entered.set()
+            if has_entered and not isinstance(asked.request, FollowLog):
+                self._tell(asked, job)
+        finally:
+            process.wait()
+            with self._lock:
+                self._served.remove(asked.caller)
 
     def _tell(self, asked: _Asked, job: Job) -> None:
         """Write into the audit log who has entered a job."""
         execute = asked.request if isinstance(asked.request, ExecRequest) else None
         try:
             self._record(asked.caller, job, "exec" if execute else "attach", execute)
-        except GputuiError as error:
+        except (GputuiError, OSError) as error:
             log.warning("%s has entered job %d, and the audit log cannot say so: %s", asked.caller.user, job.id, error)
 
     def open(self) -> None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from gputui.domain.container import ContainerRecord, ForeignContainer, RuntimeStatus
 from gputui.domain.errors import RuntimeFault
 from gputui.ports import Runtime
+from gputui.threads import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Observer:
 
     def start(self) -> None:
         """Start listing, in a daemon thread: a call that hangs must not keep the process from ending."""
-        threading.Thread(target=self._run, name=f"observe-{self.runtime.name}", daemon=True).start()
+        Watcher(f"observe-{self.runtime.name}", self._run).start()
         self.runtime.watch(self.poke)
 
     def poke(self) -> None:
@@ -100,9 +101,6 @@ class Observer:
     def _run(self) -> None:
         poked = False
         while not self._stopped:
-            try:
-                self.observe()
-            except Exception:  # the border of a thread: an error of an adapter must not end the watching
-                log.exception("observing %s failed", self.runtime.name)
+            self.observe()
             poked = self._poked.wait(SECOND_LOOK if poked else self._interval)
             self._poked.clear()

@@ -5,14 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from enum import StrEnum
-from queue import SimpleQueue
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import TypeAlias
 
-P = ParamSpec("P")
-T = TypeVar("T")
-_Task = Callable[[], None]
+from gputui.threads import DaemonExecutor
 
 
 class WorkKind(StrEnum):
@@ -80,66 +77,3 @@ class WorkerPools:
         deadline = time.monotonic() + within
         awaited = [pool for (work, _), pool in pools.items() if work is not WorkKind.PULL]
         return all(pool.drain(deadline - time.monotonic()) for pool in awaited)
-
-
-class DaemonExecutor(Executor):
-    """Executor with a few daemon threads, started as needed."""
-
-    def __init__(self, workers: int, name: str) -> None:
-        self._waiting: SimpleQueue[_Task | None] = SimpleQueue()
-        self._most, self._name = workers, name
-        self._threads: list[threading.Thread] = []
-        self._is_closed = False
-        self._idle = threading.Condition()
-        self._given = 0
-        """Number of waiting and current tasks."""
-        self._busy = 0
-        """Number of current tasks."""
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run the function in a thread; after `shutdown` it is cancelled."""
-        future: Future[T] = Future()
-
-        def work() -> None:
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - as other executors do: the thread must live
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        with self._idle:
-            if self._is_closed:
-                future.cancel()
-                return future
-            self._given += 1
-            self._waiting.put(work)
-            if self._given > len(self._threads) < self._most:
-                self._threads.append(threading.Thread(target=self._work, name=self._name, daemon=True))
-                self._threads[-1].start()
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Start no further task. Never waits."""
-        with self._idle:
-            self._is_closed = True
-            for _ in self._threads:
-                self._waiting.put(None)
-
-    def drain(self, timeout: float) -> bool:
-        """Wait for the current tasks; return whether they ended within `timeout` seconds."""
-        with self._idle:
-            return self._idle.wait_for(lambda: not self._busy, max(0.0, timeout))
-
-    def _work(self) -> None:
-        while (work := self._waiting.get()) is not None:
-            with self._idle:
-                is_wanted = not self._is_closed
-                self._busy += is_wanted
-            if is_wanted:
-                work()
-            del work  # or its objects would be kept until the next task
-            with self._idle:
-                self._given -= 1
-                self._busy -= is_wanted
-                self._idle.notify_all()

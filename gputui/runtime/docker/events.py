@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.runtime.docker.connection import FIRST_PAUSE, Connection
 from gputui.runtime.docker.create import STORE
+from gputui.threads import Watcher
 
 if TYPE_CHECKING:
     from gputui.runtime.docker.transport import EngineClient
@@ -46,7 +48,7 @@ class EventWatcher:
 
     def start(self, wake: Callable[[], None], lost: Lost, back: Callable[[], None]) -> None:
         """Start a daemon thread; it calls `lost` with the reason when the engine is lost, and `back` on its return."""
-        threading.Thread(target=self._run, args=(wake, lost, back), name="docker-events", daemon=True).start()
+        Watcher("docker-events", partial(self._run, wake, lost, back)).start()
 
     def close(self) -> None:
         """Make the thread end soon."""

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 from gputui.runtime.host_processes import read_stat
+from gputui.threads import Watcher
 
 _log = logging.getLogger(__name__)
 _BLIND = 0.1
@@ -34,7 +35,7 @@ class ExitWatch:
         with self._lock:
             self._wakes.append(wake)
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="gputui-process-watch", daemon=True)
+                self._thread = Watcher("gputui-process-watch", self._run)
                 self._thread.start()
 
     def add(self, pid: int) -> None:
