@@ -140,8 +140,8 @@ HOST_SENT = _gauge("host_network_transmit_bytes_per_second", "", "Bytes sent ove
 
 GPU_INFO = _gpu("info", "A GPU and its driver; always 1.", more=("pci_bus_id", "driver_version"))
 GPU_UP = _gpu("up", "Whether the latest reading of the GPU is fresh and the GPU is not lost.")
-GPU_HEALTHY = _gpu("healthy", "Whether its health allows jobs to start on it; left out while unknown.")
-GPU_HEALTH = _gpu("health", "The GPU's health, as a label; always 1.", more=("code",))
+GPU_HEALTHY = _gpu("healthy", "Whether its health allows jobs to start on it; left out while nobody reads it.")
+GPU_HEALTH = _gpu("health", "The GPU's health, as a label; always 1; left out while nobody reads it.", more=("code",))
 GPU_STATE = _gpu("state", "The GPU's state for the scheduler, as a label; always 1.", more=("state",))
 GPU_IDLE = _gpu(
     "idle_since_timestamp_seconds",
@@ -149,7 +149,7 @@ GPU_IDLE = _gpu(
 )
 GPU_JOB = _gpu(
     "job_info",
-    "A job on the GPU; always 1. Join it by UUID.",
+    "A job on the GPU; always 1. Join it by hostname, gpu and UUID.",
     more=("job_id", "job_name", "tenant", "container", "container_id"),
 )
 UTILIZATION = _gpu("utilization_ratio", "Share of the last interval in which a kernel ran.")

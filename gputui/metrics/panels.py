@@ -71,7 +71,7 @@ def _quantile(share: str, family: str, window: str = "%rate") -> str:
 def _of_jobs(family: str) -> str:
     """Return the reading of GPUs that jobs hold, with the job's labels."""
     about = "instance, hostname, gpu, UUID, job_id, job_name, tenant"
-    return f"{family}{{%node}} * on (instance, UUID) group_right () max by ({about}) ({_JOB})"
+    return f"{family}{{%node}} * on (instance, hostname, gpu, UUID) group_right () max by ({about}) ({_JOB})"
 
 
 _JOB = 'gputui_gpu_job_info{%tenant,hostname=~"$node",job_id=~"$job_id"}'
@@ -240,8 +240,8 @@ TENANT = Dashboard(
         _panel(
             "Utilization of the GPUs held",
             "{{tenant}} = avg by (tenant) ("
-            "gputui_gpu_utilization_ratio{%here} * on (instance, UUID) group_right () "
-            "max by (instance, UUID, tenant) (gputui_gpu_job_info{%tenant}))",
+            "gputui_gpu_utilization_ratio{%here} * on (instance, hostname, gpu, UUID) group_right () "
+            "max by (instance, hostname, gpu, UUID, tenant) (gputui_gpu_job_info{%tenant}))",
             unit="percentunit",
         ),
     ),
@@ -285,7 +285,7 @@ GPU_HEALTH = Dashboard(
         _panel("Clock", f"{_GPU} = gputui_gpu_sm_clock_hertz{{%node}}", unit="hertz"),
         _panel(
             "Slowed down",
-            "GPUs = count(gputui_gpu_up{%node}) - count(gputui_gpu_up{%node} unless on (instance, UUID) "
+            "GPUs = count(gputui_gpu_up{%node}) - count(gputui_gpu_up{%node} unless on (instance, hostname, gpu, UUID) "
             "gputui_gpu_throttled{%node})",
         ),
         _panel(

@@ -55,8 +55,8 @@ ALERTS = (
     ),
     Alert(
         "GputuiJobLeavesGpuIdle",
-        "(time() - gputui_gpu_idle_since_timestamp_seconds) * on (instance, UUID) group_right () "
-        "max by (instance, hostname, UUID, job_id, tenant) (gputui_gpu_job_info) > 1800",
+        "(time() - gputui_gpu_idle_since_timestamp_seconds) * on (instance, hostname, gpu, UUID) group_right () "
+        "max by (instance, hostname, gpu, UUID, job_id, tenant) (gputui_gpu_job_info) > 1800",
         "30m",
         "info",
         "Job {{ $labels.job_id }} of {{ $labels.tenant }} leaves a GPU of {{ $labels.hostname }} idle",
@@ -169,8 +169,8 @@ ALERTS = (
     Alert(
         "GputuiClusterGpusWithoutLoad",
         "count by (instance, job) (max_over_time(gputui_gpu_utilization_ratio[30m]) < 0.01 "
-        f"and on (instance, UUID) gputui_gpu_job_info) > 0 and {_SAME} group by (instance, job) (gputui_node_up) "
-        f"and {_SAME} sum by (instance, job) (gputui_jobs_eligible) > 0",
+        f"and on (instance, hostname, gpu, UUID) gputui_gpu_job_info) > 0 and {_SAME} "
+        f"group by (instance, job) (gputui_node_up) and {_SAME} sum by (instance, job) (gputui_jobs_eligible) > 0",
         "30m",
         "info",
         "Jobs wait while {{ $value }} GPUs of the cluster are held without any load",

@@ -28,6 +28,8 @@ from gputui.metrics.tenant_labels import OTHER, TenantLabels
 _LONGEST_NAME = 80
 """Maximum number of characters of a job's name in a label."""
 _MHZ = 1_000_000
+_UUIDS = ("GPU-", "MIG-")
+"""Beginnings of what drivers give as UUIDs; where nobody reads a GPU of a cluster, only a name stands for it."""
 
 
 class Holders(NamedTuple):
@@ -52,8 +54,9 @@ class Holders(NamedTuple):
 
 def gpu_labels(view: GpuView, host: str) -> dict[str, str]:
     """Return the labels of a GPU; a MIG instance has its profile and number too, by dcgm-exporter's names."""
-    gpu = view.gpu
-    labels = {"gpu": str(gpu.index), "UUID": gpu.uuid, "model": plain(gpu.model or ""), "hostname": host}
+    gpu, uuid = view.gpu, view.gpu.shown_uuid
+    uuid = uuid if uuid.startswith(_UUIDS) else ""
+    labels = {"gpu": str(gpu.index), "UUID": uuid, "model": plain(gpu.model or ""), "hostname": host}
     if gpu.mig_parent is not None:
         labels |= {"GPU_I_PROFILE": gpu.mig_profile or "", "GPU_I_ID": str(gpu.mig_index or 0)}
     return labels
@@ -76,9 +79,10 @@ def add_gpus(page: SeriesPage, node: Node, holders: Holders) -> None:
         info = {"pci_bus_id": view.gpu.pci_bus_id or "", "driver_version": node.driver_version or ""}
         page.add(families.GPU_INFO, 1, labels | info)
         code = view.health.code
+        is_known = view.current is not None or code not in {HealthCode.OK, HealthCode.UNKNOWN}
         page.add(families.GPU_UP, None if node.probe.code is ProbeCode.NO_PROBE else view.current is not None, labels)
-        page.add(families.GPU_HEALTHY, None if code is HealthCode.UNKNOWN else view.health.is_schedulable, labels)
-        page.add(families.GPU_HEALTH, 1, labels | {"code": code})
+        page.add(families.GPU_HEALTHY, view.health.is_schedulable if is_known else None, labels)
+        page.add(families.GPU_HEALTH, 1 if is_known or code is HealthCode.UNKNOWN else None, labels | {"code": code})
         page.add(families.GPU_IDLE, view.idle_since, labels)
         page.add(families.GPU_STATE, 1, labels | {"state": view.state})
         for job_id in view.job_ids:
