@@ -54,6 +54,11 @@ class Journal(Generic[T]):
         except FileNotFoundError:
             return False
 
+    @property
+    def may_lack_older(self) -> bool:
+        """Return whether the file was so long that its older half may have been dropped."""
+        return self._offset > self._most // 3
+
     def append(self, values: Iterable[T]) -> None:
         """Add values durably: they are on the disk when this returns."""
         lines = b"".join(msgspec.json.encode(value) + b"\n" for value in values)

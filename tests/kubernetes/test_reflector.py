@@ -43,7 +43,7 @@ def watches_follow_each_other_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def listed(server: ScriptedServer, removed: list[str] | None = None) -> Reflector[KubePod]:
     """Return a copy that was listed once."""
     gone = removed if removed is not None else []
-    copy = Reflector(server.api(), PATH, KubePod, removed=lambda pod: gone.append(pod.metadata.uid))
+    copy = Reflector(server.api(), PATH, KubePod, removed=lambda pod, _: gone.append(pod.metadata.uid))
     copy.list()
     return copy
 

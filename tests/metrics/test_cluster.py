@@ -85,7 +85,7 @@ def test_gpus_of_all_nodes_are_counted_once() -> None:
     assert found.value("gputui_jobs", tenant="lab", state="PENDING") == 1
     assert found.value("gputui_runtime_up", runtime="slurm") == 1
     assert {each["hostname"] for each in found.labels("gputui_gpu_state")} == {"gpu1", "gpu2", "gpu3"}
-    [job] = [each for each in found.labels("gputui_gpu_job_info") if each["UUID"] == "gpu1:0"]
+    [job] = [each for each in found.labels("gputui_gpu_job_info") if (each["hostname"], each["gpu"]) == ("gpu1", "0")]
     assert (job["job_id"], job["tenant"], job["container"]) == ("1", "lab", "")
 
 

@@ -78,7 +78,7 @@ class KubernetesCluster:
         self._sites = Sites(directory)
         submissions = Submissions(directory)
         self._pictures = KubePictures(submissions, settings.cluster.priority_classes)
-        self._records = KubeRecords(directory, user)
+        self._records = KubeRecords(directory, user, submissions)
         self._submitter = KubeSubmitter(settings, submissions, user, lambda data: self._copy().jobs.put(data))
         self._server: ApiServer | None = None
         self._mirror: KubeMirror | None = None
@@ -171,8 +171,8 @@ class KubernetesCluster:
         return self._records.of(job_id)
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
-        recorded = {job.id: job for job in self._records.all()}
         now = self._latest().jobs.values()
+        recorded = {job.id: job for job in self._records.all()}
         found = recorded | {job.id: _better(job, recorded.get(job.id)) for job in now}
         for job in found.values():
             if job.ended_at is not None and (since is None or job.ended_at >= since):
@@ -239,7 +239,6 @@ class KubernetesCluster:
             if self._mirror is None:
                 server, site = self._reached()
                 self._mirror = KubeMirror(server, site, self._namespace(server))
-                self._mirror.on_job_removed = self._records.removed
             return self._mirror
 
     def _latest(self) -> KubePicture:
@@ -250,9 +249,9 @@ class KubernetesCluster:
                 picture = replace(self._shown[1], snapshot=replace(self._shown[1].snapshot, taken_at=now))
             else:
                 picture = self._pictures.of(mirror.objects(), server.place, now)
-            is_complete = self._records.seen(server, picture.parts, picture.jobs)
+            is_complete = self._records.seen(server, picture, mirror.sees, mirror.jobs.missing)
             self._shown = version if is_complete else None, picture
-            return picture
+            return replace(picture, snapshot=replace(picture.snapshot, notices=self._records.notices()))
 
     def _parts(self, ids: Iterable[JobId], picture: KubePicture) -> list[JobParts]:
         """Return the jobs with these ids; raises NotFoundError for one that Kubernetes does not have."""

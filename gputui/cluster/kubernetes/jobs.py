@@ -50,7 +50,12 @@ def place_of(job: KubeJob) -> tuple[int, int] | None:
     key, index = meta.label(ARRAY), meta.label(INDEX)
     if not key or not (index.isascii() and index.isdigit()) or len(index) > 8 or int(index) > _MOST_INDEX:
         return None
-    return _ARRAYS | _hash(f"{meta.namespace}/{key}", 0) % _ARRAYS, int(index)
+    return array_number(meta.namespace, key), int(index)
+
+
+def array_number(namespace: str, key: str) -> int:
+    """Return the number of an array by the value of its label."""
+    return _ARRAYS | _hash(f"{namespace}/{key}", 0) % _ARRAYS
 
 
 def number_of(job: KubeJob) -> JobId:

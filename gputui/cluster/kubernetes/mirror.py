@@ -6,9 +6,9 @@ Each kind is listed once, then kept up to date by a watch, and listed again once
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from threading import Event, Lock, Thread
-from typing import Generic
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -31,22 +31,23 @@ from gputui.cluster.kubernetes.site import KubeSite
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterError, ClusterUnavailableError
 
+T = TypeVar("T")
 PAGE = "500"
 """Number of objects in one answer."""
-_WATCH = 240
-"""Seconds after which the server ends a watch, to be begun anew from where it was."""
-_SLACK = 30.0
+_WATCH = 60
+"""Seconds after which the server ends a watch, to be begun anew from where it was: a lost one is silent as well."""
+_SLACK = 10.0
 _PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 _PATIENCE = 0.2
 """Seconds for which the end of a watch is waited for."""
-_MOST_DELETED = 1000
 _CHANGE = json_decoder(KubeChange)
 _GONE = 410
+_UNKNOWN_USER = 401
 FRESH = 0.5
 """Seconds for which a list is used as it is: most commands look once, and need no watch."""
 _MOST_GONE = 1000
-"""Number of pods that are remembered after they are gone."""
+"""Number of objects of a kind that are remembered after they are gone."""
 _SILENCE = 10.0
 """Seconds after which the server is asked whether it still answers: a watch is silent while nothing happens."""
 
@@ -61,9 +62,9 @@ class Reflector(Generic[Item]):
         kind: type[Item],
         *,
         query: Mapping[str, str] | None = None,
-        removed: Callable[[Item], None] = lambda item: None,
+        removed: Callable[[Item, bool], None] = lambda item, was_seen: None,
     ) -> None:
-        """`removed` is told of objects that no longer exist, from any thread."""
+        """`removed` is told of objects that no longer exist, and whether the watch saw that, from any thread."""
         self.changes = 0
         """Number of changes so far."""
         self.error: ClusterError | None = None
@@ -72,7 +73,7 @@ class Reflector(Generic[Item]):
         self._path = path
         self._reader: Reader[Item] = Reader(kind)
         self._query = dict(query or {})
-        self._removed: Callable[[Item], None] = removed
+        self._removed: Callable[[Item, bool], None] = removed
         self._items: dict[str, Item] = {}
         self._deleted: dict[str, None] = {}
         self._version = ""
@@ -87,12 +88,11 @@ class Reflector(Generic[Item]):
 
     def list(self) -> None:
         """Ask for all objects; raises ClusterError."""
-        try:
-            self._replace(*self._all({"limit": PAGE}))
-        except ApiRefusedError as error:
-            if error.status != _GONE:
-                raise
-            self._replace(*self._all({}))  # pages became too old before the last one: all at once
+        self._replace(*self._listed())
+
+    def missing(self, uids: Collection[str]) -> set[str]:
+        """Ask for all objects, and return which of these do not exist; raises ClusterError."""
+        return set(uids) - self._listed()[0].keys()
 
     def start(self) -> None:
         """Keep the copy up to date from now on, in a thread."""
@@ -130,6 +130,14 @@ class Reflector(Generic[Item]):
         if self._thread is not None:
             self._thread.join(_PATIENCE)
 
+    def _listed(self) -> tuple[dict[str, Item], str]:
+        try:
+            return self._all({"limit": PAGE})
+        except ApiRefusedError as error:
+            if error.status != _GONE:
+                raise
+            return self._all({})  # pages became too old before the last one: all at once
+
     def _all(self, limit: dict[str, str]) -> tuple[dict[str, Item], str]:
         """Return all objects and the version of the list."""
         found: dict[str, Item] = {}
@@ -149,7 +157,7 @@ class Reflector(Generic[Item]):
             self._items, self._version, self.error = found, version, None
             self.changes += 1
         for item in gone:
-            self._removed(item)
+            self._removed(item, False)
 
     def _put(self, item: Item) -> None:
         meta = item.metadata
@@ -160,12 +168,10 @@ class Reflector(Generic[Item]):
             self._items[meta.uid] = item
             self.changes += 1
 
-    def _take_out(self, uid: str) -> Item | None:
-        self._deleted[uid] = None
-        while len(self._deleted) > _MOST_DELETED:
-            del self._deleted[next(iter(self._deleted))]
+    def _take_out(self, uid: str) -> None:
+        _remember(self._deleted, uid, None)
         self.changes += 1
-        return self._items.pop(uid, None)
+        self._items.pop(uid, None)
 
     def _run(self) -> None:
         pause = _PAUSE
@@ -178,6 +184,8 @@ class Reflector(Generic[Item]):
                 pause = _PAUSE
                 self._closed.wait(_PAUSE if time.monotonic() - began < _PAUSE else 0)  # no proxy is asked in a loop
             except ClusterError as error:
+                if _is_forbidden(error):  # better none than old ones
+                    self._replace({}, "")
                 self.error = error
                 self._closed.wait(pause)
                 pause = min(_LONGEST_PAUSE, pause * 2)
@@ -223,12 +231,25 @@ class Reflector(Generic[Item]):
             return True
         self._version = item.metadata.resource_version or self._version
         if change.type == "DELETED":
+            self._removed(item, True)  # first: who misses it in the copy finds it there
             with self._lock:
-                known = self._take_out(item.metadata.uid)
-            self._removed(known if known is not None else item)
+                self._take_out(item.metadata.uid)
         elif change.type in {"ADDED", "MODIFIED"}:
             self._put(item)
         return True
+
+
+def _is_forbidden(error: ClusterError) -> bool:
+    """Return whether the user lacks a right, and not only a valid token."""
+    return isinstance(error, ApiRefusedError) and error.status != _UNKNOWN_USER
+
+
+def _remember(found: dict[str, T], key: str, value: T) -> None:
+    """Keep the latest values, of which this is one."""
+    found.pop(key, None)
+    found[key] = value
+    while len(found) > _MOST_GONE:
+        del found[next(iter(found))]
 
 
 def _is_later(new: KubeMeta, known: KubeMeta) -> bool:
@@ -244,8 +265,6 @@ class KubeMirror:
     def __init__(
         self, server: ApiServer, site: KubeSite, namespace: str, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self.on_job_removed: Callable[[KubeJob], None] = lambda job: None
-        """Called with jobs that no longer exist, from any thread."""
         self._server = server
         self._site = site
         self._namespace = namespace
@@ -257,11 +276,12 @@ class KubeMirror:
             server,
             self._path("/apis/batch/v1", "jobs", calls.ALL_JOBS),
             KubeJob,
-            removed=lambda job: self.on_job_removed(job),
+            removed=self._remember_job,
         )
         self.nodes = Reflector(server, f"{core}/nodes", KubeNode)
         self._gone: dict[str, KubePod] = {}
-        self._pods = Reflector(server, self._path(core, "pods", calls.ALL_PODS), KubePod, removed=self._remember)
+        self._deleted: dict[str, KubeJob] = {}
+        self._pods = Reflector(server, self._path(core, "pods", calls.ALL_PODS), KubePod, removed=self._remember_pod)
         warnings = {"fieldSelector": "type=Warning"}
         self._events = Reflector(server, self._path(core, "events", calls.ALL_EVENTS), KubeEvent, query=warnings)
         self.workloads = Reflector(server, self._path(kueue, "workloads", calls.ALL_WORKLOADS), KubeWorkload)
@@ -280,7 +300,7 @@ class KubeMirror:
             self._heard_at = self._monotonic()
         for is_needed, reflector in self._reflectors():
             error = reflector.error if reflector.is_watching else None
-            if error is not None and (is_needed or not isinstance(error, ApiRefusedError)):
+            if error is not None and (is_needed or not _is_forbidden(error)):
                 raise error
         return tuple(reflector.changes for _, reflector in self._reflectors())
 
@@ -293,15 +313,23 @@ class KubeMirror:
             self.workloads.items(),
             self._site.kueue,
             dict(self._gone),
+            dict(self._deleted),
         )
 
-    def _remember(self, pod: KubePod) -> None:
+    def _remember_pod(self, pod: KubePod, was_seen: bool) -> None:
         """Keep the last state of a pod of a job: it tells how the job ended."""
+        del was_seen
         if pod.job_uid:
-            self._gone.pop(pod.job_uid, None)
-            self._gone[pod.job_uid] = pod
-            while len(self._gone) > _MOST_GONE:
-                del self._gone[next(iter(self._gone))]
+            _remember(self._gone, pod.job_uid, pod)
+
+    def _remember_job(self, job: KubeJob, was_seen: bool) -> None:
+        """Keep the last state of a job that was seen to be deleted."""
+        if was_seen:
+            _remember(self._deleted, job.metadata.uid, job)
+
+    def sees(self, namespace: str) -> bool:
+        """Return whether the copy has the jobs of this namespace."""
+        return namespace == self._namespace or self._site.may(calls.ALL_JOBS)
 
     def close(self) -> None:
         """End the watches."""
@@ -314,8 +342,8 @@ class KubeMirror:
         for is_needed, reflector in self._reflectors():
             try:
                 reflector.list()
-            except ApiRefusedError:
-                if is_needed:
+            except ApiRefusedError as error:
+                if is_needed or not _is_forbidden(error):
                     raise
         self._listed_at = self._heard_at = self._monotonic()
 

@@ -173,6 +173,8 @@ class KubeObjects(Struct, frozen=True):
     """Path of Kueue's API; empty where it is not installed."""
     gone: Mapping[str, KubePod] = field(default_factory=dict)
     """Last states of pods that are gone, by the uid of their job."""
+    deleted: Mapping[str, KubeJob] = field(default_factory=dict)
+    """Last states of jobs that the watch saw deleted."""
 
 
 class KubePicture(Struct, frozen=True):
@@ -181,6 +183,8 @@ class KubePicture(Struct, frozen=True):
     snapshot: Snapshot
     parts: Mapping[str, JobParts]
     jobs: Mapping[str, Job]
+    deleted: Mapping[str, JobParts] = field(default_factory=dict)
+    """Jobs that the watch saw deleted."""
 
 
 class KubePictures:
@@ -193,7 +197,8 @@ class KubePictures:
 
     def of(self, objects: KubeObjects, place: str, now: datetime) -> KubePicture:
         """Return the picture of these objects."""
-        parts = self._parts(objects)
+        parts = self._parts(objects, objects.jobs)
+        deleted = self._parts(objects, objects.deleted) if objects.deleted else {}
         kept = ((uid, each, self._made.get(uid)) for uid, each in parts.items())
         self._made = {
             uid: made if made is not None and made[0] == each else (each, job_of(each, self._classes))
@@ -220,23 +225,23 @@ class KubePictures:
             reasons={job.id: of_number[job.id] for job in waiting},
             progress=_progress(parts, jobs, about, objects.nodes.values()),
         )
-        return KubePicture(snapshot, parts, jobs)
+        return KubePicture(snapshot, parts, jobs, deleted)
 
-    def _parts(self, objects: KubeObjects) -> dict[str, JobParts]:
-        """Return all that belongs to each job."""
+    def _parts(self, objects: KubeObjects, jobs: Mapping[str, KubeJob]) -> dict[str, JobParts]:
+        """Return all that belongs to each of these jobs."""
         pods: dict[str, list[KubePod]] = {}
         for pod in objects.pods.values():
             if pod.job_uid:
                 pods.setdefault(pod.job_uid, []).append(pod)
         workloads = {each.job_uid: each for each in objects.workloads.values()}
-        numbers = numbers_of(objects.jobs.values())
+        numbers = numbers_of(jobs.values())
         self._submissions.refresh()
         found = {}
-        for uid, job in objects.jobs.items():
+        for uid, job in jobs.items():
             meta = job.metadata
             known = self._submissions.of_uid(uid, meta.label(KEY), meta.namespace)
             own = tuple(sorted(pods.get(uid, ()), key=lambda pod: pod.metadata.name))
-            if not own and job.has_ended and uid in objects.gone:
+            if not own and uid in objects.gone and (job.has_ended or uid in objects.deleted):
                 own = (objects.gone[uid],)
             found[uid] = JobParts(job, numbers[uid], own, workloads.get(uid), known, objects.kueue)
         return found

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.cluster.journal import Journal, write_whole
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, ApiStream
-from gputui.cluster.kubernetes.jobs import JobParts, exit_code_of, newest
-from gputui.cluster.kubernetes.objects import KubeJob, KubePod
-from gputui.domain.cause import Cause, CauseCode
+from gputui.cluster.kubernetes.jobs import JobParts, array_number, exit_code_of, job_of, newest, single_number
+from gputui.cluster.kubernetes.manifest import label
+from gputui.cluster.kubernetes.objects import KubePod
+from gputui.cluster.kubernetes.picture import KubePicture
+from gputui.cluster.submissions import Submissions, Submitted
+from gputui.domain.cause import Cause, CauseCode, end_unknown
+from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterError, ClusterUnavailableError, NotFoundError
-from gputui.domain.job import Job
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
+
+log = logging.getLogger(__name__)
 
 _PATIENCE = 5.0
 """Seconds for which the node of a pod may be silent while its output is copied."""
@@ -40,10 +50,15 @@ _SILENCE = 60.0
 """Seconds for which a node that did not answer is not asked for the output of pods that are being removed."""
 _MOST_TRIES = 3
 """Number of looks after which a job is recorded without its output, because its node does not answer."""
+_REST = 10.0
+"""Seconds after which a disk that refused a record is tried again."""
+_LOOKS = timedelta(seconds=5)
+"""Least time between two looks that are noted."""
+Missing = Callable[[Collection[str]], set[str]]
 
 
 class KubeEnded(Struct, frozen=True):
-    """A job that has ended, as it was last seen."""
+    """A job that has begun or ended, as it was last seen."""
 
     uid: str
     job: Job
@@ -193,15 +208,24 @@ def log_query(pod: KubePod) -> dict[str, str]:
 
 
 class KubeRecords:
-    """Jobs that were submitted or cancelled from here, after their end."""
+    """Jobs that were submitted from here: those that run, as they began, and all after their end.
 
-    def __init__(self, directory: Path, user: str) -> None:
+    No error of the disk is raised: what it does not take is kept in memory, tried again, and told by `notices`.
+    """
+
+    def __init__(self, directory: Path, user: str, submissions: Submissions) -> None:
         self._user = user
+        self._submissions = submissions
+        self._directory = directory
         self._journal = Journal(directory / "ended.jsonl", KubeEnded)
         self._by_number: dict[JobId, KubeEnded] = {}
         self._by_uid: dict[str, KubeEnded] = {}
+        self._unwritten: list[KubeEnded] = []
+        self._fault = ""
+        self._again_at = 0.0
         self._logs = LogKeeper(directory / "logs")
-        self._living: dict[str, Job] = {}
+        self._looked = directory / "looked"
+        """File whose time is that of the last look, at which all jobs without an end existed."""
         self._tries: dict[str, int] = {}
         self._silent: dict[str, float] = {}
         """Times at which nodes did not answer, by name: a node may have many pods, each with its patience."""
@@ -226,39 +250,77 @@ class KubeRecords:
         path = self._logs.path(found.log) if found is not None and found.log else None
         return path if path is not None and path.exists() else None
 
-    def _of_uid(self, uid: str) -> KubeEnded | None:
-        self._refresh()
-        return self._by_uid.get(uid)
+    def notices(self) -> tuple[Notice, ...]:
+        """Return why ends are not recorded."""
+        return (Notice("error", self._fault, short="ends are not recorded"),) if self._fault else ()
 
-    def _add(self, uid: str, job: Job, log: str = "") -> None:
-        self._journal.append([KubeEnded(uid, job, log)])
+    def _end_of(self, uid: str) -> KubeEnded | None:
+        """Return the record of a job that has ended."""
+        found = self._by_uid.get(uid)
+        return found if found is not None and found.job.state.is_terminal else None
+
+    def _add(self, *records: KubeEnded) -> None:
+        self._unwritten += records
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self._journal.append(self._unwritten)
+        except OSError as error:
+            self._blame(error)
+        else:
+            self._unwritten = []
+        self._refresh()
+
+    def _blame(self, error: OSError) -> None:
+        """Note why something cannot be kept, and try again after a while."""
+        fault = f"ends of jobs cannot be recorded: {self._directory}: {error.strerror}"
+        if fault != self._fault:
+            log.error("%s", fault)
+        self._fault, self._again_at = fault, time.monotonic() + _REST
 
     def _refresh(self) -> None:
         is_new, found = self._journal.fresh()
         if is_new:
             self._by_number, self._by_uid = {}, {}
-        for each in found:
+        for each in (*found, *self._unwritten):
             self._by_number[each.job.id] = self._by_uid[each.uid] = each
 
-    def seen(self, server: ApiServer, parts: Mapping[str, JobParts], jobs: Mapping[str, Job]) -> bool:
-        """Record jobs submitted from here that have ended; return False if some were left for the next look."""
+    def seen(self, server: ApiServer, picture: KubePicture, sees: Callable[[str], bool], missing: Missing) -> bool:
+        """Record jobs submitted from here that have begun or ended; return False if some were left for the next look.
+
+        `sees` tells of a namespace whether the picture shows its jobs; `missing` looks afresh which do not exist.
+        """
+        if self._fault and time.monotonic() < self._again_at:
+            return False
+        self._fault = ""
+        self._write()
+        parts, jobs = picture.parts, picture.jobs
         ours = [uid for uid, each in parts.items() if each.known is not None]
         new = [uid for uid in ours if jobs[uid].state.is_terminal and not self._is_recorded(uid, jobs[uid])]
         done = 0
         for uid in new[:MOST_AT_ONCE]:
             try:
-                self._add(uid, jobs[uid], self._copied(server, parts[uid]))
+                self._add(KubeEnded(uid, jobs[uid], self._copied(server, parts[uid])))
             except ClusterUnavailableError:
                 self._tries[uid] = self._tries.get(uid, 0) + 1
                 if self._tries[uid] < _MOST_TRIES:
                     break  # the others may be on the same node, each with its patience
-                self._add(uid, jobs[uid])
+                self._add(KubeEnded(uid, jobs[uid]))
+            except OSError as error:
+                self._blame(error)
+                break
             done += 1
-        self._living = {uid: jobs[uid] for uid in ours if not jobs[uid].state.is_terminal}
+        begun = (uid for uid in ours if jobs[uid].state is JobState.RUNNING and uid not in self._by_uid)
+        self._add(*(KubeEnded(uid, jobs[uid]) for uid in begun))
         for uid in ours:
             if jobs[uid].state is JobState.COMPLETING:
                 self._complete(server, parts[uid])
-        return done == len(new)
+        for uid, each in picture.deleted.items():
+            if each.known is not None and uid not in parts and self._end_of(uid) is None:
+                self._take_deleted(server, each)
+        self._settle(picture, sees, missing)
+        return done == len(new) and not self._fault
 
     def _complete(self, server: ApiServer, parts: JobParts) -> None:
         """Copy the output of a pod that is being removed, and once more when its container has ended.
@@ -269,41 +331,111 @@ class KubeRecords:
         code = exit_code_of(pod)
         if pod is None or (code is None and pod.metadata.deletion_timestamp is None):
             return
-        record, step = self._of_uid(uid), (pod.metadata.uid, code is not None)
+        record, step = self._end_of(uid), (pod.metadata.uid, code is not None)
         if step in self._copied_steps or (code is None and record is not None):  # `cancel` has copied it
             return
         self._copied_steps.add(step)
-        node, log = pod.spec.node_name or "", ""
+        node, copy = pod.spec.node_name or "", ""
         if time.monotonic() - self._silent.get(node, -_SILENCE) >= _SILENCE:
             try:
-                log = self._copied(server, parts)
+                copy = self._copied(server, parts)
             except ClusterUnavailableError:
                 self._silent[node] = time.monotonic()
+            except OSError as error:
+                self._blame(error)
+                self._copied_steps.discard(step)
         if record is not None and code is not None and record.job.exit_code is None:
-            ended = record.job.with_attempt(exit_code=code) if record.job.attempts else record.job
-            self._add(uid, ended.evolve(exit_code=code), log or record.log)
+            self._add(KubeEnded(uid, _with_code(record.job, code), copy or record.log))
 
     def cancelling(self, server: ApiServer, parts: JobParts, job: Job) -> Callable[[], None]:
         """Copy the output of a job that is about to be deleted; return what records it once it is."""
-        try:
-            log = self._copied(server, parts)
-        except ClusterUnavailableError:
-            log = ""
-        return lambda: self._add(parts.job.metadata.uid, _cancelled(job, "cancelled", self._user), log)
+        uid, copy = parts.job.metadata.uid, self._kept(server, parts)
+        return lambda: self._add(KubeEnded(uid, _cancelled(job, "cancelled", self._user), copy))
 
-    def removed(self, job: KubeJob) -> None:
-        """Record a job that somebody else deleted while it was watched."""
-        living = self._living.pop(job.metadata.uid, None)
-        if living is not None and self._of_uid(job.metadata.uid) is None:
-            self._add(job.metadata.uid, _cancelled(living, "deleted in Kubernetes", ""))
+    def _take_deleted(self, server: ApiServer, parts: JobParts) -> None:
+        """Record a job that was seen to be deleted, by somebody else or because it had ended long enough."""
+        uid = parts.job.metadata.uid
+        job, known = job_of(parts, ()), self._by_uid.get(uid)
+        if job.attempt is None and known is not None:
+            job = known.job
+        if not job.state.is_terminal:
+            code = exit_code_of(newest(parts.pods))
+            job = _cancelled(job, "deleted in Kubernetes", "")
+            job = _with_code(job, code) if code is not None else job
+        self._add(KubeEnded(uid, job, self._kept(server, parts)))
+
+    def _settle(self, picture: KubePicture, sees: Callable[[str], bool], missing: Missing) -> None:
+        """Record the jobs that do not exist any more, and whose end nobody saw."""
+        now = datetime.now(UTC)
+        gone = {uid: each for uid, each in self._without_end(sees) if uid not in picture.parts}
+        lost = missing(gone) if gone else ()
+        seen_at = self._seen_at()
+        self._add(*(KubeEnded(uid, self._lost(uid, *gone[uid], seen_at, now)) for uid in gone if uid in lost))
+        if seen_at is None or now - seen_at > _LOOKS:
+            with suppress(OSError):
+                self._looked.touch(0o600)
+
+    def _without_end(self, sees: Callable[[str], bool]) -> Iterator[tuple[str, tuple[Submitted, int | None]]]:
+        """Yield the jobs submitted from here that have no record of their end: each by uid, with its index."""
+        first = next(iter(self._by_uid.values()), None) if self._journal.may_lack_older else None
+        oldest = first.job.submitted_at if first is not None else None
+        for each in tuple(self._submissions.all()):
+            indices: tuple[int | None, ...] = each.submission.array or (None,)
+            if len(indices) != len(each.uids) or not sees(each.namespace) or (oldest and each.at < oldest):
+                continue
+            for uid, index in zip(each.uids, indices, strict=True):
+                if self._end_of(uid) is None:
+                    yield uid, (each, index)
+
+    def _lost(self, uid: str, submitted: Submitted, index: int | None, seen_at: datetime | None, now: datetime) -> Job:
+        """Return a job that has ended in some way since it was last seen."""
+        after = max(filter(None, (submitted.at, seen_at)))
+        cause, known = end_unknown(after, now), self._by_uid.get(uid)
+        job = known.job if known is not None else _as_submitted(uid, submitted, index, self._user)
+        job = job.with_attempt(ended_at=after, cause=cause) if job.attempts else job
+        return job.evolve(state=JobState.FAILED, ended_at=now, cause=cause)
+
+    def _seen_at(self) -> datetime | None:
+        try:
+            return datetime.fromtimestamp(self._looked.stat().st_mtime, UTC)
+        except OSError:
+            return None
 
     def _is_recorded(self, uid: str, job: Job) -> bool:
-        found = self._of_uid(uid)
+        found = self._by_uid.get(uid)
         return found is not None and found.job.state is job.state
+
+    def _kept(self, server: ApiServer, parts: JobParts) -> str:
+        try:
+            return self._copied(server, parts)
+        except ClusterUnavailableError:
+            pass
+        except OSError as error:
+            self._blame(error)
+        return ""
 
     def _copied(self, server: ApiServer, parts: JobParts) -> str:
         pod = newest(parts.pods)
         return self._logs.keep(server, pod) if pod is not None and pod.status.start_time is not None else ""
+
+
+def _as_submitted(uid: str, submitted: Submitted, index: int | None, user: str) -> Job:
+    """Return a job of which nothing is known but what was submitted."""
+    spec = submitted.submission.spec
+    array = array_number(submitted.namespace, label(submitted.key))
+    return Job(
+        single_number(uid) if index is None else element_id(array, index),
+        replace(spec, tenant=plain(submitted.namespace)),
+        submitted.at,
+        priority=spec.priority,
+        submitted_by=user,
+        array=ArrayRef(array, index) if index is not None else None,
+    )
+
+
+def _with_code(job: Job, code: int) -> Job:
+    """Return a job that has ended with the exit code of its container."""
+    return (job.with_attempt(exit_code=code) if job.attempts else job).evolve(exit_code=code)
 
 
 def _cancelled(job: Job, words: str, user: str) -> Job:
