@@ -47,12 +47,13 @@ Host nowhere
 class Sshd:
     """OpenSSH server on loopback; the host `lab` of the ssh command on `path`."""
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str] | None = None, *, shell: str = "") -> None:
         """Start the server.
 
         Args:
             environ: Further environment of the commands that it runs. Their HOME is an empty directory: bash reads the
                 start-up files of a user for each command over ssh, and those may start dozens of processes.
+            shell: Program that runs each command by `-c`, as the user's login shell; without one it is hers.
         """
         self.directory = Path(tempfile.mkdtemp(prefix="gputui-sshd-", dir="/tmp"))
         self.port = _free_port()
@@ -62,7 +63,8 @@ class Sshd:
         words = [f"{name}={value}" for name, value in {"HOME": f"{self.directory}/home", **(environ or {})}.items()]
         facts = {"port": self.port, "here": self.directory, "user": getpass.getuser(), "environ": " ".join(words)}
         (self.directory / "home").mkdir()
-        (self.directory / "sshd_config").write_text(_SERVER.format(**facts))
+        forced = f'ForceCommand exec {shell} -c "$SSH_ORIGINAL_COMMAND"\n' if shell else ""
+        (self.directory / "sshd_config").write_text(_SERVER.format(**facts) + forced)
         (self.directory / "config").write_text(_CLIENT.format(**facts))
         self.trust(self.directory / "host.pub")
         command = self.directory / "bin" / "ssh"

@@ -1,0 +1,99 @@
+"""Commands on a login node whose login shell prints lines of its own: they are left out, and told once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gputui.cluster.slurm import site
+from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.cluster.slurm.inside import RemoteLog
+from gputui.cluster.ssh import SshConnection
+from gputui.domain.errors import ClusterUnavailableError, LostAnswerError
+from tests.login_shells import SHELLS, talkative
+from tests.needs import need
+from tests.runtime.sshd import Sshd
+
+pytestmark = pytest.mark.ssh
+PATIENCE = 60.0
+_CONFIG = """#!/bin/sh
+echo 'ClusterName             = lab'
+echo 'SLURM_VERSION           = 22.05.8'
+echo 'GresTypes               = gpu'
+"""
+
+
+@pytest.fixture(params=SHELLS)
+def login(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sshd]:
+    need(request.param)
+    for name in site.PROGRAMS:
+        (tmp_path / name).write_text(_CONFIG)
+        (tmp_path / name).chmod(0o755)
+    with talkative(request.param, {"PATH": f"{tmp_path}:/usr/bin:/bin"}) as sshd:
+        yield sshd
+
+
+@pytest.fixture
+def commands(login: Sshd) -> Iterator[SlurmCommands]:
+    with closing(SlurmCommands(SshConnection("lab"), PATIENCE, os.environ | {"PATH": login.path})) as commands:
+        yield commands
+
+
+def test_output_errors_and_exit_code_are_the_commands_own(commands: SlurmCommands) -> None:
+    script = "cat; echo \"it's\" 'a!b'  \\\\ %s; echo wrong >&2; exit 7"
+    assert commands.script(script, "sh", stdin="in\n") == ("in\nit's a!b \\ %s\n", "wrong\n", 7)
+    assert commands.run("printf", "%s\n", "", "!!", "'\"\n\t$HOME").out == "\n!!\n'\"\n\t$HOME\n"
+    with pytest.raises(ClusterUnavailableError, match="sinfoo is not installed there"):
+        commands.ask("sinfoo")
+
+
+def test_nothing_of_it_is_taken_for_the_users_name_or_home(commands: SlurmCommands, login: Sshd) -> None:
+    known = site.ask(commands)
+    assert (known.user, known.uid, known.home) == ("root", 0, f"{login.directory}/home")
+    assert (known.cluster, known.version) == ("lab", "22.05.8")
+
+
+def test_it_is_a_warning_of_the_check_and_stops_nothing(commands: SlurmCommands) -> None:
+    [told] = [fault for fault in site.faults(commands, "docker") if fault.name == "login shell"]
+    assert told.text.startswith("lab: its login shell prints lines around each command, which are left out: '")
+    assert not told.stops_jobs
+
+
+def test_a_log_has_only_the_lines_of_its_file(commands: SlurmCommands, tmp_path: Path) -> None:
+    path = tmp_path / "7.out"
+    path.write_bytes(b"first\n\r\nlast without an end")
+    assert list(RemoteLog(commands, str(path), None, None)) == [b"first", b"\r", b"last without an end"]
+    with path.open("ab") as file:
+        file.write(b"\n")
+        file.flush()
+        followed = iter(RemoteLog(commands, str(path), 1, lambda: path.stat().st_size > 80))
+        assert next(followed) == b"last without an end"
+        file.write(b"more\n" + b"x" * 80)
+    assert list(followed) == [b"more", b"x" * 80]
+
+
+def test_a_shell_that_runs_nothing_is_told_in_its_words(tmp_path: Path) -> None:
+    refusing = tmp_path / "nologin"
+    refusing.write_text("#!/bin/sh\necho This account is currently not available.\nexit 1\n")
+    refusing.chmod(0o755)
+    with closing(Sshd(shell=str(refusing))) as sshd:
+        commands = SlurmCommands(SshConnection("lab"), PATIENCE, os.environ | {"PATH": sshd.path})
+        with closing(commands), pytest.raises(LostAnswerError) as caught:
+            commands.ask("squeue")
+    assert str(caught.value) == "lab: its login shell did not run squeue: This account is currently not available."
+
+
+def test_a_terminal_on_the_way_changes_nothing(tmp_path: Path) -> None:
+    need("script")
+    wrapped = tmp_path / "wrapped"
+    wrapped.write_text('#!/bin/sh\necho banner\nexec script -qec "$2" /dev/null\n')
+    wrapped.chmod(0o755)
+    with closing(Sshd(shell=str(wrapped))) as sshd:
+        commands = SlurmCommands(SshConnection("lab"), PATIENCE, os.environ | {"PATH": sshd.path})
+        with closing(commands):
+            result = commands.script("echo one; echo two; exit 3", "sh")
+    assert (result.out, result.code) == ("one\ntwo\n", 3)
