@@ -20,7 +20,7 @@ printf 'login1$ '
 """
 _FILES = {
     "bash": (".bashrc", _LINES + "trap 'echo Goodbye; echo 4712' EXIT\nPS4='+ 4713 '\nset -x\n"),
-    "dash": ("dash", f"#!/usr/bin/dash\n{_LINES}set -v\neval \"$2\"\necho Goodbye; echo Goodbye >&2\n"),
+    "dash": ("dash", f'#!/usr/bin/dash\n{_LINES}set -v\neval "$2"\necho Goodbye; echo Goodbye >&2\n'),
     "tcsh": (".tcshrc", "echo Welcome to login1\necho 4711\necho '[]'\nset echo\n"),
 }
 """The file in a user's home directory by which each of these shells prints them."""
