@@ -14,7 +14,7 @@ from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.ends import RunNote, parse_note
 from gputui.domain.action import Cancel
-from gputui.domain.cause import CauseCode
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterUnavailableError, NotFoundError
 from gputui.domain.job import Job
@@ -129,6 +129,20 @@ def test_a_job_that_nobody_watched_has_what_its_script_noted(slurm: Controller, 
     assert (job.spec.command, job.submitted_by) == (("true",), ME)
 
 
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_what_the_script_knew_of_a_failure_is_its_cause(slurm: Controller, is_watched: bool) -> None:
+    slurm.submits()
+    slurm.notes(f"end {slurm.begun + 80} 137 OutOfMemory over its limit: 64 MiB")
+    if is_watched:
+        slurm.lists(("", "FAILED"), shows="FAILED 0:9")
+        [shown] = slurm.cluster.snapshot().jobs
+        assert (shown.state, shown.exit_code) == (JobState.OUT_OF_MEMORY, 137)
+        slurm.lists()
+    for found in (slurm.cluster.job(7), *slurm.cluster.history()):
+        assert (found.state, found.exit_code) == (JobState.OUT_OF_MEMORY, 137)
+        assert found.cause == found.attempts[-1].cause == Cause(CauseCode.OUT_OF_MEMORY, "over its limit: 64 MiB")
+
+
 def test_each_element_has_its_own_end(slurm: Controller) -> None:
     ids = slurm.submits(3, 5, 8)
     slurm.notes(f"end {slurm.begun + 5} 0", job="7_3")
@@ -210,5 +224,6 @@ def test_output_is_read_while_slurm_does_not_answer(slurm: Controller) -> None:
 def test_the_last_run_in_a_note_counts_and_torn_lines_do_not() -> None:
     lines = ["start 10 0 gpu1 0 k", "end 12 143", "start 20 1 gpu2 - k", "sta", "end x 0", ""]
     assert parse_note(lines) == RunNote(20, 1, "gpu2", key="k")
+    assert parse_note([*lines, "end 30 1 Why it  was"]) == RunNote(20, 1, "gpu2", (), "k", 30, 1, "Why it was")
     assert parse_note([*lines, "end 30 0"]) == RunNote(20, 1, "gpu2", (), "k", 30, 0)
     assert parse_note(["end 30 0"]) is None

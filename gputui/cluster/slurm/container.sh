@@ -62,7 +62,7 @@ on_continue() {
 }
 
 on_exit() {
-  [[ -z $record ]] || note end "$1"
+  [[ -z $record ]] || note end "$1${cause:+ $cause}"
   remove_container
 }
 

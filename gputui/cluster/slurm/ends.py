@@ -23,6 +23,7 @@ from gputui.cluster.submissions import Submissions, Submitted
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterError
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId
+from gputui.domain.state import JobState
 
 _RETRIED = 7 * 86400
 """Seconds for which an unknown end is looked for again: a file system or the accounts may have been away."""
@@ -30,8 +31,8 @@ _SKEW = 60
 """Seconds by which the clocks of a node and of slurmctld may differ."""
 _TOGETHER = 1000
 """Number of jobs that one sacct is asked for."""
-_READ = "tr '\\n' '\\0' | xargs -0 -r grep -sH ''"
-"""Line of sh that prints `PATH:LINE` for each line of the files on standard input; missing ones are left out."""
+_READ = "tr '\\n' '\\0' | xargs -0 -r grep -sHZ ''"
+"""Line of sh that prints path, NUL and line for each line of the files on standard input; missing ones are left out."""
 
 
 class RunNote(Struct, frozen=True):
@@ -45,6 +46,8 @@ class RunNote(Struct, frozen=True):
     """Key of its submission: numbers of jobs are used again where Slurm is set up anew."""
     ended: int | None = None
     code: int | None = None
+    why: str = ""
+    """Code of a cause and a sentence, if the script knew why the run failed."""
 
 
 def parse_note(lines: Iterable[str]) -> RunNote | None:
@@ -55,8 +58,8 @@ def parse_note(lines: Iterable[str]) -> RunNote | None:
             case ["start", at, restarts, node, gpus, key] if at.isdigit() and restarts.isdigit():
                 indices = tuple(int(each) for each in gpus.split(",") if each.isdigit())
                 found = RunNote(int(at), int(restarts), node, indices, key)
-            case ["end", at, code] if found is not None and at.isdigit() and code.isdigit():
-                found = replace(found, ended=int(at), code=int(code))
+            case ["end", at, code, *why] if found is not None and at.isdigit() and code.isdigit():
+                found = replace(found, ended=int(at), code=int(code), why=" ".join(why))
     return found
 
 
@@ -68,7 +71,7 @@ def told_by(ended: Ended, note: RunNote) -> Ended:
         if not _is_same(row, detail, note):
             return ended
         code = detail.exit_code if note.code is None or row.state == "COMPLETED" else note.code
-        return replace(ended, detail=replace(detail, gpus=detail.gpus or gpus, exit_code=code))
+        return replace(ended, detail=replace(detail, gpus=detail.gpus or gpus, exit_code=code, told=note.why))
     has_been_seen = str(detail.alive) != row.submitted
     if has_been_seen and note.ended is not None and note.ended < detail.alive - _SKEW:
         return ended  # of an earlier run: it has waited since
@@ -77,8 +80,8 @@ def told_by(ended: Ended, note: RunNote) -> Ended:
     if note.ended is None:
         return replace(ended, row=row, detail=replace(detail, alive=max(detail.alive, note.started)))
     state = "COMPLETED" if not note.code else "CANCELLED" if ended.cancelled_at else "FAILED"
-    row, detail = replace(row, state=state, ended=str(note.ended)), replace(detail, state=state, exit_code=note.code)
-    return replace(ended, row=row, detail=detail)
+    detail = replace(detail, state=state, exit_code=note.code, told=note.why)
+    return replace(ended, row=replace(row, state=state, ended=str(note.ended)), detail=detail)
 
 
 def _is_same(row: JobRow, detail: JobDetail, note: RunNote) -> bool:
@@ -129,7 +132,7 @@ class Ends:
         """Return the submission of our job, if its end lacks something that its batch script may have noted."""
         row, detail = ended.row, ended.detail
         lacks_gpus = detail.requested and detail.nodes and not detail.gpus
-        if not lacks_gpus and detail.exit_code is not None and row.state != states.END_UNKNOWN:
+        if not lacks_gpus and detail.exit_code is not None and row.life is not JobState.FAILED:
             return None
         submitted = self._submissions.of_number(row.owner)
         return submitted if submitted is not None and key_of_comment(row.comment) == submitted.key else None
@@ -138,8 +141,8 @@ class Ends:
         paths = {record_file(each.output, ids.words(job_id)): job_id for job_id, each in ours.items() if each.output}
         lines: dict[str, list[str]] = {}
         told = self._commands.script(_READ, "grep", stdin="".join(f"{path}\n" for path in paths))
-        for line in told.out.splitlines():
-            path, _, noted = line.rpartition(":")  # a note has no colon
+        for line in told.out.split("\n"):
+            path, _, noted = line.partition("\0")
             lines.setdefault(path, []).append(noted)
         found = {job_id: parse_note(lines.get(path, ())) for path, job_id in paths.items()}
         return {job_id: note for job_id, note in found.items() if note is not None and note.key == ours[job_id].key}

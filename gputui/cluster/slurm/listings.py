@@ -181,6 +181,8 @@ class JobDetail(Struct, frozen=True):
     directory: str = ""
     share: float = 1.0
     """Share of its GPUs, where Slurm divides them into shards or by MPS."""
+    told: str = ""
+    """Why it failed, as its batch script knew: the code of a cause, a blank and a sentence."""
     alive: int = 0
     """Second since 1970 at which it had not ended, if nobody knows when it did."""
 

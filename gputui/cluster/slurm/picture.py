@@ -13,7 +13,7 @@ from gputui.cluster.slurm.listings import JobDetail, JobRow, NodeRow
 from gputui.cluster.slurm.poll import Polled
 from gputui.cluster.slurm.submission import key_of_comment, streams_of_comment
 from gputui.cluster.submissions import Submissions, Submitted
-from gputui.domain.cause import Cause, end_unknown
+from gputui.domain.cause import Cause, CauseCode, end_unknown
 from gputui.domain.cluster import element_runs
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import ArrayRef, Attempt, Job
@@ -60,11 +60,13 @@ def job_of(row: JobRow, detail: JobDetail | None, submitted: Submitted | None, s
     attempt = None if is_waiting else _attempt(row, detail, spec.time_limit, is_stopped)
     held = is_waiting and (states.is_hold(row.reason) or row.state in states.HELD)
     indices, array = row.indices, int(row.array) if row.indices else 0
+    cause = _cause(row, detail, spec.time_limit)
+    lacked_memory = cause is not None and cause.code is CauseCode.OUT_OF_MEMORY  # Slurm knows nothing of containers
     job = Job(
         row.job_id,
         spec,
         texts.moment(row.submitted) or _LONG_AGO,
-        state=row.life,
+        state=JobState.OUT_OF_MEMORY if lacked_memory else row.life,
         priority=priority_of(row.nice),
         held=held,
         hold_reason="held by an administrator" if held and states.is_admin_hold(row.reason) else None,
@@ -72,7 +74,7 @@ def job_of(row: JobRow, detail: JobDetail | None, submitted: Submitted | None, s
         started_at=attempt.started_at if attempt else None,
         ended_at=texts.moment(row.ended) if row.life.is_terminal else None,
         exit_code=attempt.exit_code if attempt else None,
-        cause=_cause(row, detail, spec.time_limit),
+        cause=cause,
         attempts=(attempt,) if attempt else (),
         submitted_by=_printable(row.user),
         suspended=is_stopped,
@@ -106,8 +108,9 @@ def _cause(row: JobRow, detail: JobDetail, limit: timedelta | None) -> Cause | N
         after = datetime.fromtimestamp(detail.alive, UTC)
         return end_unknown(after, max(after, texts.moment(row.ended) or after))
     nodes = detail.nodes or texts.hosts(row.nodes)
+    reason, told = texts.some(row.reason), _printable(detail.told)
     return states.cause_of(
-        row.state, detail.exit_code, detail.signal, nodes=nodes, limit=limit, reason=texts.some(row.reason)
+        row.state, detail.exit_code, detail.signal, nodes=nodes, limit=limit, reason=reason, told=told
     )
 
 

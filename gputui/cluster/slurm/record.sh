@@ -1,6 +1,6 @@
 
-# Slurm forgets the job minutes after its end. So lines `start TIME RESTARTS NODE GPUS KEY` and `end TIME CODE` stay beside its
-# output: of each run one after the other, with seconds since 1970 and the numbers of the GPUs.
+# Slurm forgets the job minutes after its end. So lines `start TIME RESTARTS NODE GPUS KEY` and `end TIME CODE [CAUSE SENTENCE]`
+# stay beside its output: of each run one after the other, with seconds since 1970 and the numbers of the GPUs.
 note() {
   [[ -z $record ]] || { printf '%s %(%s)T %s\n' "$1" -1 "$2" >>"$record"; } 2>/dev/null
 }

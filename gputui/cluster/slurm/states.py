@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 
@@ -128,8 +129,12 @@ def cause_of(
     nodes: tuple[str, ...] = (),
     limit: timedelta | None = None,
     reason: str = "",
+    told: str = "",
 ) -> Cause | None:
-    """Return why a job ended in a state of Slurm's; None if it succeeded or has not ended."""
+    """Return why a job ended in a state of Slurm's; None if it succeeded or has not ended.
+
+    `told` is what the batch script knew better: the code of a cause, a blank and a sentence.
+    """
     state, where = word.split(" ")[0].rstrip("+"), ", ".join(nodes)
     if state == "TIMEOUT":
         return Cause(CauseCode.TIME_LIMIT, f"ran into its time limit{f' of {limit}' if limit else ''} (TIMEOUT)")
@@ -142,6 +147,9 @@ def cause_of(
         return Cause(code, f"{text.format(node=f'node {where}' if where else 'a node')} ({state})")
     if state_of(word) is not JobState.FAILED:
         return None
+    code_told, _, sentence = told.partition(" ")
+    with suppress(ValueError):
+        return Cause(CauseCode(code_told), sentence)
     if not nodes:
         return Cause(CauseCode.RUNTIME_ERROR, f"Slurm could not start it ({reason or state})")
     if signal == _NO_OUTPUT:
