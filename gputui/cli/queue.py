@@ -217,7 +217,8 @@ def _local(reason: Reason, now: datetime, zone: tuple[str, str]) -> str:
 
 def _faulty(job: Job, snapshot: Snapshot) -> str:
     """Return `GPU 4 lost` for a job that holds lost or sick GPUs, or uses some that it does not hold."""
-    concerned = (view for view in snapshot.gpus if view.gpu.uuid in job.gpus or job.id in view.trespassers)
+    held = frozenset(job.gpus)
+    concerned = (view for view in snapshot.gpus if view.gpu.uuid in held or job.id in view.trespassers)
     return faulty_gpus(concerned).get(job.id, "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import chain
 from types import MappingProxyType
 
 from msgspec import Struct, field
@@ -205,7 +206,7 @@ class Snapshot(Struct, frozen=True, weakref=True):
     @property
     def gpus(self) -> tuple[GpuView, ...]:
         """The GPUs of all nodes."""
-        return tuple(view for node in self.nodes for view in node.gpus)
+        return tuple(chain.from_iterable(node.gpus for node in self.nodes))
 
     def server(self, name: str) -> ServerView | None:
         """Return the server of that name; None in the snapshot of one queue."""

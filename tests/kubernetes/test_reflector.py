@@ -55,7 +55,7 @@ def versions(copy: Reflector[KubePod]) -> dict[str, str]:
 def test_pages_are_put_together(serve: Serve) -> None:
     server = serve(page(item("a"), more="next"), page(item("b")))
     assert set(versions(listed(server))) == {"a", "b"}
-    assert server.asked == [f"{PATH}?limit=500", f"{PATH}?limit=500&continue=next"]
+    assert server.asked == [f"{PATH}?limit=250", f"{PATH}?limit=250&continue=next"]
 
 
 def test_pages_that_became_too_old_are_asked_for_at_once(serve: Serve) -> None:

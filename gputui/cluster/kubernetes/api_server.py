@@ -180,6 +180,8 @@ class ApiServer:
         def ask(login: Headers) -> urllib3.BaseHTTPResponse:
             headers = urllib3.HTTPHeaderDict({"Accept": "application/json", "User-Agent": "gputui"})
             headers.extend(login)
+            if is_read:  # servers compress what is long, to a tenth; what goes on comes line by line
+                headers["Accept-Encoding"] = "gzip"
             if body is not None:
                 headers["Content-Type"] = kind
             try:

@@ -32,7 +32,7 @@ from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterError, ClusterUnavailableError
 
 T = TypeVar("T")
-PAGE = "500"
+PAGE = "250"
 """Number of objects in one answer."""
 _WATCH = 60
 """Seconds after which the server ends a watch, to be begun anew from where it was: a lost one is silent as well."""
@@ -46,6 +46,13 @@ _GONE = 410
 _UNKNOWN_USER = 401
 FRESH = 0.5
 """Seconds for which a list is used as it is: most commands look once, and need no watch."""
+_OF_JOBS = {"labelSelector": "job-name"}
+"""Pods of jobs: the controller of jobs marks them, in every release."""
+_IN_USE = {
+    "labelSelector": "!job-name",
+    "fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
+}
+"""Other pods, which may have GPUs of their node."""
 _MOST_GONE = 1000
 """Number of objects of a kind that are remembered after they are gone."""
 _SILENCE = 10.0
@@ -63,8 +70,12 @@ class Reflector(Generic[Item]):
         *,
         query: Mapping[str, str] | None = None,
         removed: Callable[[Item, bool], None] = lambda item, was_seen: None,
+        keeps: Callable[[Item], object] = lambda item: True,
     ) -> None:
-        """`removed` is told of objects that no longer exist, and whether the watch saw that, from any thread."""
+        """`removed` is told of objects that no longer exist, and whether the watch saw that, from any thread.
+
+        `keeps` tells which ones matter.
+        """
         self.changes = 0
         """Number of changes so far."""
         self.error: ClusterError | None = None
@@ -74,6 +85,7 @@ class Reflector(Generic[Item]):
         self._reader: Reader[Item] = Reader(kind)
         self._query = dict(query or {})
         self._removed: Callable[[Item, bool], None] = removed
+        self._keeps: Callable[[Item], object] = keeps
         self._items: dict[str, Item] = {}
         self._deleted: dict[str, None] = {}
         self._version = ""
@@ -145,7 +157,7 @@ class Reflector(Generic[Item]):
         while True:
             page = self._server.read(self._path, KubeList, query)
             for raw in page.items or ():
-                if (item := self._reader.read(raw)) is not None:
+                if (item := self._reader.read(raw)) is not None and self._keeps(item):
                     found[item.metadata.uid] = item
             if not page.metadata.continue_:
                 return found, page.metadata.resource_version
@@ -230,6 +242,8 @@ class Reflector(Generic[Item]):
         if item is None:
             return True
         self._version = item.metadata.resource_version or self._version
+        if not self._keeps(item):
+            return True
         if change.type == "DELETED":
             self._removed(item, True)  # first: who misses it in the copy finds it there
             with self._lock:
@@ -281,7 +295,16 @@ class KubeMirror:
         self.nodes = Reflector(server, f"{core}/nodes", KubeNode)
         self._gone: dict[str, KubePod] = {}
         self._deleted: dict[str, KubeJob] = {}
-        self._pods = Reflector(server, self._path(core, "pods", calls.ALL_PODS), KubePod, removed=self._remember_pod)
+        pods = self._path(core, "pods", calls.ALL_PODS)
+        self._pods = Reflector(server, pods, KubePod, query=_OF_JOBS, removed=self._remember_pod)
+        self._others = Reflector(
+            server,
+            pods,
+            KubePod,
+            query=_IN_USE,
+            removed=self._remember_pod,
+            keeps=lambda pod: pod.job_uid or pod.spec.gpus,  # most have no GPU, and most changes are theirs
+        )
         warnings = {"fieldSelector": "type=Warning"}
         self._events = Reflector(server, self._path(core, "events", calls.ALL_EVENTS), KubeEvent, query=warnings)
         self.workloads = Reflector(server, self._path(kueue, "workloads", calls.ALL_WORKLOADS), KubeWorkload)
@@ -307,7 +330,7 @@ class KubeMirror:
     def objects(self) -> KubeObjects:
         return KubeObjects(
             self.jobs.items(),
-            self._pods.items(),
+            self._others.items() | self._pods.items(),
             self.nodes.items(),
             self._events.items(),
             self.workloads.items(),
@@ -351,6 +374,7 @@ class KubeMirror:
         """Yield the copies that the user may have, each with whether nothing works without it."""
         yield True, self.jobs
         yield True, self._pods
+        yield True, self._others
         optional: Mapping[tuple[str, ...], Kinds] = {
             (calls.NODES,): self.nodes,
             (calls.ALL_EVENTS, calls.OWN_EVENTS): self._events,

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from gputui.domain.decoding import JsonDecoder, json_decoder
 
@@ -26,6 +27,8 @@ ARRAY, INDEX = "gputui.array", "gputui.index"
 """Labels of an array and its pods: the key of the array; and the index, where each element is a Job."""
 PLACE = "batch.kubernetes.io/job-completion-index"
 """Annotation of the pods of an array that is one Job, with the element's index."""
+_MET = frozenset({"Initialized", "Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers"})
+"""Conditions that a pod meets while all is well."""
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Annotation by which programs that add containers to a pod tell which one people mean."""
 
@@ -112,10 +115,15 @@ class KubeResources(Struct, frozen=True):
     limits: Mapping[str, Any] | None = None
     requests: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        """Keep the GPUs alone: thousands of pods have other resources."""
+        force_setattr(self, "limits", gpus_in(self.limits) or None)
+        force_setattr(self, "requests", None if self.limits else gpus_in(self.requests) or None)
+
     @property
     def gpus(self) -> Counter[str]:
         """Number of GPUs by resource; both fields have it, where both do."""
-        return gpus_in(self.limits) or gpus_in(self.requests)
+        return Counter(self.limits or self.requests or _NO_GPUS)
 
 
 def gpus_in(resources: Mapping[str, Any] | None) -> Counter[str]:
@@ -288,6 +296,11 @@ class KubePodStatus(Struct, frozen=True, rename="camel"):
     nominated_node_name: str | None = None
     """Node on which other pods are being preempted for it."""
     container_statuses: tuple[KubeContainerStatus, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Keep the conditions that tell of something: thousands of pods have four that are met."""
+        telling = (each for each in self.conditions or () if each.status != "True" or each.type not in _MET)
+        force_setattr(self, "conditions", tuple(telling) or None)
 
 
 class KubePod(KubeObject, frozen=True):

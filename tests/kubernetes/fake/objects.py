@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -130,6 +131,13 @@ class Objects:
             self.changed.wait_for(lambda: self.is_closed or self.is_too_old(version) or found(), timeout)
             return found()
 
+    def before(self, version: int, uid: str) -> list[Manifest]:
+        """Return the state that an object had before a version, if it is remembered."""
+        with self.lock:
+            states = [data for at, _, _, _, data in self._history if at < version and uid.encode() in data]
+        found = (json.loads(data) for data in reversed(states))
+        return [item for item in found if item["metadata"]["uid"] == uid][:1]
+
     def close(self) -> None:
         with self.changed:
             self.is_closed = True
@@ -157,8 +165,25 @@ def merge(item: Manifest, patch: Manifest) -> None:
 
 
 def selected(items: list[Manifest], query: dict[str, str]) -> Iterator[Manifest]:
-    """Yield the objects that a field selector `type=Warning` or a label selector `name=value` takes."""
-    field, _, value = query.get("fieldSelector", "").partition("=")
-    name, _, label = query.get("labelSelector", "").partition("=")
-    fitting = (item for item in items if not field or item.get(field) == value)
-    return (item for item in fitting if not name or item["metadata"].get("labels", {}).get(name) == label)
+    """Yield the objects that fit a field selector and a label selector."""
+    fields = [word for word in query.get("fieldSelector", "").split(",") if word]
+    labels = [word for word in query.get("labelSelector", "").split(",") if word]
+    for item in items:
+        marks = item["metadata"].get("labels", {})
+        if all(_fits_field(item, word) for word in fields) and all(_fits_label(marks, word) for word in labels):
+            yield item
+
+
+def _fits_field(item: Manifest, word: str) -> bool:
+    """Return whether a field such as `status.phase` is what `NAME=VALUE` or `NAME!=VALUE` wants."""
+    name, sign, wanted = re.split(r"(!?=)", word, maxsplit=1)
+    found: Any = item
+    for part in name.split("."):
+        found = found.get(part, "")
+    return bool((found == wanted) == (sign == "="))
+
+
+def _fits_label(labels: Manifest, word: str) -> bool:
+    """Return whether labels are what `NAME=VALUE`, `NAME` or `!NAME` wants."""
+    name, sign, wanted = word.partition("=")
+    return labels.get(name) == wanted if sign else (name.lstrip("!") in labels) is not name.startswith("!")

@@ -323,8 +323,11 @@ class _Request:
             found = objects.since(version, self._kind, self._namespace, _BOOKMARKS)
             for at, event, data in found:
                 version = at
-                if list(selected([json.loads(data)], self.query)):
+                item = json.loads(data)
+                if list(selected([item], self.query)):
                     yield b'{"type":"%s","object":%s}\n' % (event.encode(), data)
+                elif list(selected(objects.before(at, item["metadata"]["uid"]), self.query)):  # it has left the watch
+                    yield b'{"type":"DELETED","object":%s}\n' % data
             if not found:
                 version = self._bookmarked(version)
                 mark = {"kind": KINDS[self._kind][0], "metadata": {"resourceVersion": str(version)}}
