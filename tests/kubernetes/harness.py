@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from gputui.cluster.kubernetes.api_server import connect
 from gputui.cluster.kubernetes.calls import RbacSubject, rbac
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
-from gputui.cluster.kubernetes.jobs import number_of
-from gputui.cluster.kubernetes.objects import KubeJob, Reader
+from gputui.cluster.kubernetes.jobs import elements_of, number_of
+from gputui.cluster.kubernetes.objects import INDEX, KubeJob, Reader
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
@@ -71,17 +71,19 @@ class KubernetesHarness:
 
     def pod(self, job: Job) -> Manifest:
         """Return the newest pod of a job."""
-        found = [pod for pod in self.fake.objects.all("pods") if pod["metadata"]["name"].startswith(self._name(job))]
+        name = self._name(job)
+        found = [pod for pod in self.fake.objects.all("pods") if pod["metadata"]["name"].startswith(name)]
         return max(found, key=lambda pod: str(pod["metadata"]["name"]))
 
     def _name(self, job: Job) -> str:
-        parts = [each for each in self.fake.objects.all("jobs") if each["metadata"]["uid"] in self._uids(job)]
-        return str(parts[0]["metadata"]["name"])
-
-    def _uids(self, job: Job) -> set[str]:
-        reader = Reader(KubeJob)
-        found = (reader.read(json.dumps(each).encode()) for each in self.fake.objects.all("jobs"))
-        return {each.metadata.uid for each in found if each is not None and number_of(each) == job.id}
+        """Return the beginning of the names of a job's pods."""
+        for each in self.fake.objects.all("jobs"):
+            read = Reader(KubeJob).read(json.dumps(each).encode())
+            for part in elements_of(read, {}) if read is not None else ():
+                if number_of(part) == job.id:
+                    middle = f"-{part.metadata.label(INDEX)}-" if part.is_array else ""
+                    return f"{each['metadata']['name']}{middle}"
+        raise LookupError(job.id)
 
     def finish(self, job: Job, exit_code: int = 0) -> None:
         self.fake.controller.finish(self.pod(job), exit_code)

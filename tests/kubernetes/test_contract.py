@@ -17,7 +17,6 @@ class TestKubernetes(ClusterContract):
     """The contract over a fake API server."""
 
     waiting_codes = frozenset({PendingReason.RESOURCES})
-    array_limit = None
     attach_tells_exit_code = False
     input_needs_terminal = True
     refuses_impossible = False

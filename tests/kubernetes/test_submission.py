@@ -40,7 +40,7 @@ def test_a_submission_that_was_killed_before_its_note_is_found_again(harness: Ku
         journal.write_bytes(b"".join(lines[:kept]))
         again = harness.open(state="shared")
         assert again.submit([Submission(spec()), Submission(spec(), array=(0, 1))], "k1") == ids
-        assert len(harness.fake.objects.all("jobs")) == 3
+        assert len(harness.fake.objects.all("jobs")) == 2
     journal.unlink()  # another machine, or all notes lost
     assert harness.open().submit([Submission(spec()), Submission(spec(), array=(0, 1))], "k1") == ids
 
@@ -67,9 +67,15 @@ def test_what_no_pod_can_do_is_refused(harness: KubernetesHarness, asked: JobSpe
     assert not harness.fake.objects.all("jobs")
 
 
-def test_a_limit_of_elements_is_refused(harness: KubernetesHarness) -> None:
+@pytest.mark.parametrize(
+    ("release", "array", "sweep"),
+    [("v1.28.0", (0, 1), ()), ("v1.31.2", (1, 2), ()), ("v1.31.2", (0, 1), (("lr", "1,2"),))],
+)
+def test_a_limit_is_refused_for_elements_that_one_job_cannot_have(
+    make: MakeHarness, release: str, array: tuple[int, ...], sweep: tuple[tuple[str, str], ...]
+) -> None:
     with pytest.raises(InputError, match="limit of elements"):
-        harness.kube.submit([Submission(spec(), array=(0, 1), array_limit=1)], "k1")
+        make(release).kube.submit([Submission(spec(sweep=sweep), array=array, array_limit=1)], "k1")
 
 
 def test_nothing_is_created_if_one_of_several_jobs_would_be_refused(harness: KubernetesHarness) -> None:

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from gputui.cluster.kubernetes import picture
 from gputui.cluster.kubernetes.api_server import MERGE_PATCH, ApiRefusedError, ApiServer
-from gputui.cluster.kubernetes.jobs import JobParts
+from gputui.cluster.kubernetes.jobs import CANCELLED, JobParts, whole_uid
 from gputui.cluster.kubernetes.manifest import QUEUE
 from gputui.cluster.kubernetes.mirror import KubeMirror
-from gputui.cluster.kubernetes.objects import KubeJob, KubeList, KubePod, Reader
+from gputui.cluster.kubernetes.objects import INDEX, KubeJob, KubeList, KubePod, Reader
 from gputui.cluster.kubernetes.submission import LATER_QUEUE, jobs_path
 from gputui.domain.action import DrainGpus, ResumeGpus
 from gputui.domain.errors import ClusterRefusedError
@@ -38,20 +38,63 @@ def cancel(
 
     def cancelled(parts: JobParts) -> None:
         then, meta = prepare(parts), parts.job.metadata
-        body = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "propagationPolicy": "Foreground",
-            "preconditions": {"uid": meta.uid},
-        }
-        try:
-            mirror.jobs.put(server.send("DELETE", jobs_path(meta.namespace, meta.name), body))
-        except ApiRefusedError as error:
-            if error.status not in {_GONE, _CHANGED}:  # it is gone, or another job has its name
-                raise
+        if parts.job.is_array and not parts.members:
+            _cancel_element(server, mirror, parts)
+        else:
+            path = jobs_path(meta.namespace, meta.name)
+            mirror.jobs.put(_delete(server, path, whole_uid(meta.uid), propagationPolicy="Foreground"))
         then()
 
     return _each(chosen, "cancelled", cancelled)
+
+
+def _delete(server: ApiServer, path: str, uid: str, **how: str) -> bytes:
+    """Delete an object; return it, nothing if it is gone or another one has its name."""
+    body = {"apiVersion": "v1", "kind": "DeleteOptions", **how, "preconditions": {"uid": uid}}
+    try:
+        return server.send("DELETE", path, body)
+    except ApiRefusedError as error:
+        if error.status not in {_GONE, _CHANGED}:
+            raise
+        return b""
+
+
+def _cancel_element(server: ApiServer, mirror: KubeMirror, parts: JobParts) -> None:
+    """Delete the pod of an element of an array that is one Job, which fails then, and note that this was meant."""
+    pods = [pod.metadata for pod in parts.pods if not pod.is_over]
+    if not pods:
+        what = "it has no pod yet, and Kubernetes makes one in its turn: cancel the whole array"
+        raise ClusterRefusedError(what, where=f"job {parts.number}")
+    for pod in pods:
+        _delete(server, f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", pod.uid)
+    place = parts.job.metadata.label(INDEX)
+
+    def noted(fresh: JobParts) -> dict[str, Any]:
+        earlier = fresh.job.metadata.annotation(CANCELLED)
+        return {"metadata": {"annotations": {CANCELLED: f"{earlier},{place}".strip(",")}}}
+
+    _patch(server, mirror, parts, noted)
+
+
+def _patch(
+    server: ApiServer,
+    mirror: KubeMirror,
+    parts: JobParts,
+    change: Callable[[JobParts], dict[str, Any]],
+    *,
+    is_hold: bool = False,
+) -> None:
+    """Change a job in the state that was looked at; look again if it has changed in the meantime."""
+    for is_last in (*[False] * _TRIES, True):
+        try:
+            fresh = _fresh(server, parts, is_hold)
+            meta, body = fresh.job.metadata, change(fresh)
+            body["metadata"]["resourceVersion"] = meta.resource_version
+            mirror.jobs.put(server.send("PATCH", jobs_path(meta.namespace, meta.name), body, kind=MERGE_PATCH))
+            return
+        except ApiRefusedError as error:
+            if error.status != _CHANGED or is_last:
+                raise
 
 
 def hold(server: ApiServer, mirror: KubeMirror, chosen: Iterable[JobParts], is_on: bool) -> tuple[JobId, ...]:
@@ -63,33 +106,26 @@ def hold(server: ApiServer, mirror: KubeMirror, chosen: Iterable[JobParts], is_o
             path = f"{parts.kueue}/namespaces/{meta.namespace}/workloads/{meta.name}"
             mirror.workloads.put(server.send("PATCH", path, {"spec": {"active": not is_on}}, kind=MERGE_PATCH))
             return
-        for is_last in (*[False] * _TRIES, True):
-            try:
-                mirror.jobs.put(_suspend(server, _fresh(server, parts, is_on), is_on))
-                return
-            except ApiRefusedError as error:
-                if error.status != _CHANGED or is_last:
-                    raise
+        if parts.job.is_array and not parts.members:
+            what = "its array is one Job of Kubernetes, held and released as a whole, before any element has started"
+            raise ClusterRefusedError(what, where=f"job {parts.number}")
+        _patch(server, mirror, parts, lambda fresh: _suspended(fresh, is_on), is_hold=is_on)
 
     return _each(chosen, "held" if is_on else "released", changed)
 
 
-def _suspend(server: ApiServer, parts: JobParts, is_on: bool) -> bytes:
-    """Suspend a job or resume it, in the state that was looked at; return it."""
-    meta = parts.job.metadata
-    if not is_on and parts.kueue and (queue := meta.annotation(LATER_QUEUE)):
-        change: dict[str, Any] = {"metadata": {"labels": {QUEUE: queue}, "annotations": {LATER_QUEUE: None}}}
-    else:
-        change = {"metadata": {}, "spec": {"suspend": is_on}}
-    change["metadata"]["resourceVersion"] = meta.resource_version
-    return server.send("PATCH", jobs_path(meta.namespace, meta.name), change, kind=MERGE_PATCH)
+def _suspended(parts: JobParts, is_on: bool) -> dict[str, Any]:
+    """Return the change by which a job is suspended or resumed."""
+    if not is_on and parts.kueue and (queue := parts.job.metadata.annotation(LATER_QUEUE)):
+        return {"metadata": {"labels": {QUEUE: queue}, "annotations": {LATER_QUEUE: None}}}
+    return {"metadata": {}, "spec": {"suspend": is_on}}
 
 
 def _fresh(server: ApiServer, parts: JobParts, is_on: bool) -> JobParts:
     """Return a job as it is now; raises ClusterRefusedError for a hold once it has started: it would lose its pod."""
     meta = parts.job.metadata
     job = Reader(KubeJob).read(server.get(jobs_path(meta.namespace, meta.name)))
-    if job is None or job.metadata.uid != meta.uid:
+    if job is None or job.metadata.uid != whole_uid(meta.uid):
         raise ClusterRefusedError("it is gone", where=f"job {parts.number}")
     query = {"labelSelector": f"job-name={meta.name}"}
     pods = server.read(f"/api/v1/namespaces/{meta.namespace}/pods", KubeList, query).items
@@ -124,5 +160,5 @@ def _each(chosen: Iterable[JobParts], done_words: str, change: Callable[[JobPart
             so_far = f"; done: {', '.join(map(str, done))}" if done else ""
             what = f"not {done_words}: {words}{so_far}"
             raise ClusterRefusedError(what, where=f"job {parts.number}", hint=error.hint) from error
-        done.append(parts.number)
+        done += parts.numbers
     return tuple(done)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gputui.cluster.kubernetes import changes, pod_channel, site
 from gputui.cluster.kubernetes.api_server import ApiServer
-from gputui.cluster.kubernetes.jobs import JobParts, newest, number_of, state_of
+from gputui.cluster.kubernetes.jobs import JobParts, elements_of, newest, number_of, state_of, whole_uid
 from gputui.cluster.kubernetes.manifest import KubeTarget, as_yaml
 from gputui.cluster.kubernetes.mirror import KubeMirror
 from gputui.cluster.kubernetes.objects import KubePod
@@ -110,10 +110,9 @@ class KubernetesCluster:
         target = self._target(server, site, submissions)
         found = self._submitter.submit(server, target, submissions, key, has_kueue=bool(site.kueue))
         parts = self._latest().parts
-        uids = [job.metadata.uid for job in found]
-        return tuple(
-            parts[uid].number if uid in parts else number_of(job) for uid, job in zip(uids, found, strict=True)
-        )
+        made = [each for job in found for each in elements_of(job, {})]
+        known = (parts.get(each.metadata.uid) for each in made)
+        return tuple(each.number if each else number_of(job) for each, job in zip(known, made, strict=True))
 
     def draft(self, submission: Submission) -> str:
         server, site = self._reached()
@@ -132,7 +131,7 @@ class KubernetesCluster:
             name = settings_of(self._settings.kubernetes).gpu_model_label
             nodes = self._copy().nodes.items().values()
             models = tuple(model for node in nodes if (model := node.metadata.label(name)))
-        return KubeTarget(self._namespace(server), models, site.claims)
+        return KubeTarget(self._namespace(server), models, site.claims, site.counts_failures_by_index)
 
     def expected_start(self, submission: Submission) -> datetime | None:
         raise CapabilityError(self.caps.why_not(Capability.TEST_ONLY))
@@ -150,12 +149,20 @@ class KubernetesCluster:
             living = [each for each in found if not each.job.has_ended and not each.job.metadata.deletion_timestamp]
 
             def prepare(parts: JobParts) -> Callable[[], None]:
-                return self._records.cancelling(server, parts, picture.jobs[parts.job.metadata.uid])
+                each_of = ((each, picture.jobs[each.job.metadata.uid]) for each in parts.members or (parts,))
+                steps = [self._records.cancelling(server, each, job) for each, job in each_of]
 
-            return changes.cancel(server, self._copy(), living, prepare)
+                def record() -> None:
+                    for step in steps:
+                        step()
+
+                return record
+
+            return changes.cancel(server, self._copy(), _together(living, picture), prepare)
         is_on = isinstance(action, Hold)
         waiting = [parts for parts in found if state_of(parts.job, parts.pods) is JobState.PENDING]
-        return changes.hold(server, self._copy(), [parts for parts in waiting if parts.is_held is not is_on], is_on)
+        chosen = _together((parts for parts in waiting if parts.is_held is not is_on), picture)
+        return changes.hold(server, self._copy(), chosen, is_on)
 
     def job(self, job_id: JobId) -> Job:
         snapshot = self.snapshot()
@@ -275,6 +282,20 @@ class KubernetesCluster:
         server, _ = self._reached()
         self.caps.need(capability)
         return server
+
+
+def _together(chosen: Iterable[JobParts], picture: KubePicture) -> Iterator[JobParts]:
+    """Yield jobs, one for the elements of an array that is one Job if these are all that are left of it."""
+    groups: dict[str, list[JobParts]] = {}
+    for parts in chosen:
+        groups.setdefault(whole_uid(parts.job.metadata.uid), []).append(parts)
+    for uid, group in groups.items():
+        first = group[0]
+        others = (picture.parts[f"{uid}/{place}"] for place in range(first.job.spec.completions or 0))
+        if first.job.is_array and len(group) == sum(not each.job.has_ended for each in others):
+            yield replace(first, members=tuple(group))
+        else:
+            yield from group
 
 
 def _better(job: Job, record: Job | None) -> Job:

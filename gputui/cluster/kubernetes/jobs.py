@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
@@ -13,7 +14,9 @@ from gputui.cluster.kubernetes.manifest import COMMENT, NAME, QUEUE, SUBMITTER
 from gputui.cluster.kubernetes.objects import (
     ARRAY,
     INDEX,
+    KubeCondition,
     KubeJob,
+    KubeJobStatus,
     KubePod,
     KubePodSpec,
     KubeWorkload,
@@ -24,7 +27,7 @@ from gputui.cluster.submissions import Submitted
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.cluster import INDEX_BITS, element_id
 from gputui.domain.job import ArrayRef, Attempt, Job
-from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, Interactive, JobId, JobSpec
+from gputui.domain.job_spec import MAX_ELEMENTS, MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, Interactive, JobId, JobSpec
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 
@@ -33,9 +36,12 @@ _ARRAYS = 1 << 30
 """Least number of an array: always ten digits; ids of its elements stay within 56 bits."""
 _MOST_INDEX = (1 << INDEX_BITS) - 2
 _DEADLINE = "DeadlineExceeded"
+CANCELLED = "gputui.cancelled"
+"""Annotation of an array that is one Job, with the indices of cancelled elements; and the reason why they failed."""
 _LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 _MOST_WORDS = 300
+_RUN = re.compile(r"(?<![\d-])(\d{1,6})(?:-(\d{1,6}))?(?=,|$)", re.ASCII)
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -75,6 +81,51 @@ def numbers_of(jobs: Iterable[KubeJob]) -> Mapping[str, JobId]:
             number = single_number(job.metadata.uid, salt)
         taken.add(number)
         found[job.metadata.uid] = number
+    return found
+
+
+def whole_uid(uid: str) -> str:
+    """Return the uid that Kubernetes knows: the one of the array for an element of an array that is one Job."""
+    return uid.partition("/")[0]
+
+
+def parts_uids(job: KubeJob) -> Iterator[str]:
+    """Yield the uids of the elements of an array that is one Job, else the one of the job."""
+    uid = job.metadata.uid
+    yield from (f"{uid}/{index}" for index in range(job.spec.completions or 0)) if job.is_array else (uid,)
+
+
+def elements_of(job: KubeJob, pods: Mapping[str, tuple[KubePod, ...]]) -> Iterator[KubeJob]:
+    """Yield an array that is one Job as the Jobs that its elements would be; any other job as it is.
+
+    `pods` are those of the elements, by uid.
+    """
+    if not job.is_array:
+        yield job
+        return
+    meta, status = job.metadata, job.status
+    done, failed = _indices(status.completed_indexes), _indices(status.failed_indexes)
+    cancelled = _indices(meta.annotation(CANCELLED))
+    for index, uid in enumerate(parts_uids(job)):
+        own = replace(meta, uid=uid, labels={**(meta.labels or {}), INDEX: str(index)})
+        if index in done or index in failed:
+            pod = newest(pods.get(uid, ()))
+            end = pod.container.terminated if pod is not None else None
+            at = (end.finished_at if end else None) or end_of(job) or status.start_time
+            why = CANCELLED if index in cancelled else "BackoffLimitExceeded"
+            kind, reason = ("Complete", None) if index in done else ("Failed", why)
+            told_of = KubeCondition(kind, "True", reason, None, at)
+            mine = KubeJobStatus((told_of,), status.start_time, at if index in done else None)
+        else:
+            mine = status if job.has_ended else KubeJobStatus(start_time=status.start_time)
+        yield KubeJob(own, job.spec, mine)
+
+
+def _indices(text: str | None) -> frozenset[int]:
+    """Return the numbers of `0-3,7`, as far as an array may have them: anybody may have written them."""
+    found = frozenset[int]()
+    for first, last in _RUN.findall(text or ""):
+        found |= frozenset(range(int(first), min(int(last or first) + 1, MAX_ELEMENTS)))
     return found
 
 
@@ -134,12 +185,13 @@ def _of_pod(pod: KubePod) -> JobState:
 
 def _failure(job: KubeJob, pod: KubePod | None) -> JobState:
     end = pod.container.terminated if pod is not None else None
+    failed = condition(job.status.conditions, "Failed")
+    reasons = {failed.reason if failed is not None else None, pod.status.reason if pod is not None else None}
+    if CANCELLED in reasons:
+        return JobState.CANCELLED
     if end is not None and end.reason == "OOMKilled":
         return JobState.OUT_OF_MEMORY
-    failed = condition(job.status.conditions, "Failed")
-    if (failed is not None and failed.reason == _DEADLINE) or (pod is not None and pod.status.reason == _DEADLINE):
-        return JobState.TIMEOUT
-    return JobState.FAILED
+    return JobState.TIMEOUT if _DEADLINE in reasons else JobState.FAILED
 
 
 def end_of(job: KubeJob) -> datetime | None:
@@ -161,6 +213,8 @@ def cause_of(job: KubeJob, pod: KubePod | None) -> Cause | None:
     if not is_true(job.status.conditions, "Failed"):
         return None
     state, end = _failure(job, pod), pod.container.terminated if pod is not None else None
+    if state is JobState.CANCELLED:
+        return Cause(CauseCode.CANCELLED, "cancelled")
     if state is JobState.TIMEOUT:
         return Cause(CauseCode.TIME_LIMIT, f"ran into its time limit ({_DEADLINE})")
     if state is JobState.OUT_OF_MEMORY:
@@ -223,6 +277,12 @@ class JobParts(Struct, frozen=True):
     """Its submission, if that was made from here."""
     kueue: str = ""
     """Path of Kueue's API; empty where it is not installed."""
+    members: tuple[JobParts, ...] = ()
+    """The elements for which it stands, of an array that is one Job: all that are left."""
+
+    @property
+    def numbers(self) -> tuple[JobId, ...]:
+        return tuple(each.number for each in self.members) or (self.number,)
 
     @property
     def is_queued(self) -> bool:
@@ -245,7 +305,8 @@ def job_of(parts: JobParts, classes: Sequence[str]) -> Job:
     state, spec = state_of(job, parts.pods), _spec(parts, classes)
     attempt = None if state is JobState.PENDING else _attempt(parts, pod, state, spec.gpus.minimum)
     ended = end_of(job) or (attempt.ended_at if attempt else None)
-    place = place_of(job)
+    place, count = place_of(job), job.spec.parallelism
+    limit = count if job.is_array and count != job.spec.completions else None
     return Job(
         parts.number,
         spec,
@@ -259,7 +320,7 @@ def job_of(parts: JobParts, classes: Sequence[str]) -> Job:
         cause=cause_of(job, pod) if state.is_terminal else None,
         attempts=(attempt,) if attempt else (),
         submitted_by=plain(job.metadata.annotation(SUBMITTER)),
-        array=ArrayRef(*place) if place else None,
+        array=ArrayRef(*place, limit) if place else None,
     )
 
 
@@ -295,7 +356,7 @@ def _spec(parts: JobParts, classes: Sequence[str]) -> JobSpec:
     pod = job.spec.template.spec
     main = pod.main(job.spec.template.metadata)
     words = (*(main.command or ()), *(main.args or ()))
-    gpus = pod.gpus * max(1, job.spec.parallelism or 1)
+    gpus = pod.gpus * (1 if job.is_array else max(1, job.spec.parallelism or 1))
     limit = pod.active_deadline_seconds or job.spec.active_deadline_seconds
     return JobSpec(
         image=plain(main.image or "?"),

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import UTC, datetime
 from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from gputui.cluster.kubernetes import calls
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, ApiStream
+from gputui.cluster.kubernetes.jobs import whole_uid
 from gputui.cluster.kubernetes.objects import (
     Item,
     KubeChange,
@@ -103,8 +106,9 @@ class Reflector(Generic[Item]):
         self._replace(*self._listed())
 
     def missing(self, uids: Collection[str]) -> set[str]:
-        """Ask for all objects, and return which of these do not exist; raises ClusterError."""
-        return set(uids) - self._listed()[0].keys()
+        """Ask for all objects, and return which of these jobs, or elements, do not exist; raises ClusterError."""
+        found = self._listed()[0]
+        return {uid for uid in uids if whole_uid(uid) not in found}
 
     def start(self) -> None:
         """Keep the copy up to date from now on, in a thread."""
@@ -340,10 +344,12 @@ class KubeMirror:
         )
 
     def _remember_pod(self, pod: KubePod, was_seen: bool) -> None:
-        """Keep the last state of a pod of a job: it tells how the job ended."""
+        """Keep the last state of a pod of a job: it tells how the job ended. One that was not over was deleted."""
         del was_seen
+        if not pod.is_over and pod.metadata.deletion_timestamp is None:
+            pod = replace(pod, metadata=replace(pod.metadata, deletion_timestamp=datetime.now(UTC)))
         if pod.job_uid:
-            _remember(self._gone, pod.job_uid, pod)
+            _remember(self._gone, pod.part_uid, pod)
 
     def _remember_job(self, job: KubeJob, was_seen: bool) -> None:
         """Keep the last state of a job that was seen to be deleted."""

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from gputui.domain.decoding import JsonDecoder, json_decoder
+from gputui.domain.job_spec import MAX_ELEMENTS
 
 Texts = Mapping[str, str]
 _NVIDIA = "nvidia.com/"
@@ -237,7 +238,8 @@ class KubeJob(KubeObject, frozen=True):
     @property
     def is_array(self) -> bool:
         """Return whether it is an array of gputui's."""
-        return bool(self.metadata.label(ARRAY)) and self.spec.completion_mode == "Indexed"
+        is_ours = bool(self.metadata.label(ARRAY)) and self.spec.completion_mode == "Indexed"
+        return is_ours and 0 < (self.spec.completions or 0) <= MAX_ELEMENTS
 
     @property
     def has_ended(self) -> bool:

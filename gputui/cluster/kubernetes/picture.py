@@ -13,7 +13,7 @@ from itertools import groupby
 from msgspec import Struct, field
 
 from gputui.cluster.kubernetes import reasons
-from gputui.cluster.kubernetes.jobs import JobParts, job_of, newest, numbers_of, told
+from gputui.cluster.kubernetes.jobs import JobParts, elements_of, job_of, newest, numbers_of, told, whole_uid
 from gputui.cluster.kubernetes.manifest import KEY
 from gputui.cluster.kubernetes.objects import (
     KubeEvent,
@@ -89,7 +89,7 @@ def _node(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Node:
         used = min(total, sum(found for _, found in users))
         usable = min(total, max(used, count(allocatable.get(resource, total))))
         why = f"{used} of {total}{_words_of(resource)} in use: {', '.join(_users(users, jobs))}"
-        only = jobs.get(users[0][0].job_uid) if len(users) == 1 and used == total else None  # a job that has all
+        only = jobs.get(users[0][0].part_uid) if len(users) == 1 and used == total else None  # a job that has all
         for place in range(total):
             gpu, use = _gpu(node, resource, len(views)), (only, why) if place < used else None
             views.append(_view(node, gpu, use, is_broken=place >= usable))
@@ -152,7 +152,7 @@ def down_of(node: KubeNode) -> str:
 
 def _users(users: Iterable[tuple[KubePod, int]], jobs: Mapping[str, Job]) -> Iterator[str]:
     for pod, number in users:
-        job, owner = jobs.get(pod.job_uid), pod.owner
+        job, owner = jobs.get(pod.part_uid), pod.owner
         if job is not None:
             who = f"job {job.shown_id} {plain(job.name)}"
         else:
@@ -209,7 +209,7 @@ class KubePictures:
         for event in sorted(objects.events.values(), key=_told_at, reverse=True):
             about.setdefault(event.involved_object.uid or "", []).append(event)
         still = (uid for uid, job in jobs.items() if job.state is JobState.PENDING)
-        why = {uid: reasons.reason_of(parts[uid], about.get(uid, ()), now) for uid in still}
+        why = {uid: reasons.reason_of(parts[uid], about.get(whole_uid(uid), ()), now) for uid in still}
         entries = list(_entries(jobs, why))
         waiting = [job for job in entries if job.state is JobState.PENDING]
         ranks = {parts[uid].number: _rank(parts[uid], job) for uid, job in jobs.items()}
@@ -228,22 +228,23 @@ class KubePictures:
         return KubePicture(snapshot, parts, jobs, deleted)
 
     def _parts(self, objects: KubeObjects, jobs: Mapping[str, KubeJob]) -> dict[str, JobParts]:
-        """Return all that belongs to each of these jobs."""
-        pods: dict[str, list[KubePod]] = {}
+        """Return all that belongs to each of these jobs, and to each element of an array that is one Job."""
+        of_part: dict[str, list[KubePod]] = {}
         for pod in objects.pods.values():
             if pod.job_uid:
-                pods.setdefault(pod.job_uid, []).append(pod)
+                of_part.setdefault(pod.part_uid, []).append(pod)
+        live = {uid: tuple(sorted(each, key=lambda pod: pod.metadata.name)) for uid, each in of_part.items()}
+        pods = {uid: (pod,) for uid, pod in objects.gone.items()} | live
         workloads = {each.job_uid: each for each in objects.workloads.values()}
-        numbers = numbers_of(jobs.values())
+        elements = [part for job in jobs.values() for part in elements_of(job, pods)]
+        numbers = numbers_of(elements)
         self._submissions.refresh()
         found = {}
-        for uid, job in jobs.items():
-            meta = job.metadata
-            known = self._submissions.of_uid(uid, meta.label(KEY), meta.namespace)
-            own = tuple(sorted(pods.get(uid, ()), key=lambda pod: pod.metadata.name))
-            if not own and uid in objects.gone and (job.has_ended or uid in objects.deleted):
-                own = (objects.gone[uid],)
-            found[uid] = JobParts(job, numbers[uid], own, workloads.get(uid), known, objects.kueue)
+        for job in elements:
+            meta, whole = job.metadata, whole_uid(job.metadata.uid)
+            known = self._submissions.of_uid(meta.uid, meta.label(KEY), meta.namespace)
+            own = (pods if job.has_ended or whole in objects.deleted else live).get(meta.uid, ())
+            found[meta.uid] = JobParts(job, numbers[meta.uid], own, workloads.get(whole), known, objects.kueue)
         return found
 
 

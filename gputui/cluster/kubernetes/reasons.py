@@ -99,6 +99,9 @@ def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Re
         return _queue_reason(parts.workload, parts.job.metadata.label(QUEUE), now)
     if pod is None:
         failed = next((event for event in events if event.reason == "FailedCreate"), None)
+        most = parts.job.spec.parallelism
+        if failed is None and parts.job.is_array and most != parts.job.spec.completions:
+            return Reason(_R.RESOURCES, f"{most} elements of its array run at a time (parallelism)")
         if failed is None:
             return Reason(_R.PRIORITY, "Kubernetes has not made a pod for it yet (no pod)")
         message = told(failed.message)

@@ -13,6 +13,7 @@ from typing import Any
 
 from gputui.cluster.kubernetes import manifest
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer
+from gputui.cluster.kubernetes.jobs import parts_uids
 from gputui.cluster.kubernetes.manifest import KEY, QUEUE, SUBMITTER, KubeTarget
 from gputui.cluster.kubernetes.objects import RESOURCES, KubeJob, Reader
 from gputui.cluster.submissions import Submissions
@@ -74,7 +75,7 @@ class KubeSubmitter:
                     created.append(self._create(server, namespace, document))
                 else:
                     _claim(server, namespace, document, created[-1])
-            self._submissions.settle(its_key, uids=tuple(job.metadata.uid for job in created))
+            self._submissions.settle(its_key, uids=tuple(uid for job in created for uid in parts_uids(job)))
             found += created
         return tuple(found)
 

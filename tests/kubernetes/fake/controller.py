@@ -10,6 +10,7 @@ from tests.kubernetes.fake.kueue import Kueue
 from tests.kubernetes.fake.objects import Manifest, Objects, now
 
 GPU = "nvidia.com/gpu"
+PLACE = "batch.kubernetes.io/job-completion-index"
 Priorities = dict[str, int]
 
 
@@ -111,12 +112,57 @@ class Controller:
             self._status(job, [], [{"type": "Suspended", "status": "True", "lastTransitionTime": now()}])
             return
         done = [pod for pod in pods if pod["status"]["phase"] in {"Succeeded", "Failed"}]
-        if not pods and "deletionTimestamp" not in job["metadata"]:
+        if job["spec"].get("completionMode") == "Indexed":
+            self._elements(job, pods)
+        elif not pods and "deletionTimestamp" not in job["metadata"]:
             self._create_pod(job)
         elif pods and len(done) == len(pods):
             self._end(job, pods)
         else:
             self._status(job, pods, [])
+
+    def _elements(self, job: Manifest, pods: list[Manifest]) -> None:
+        """Make pods for the next elements of an indexed job, and tell which have ended."""
+        place = {pod["metadata"]["uid"]: int(pod["metadata"]["annotations"][PLACE]) for pod in pods}
+        ended = {"Succeeded": "completedIndexes", "Failed": "failedIndexes"}
+        status = job.get("status", {})
+        known = {name: set(_numbers(status.get(name, ""))) for name in ended.values()}
+        for pod in pods:
+            if (phase := pod["status"]["phase"]) in ended:
+                known[ended[phase]].add(place[pod["metadata"]["uid"]])
+        lists = {name: ",".join(map(str, sorted(found))) for name, found in known.items()}
+        self._objects.change("jobs", job, lambda item: item["status"].update(lists))
+        over = set[int]().union(*known.values())
+        active = [pod for pod in pods if place[pod["metadata"]["uid"]] not in over]
+        left = sorted(set(range(job["spec"]["completions"])) - over - {place[pod["metadata"]["uid"]] for pod in active})
+        if not left and not active:
+            kind: Manifest = {"type": "Failed", "reason": "FailedIndexes", "message": "Job has failed indexes"}
+            kind = kind if known["failedIndexes"] else {"type": "Complete"}
+            self._status(job, pods, [{"status": "True", "lastTransitionTime": now(), **kind}], is_over=True)
+            return
+        room = job["spec"]["parallelism"] - len(active)
+        for index in left[: max(0, room)] if "deletionTimestamp" not in job["metadata"] else ():
+            self._create_pod(job, index)
+        self._status(job, pods, [])
+
+    def lose(self, pod: Manifest) -> None:
+        """End a pod that somebody deletes; its element of an indexed job counts as failed."""
+
+        def killed(item: Manifest) -> None:
+            item["status"]["phase"] = "Failed"
+            for each in item["status"].get("containerStatuses", ()):
+                each["state"] = {"terminated": {"exitCode": 137, "reason": "Error", "finishedAt": now()}}
+
+        self._objects.change("pods", pod, killed)
+        owner = next((job for job in self._objects.all("jobs") if job["metadata"]["uid"] == _owner(pod)), None)
+        index = pod["metadata"].get("annotations", {}).get(PLACE)
+        if owner is not None and index is not None:
+
+            def failed(item: Manifest) -> None:
+                found = {*_numbers(item["status"].get("failedIndexes", "")), int(index)}
+                item["status"]["failedIndexes"] = ",".join(map(str, sorted(found)))
+
+            self._objects.change("jobs", owner, failed)
 
     def _end(self, job: Manifest, pods: list[Manifest]) -> None:
         has_failed = pods[-1]["status"]["phase"] == "Failed"
@@ -148,7 +194,7 @@ class Controller:
 
         self._objects.change("jobs", job, told)
 
-    def _create_pod(self, job: Manifest) -> None:
+    def _create_pod(self, job: Manifest, index: int | None = None) -> None:
         meta, template = job["metadata"], job["spec"]["template"]
         if self.quota is not None and len(self._objects.all("pods", meta["namespace"])) >= self.quota:
             words = (
@@ -164,8 +210,10 @@ class Controller:
         spec["priority"] = self._priorities.get(spec.get("priorityClassName", ""), 0)
         marks = template.get("metadata", {})
         labels = marks.get("labels", {}) | {"job-name": meta["name"]}
+        place = {PLACE: str(index)} if index is not None else {}
         owner = {"kind": "Job", "apiVersion": "batch/v1", "name": meta["name"], "uid": meta["uid"], "controller": True}
-        name = f"{meta['name']}-{next(self._numbers):05d}"
+        middle = "" if index is None else f"{index}-"
+        name = f"{meta['name']}-{middle}{next(self._numbers):05d}"
         self._objects.create(
             "pods",
             {
@@ -173,7 +221,7 @@ class Controller:
                     "name": name,
                     "namespace": meta["namespace"],
                     "labels": labels,
-                    "annotations": marks.get("annotations", {}),
+                    "annotations": marks.get("annotations", {}) | place,
                     "ownerReferences": [owner],
                 },
                 "spec": spec,
@@ -255,6 +303,10 @@ class Controller:
 
 def gpus_of(pod: Manifest) -> int:
     return sum(int(each.get("resources", {}).get("limits", {}).get(GPU, 0)) for each in pod["spec"]["containers"])
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(",") if each]
 
 
 def _misfit(spec: Manifest, node: Manifest) -> str:

@@ -281,7 +281,7 @@ class _Request:
         if self.query.get("dryRun") == "All":
             return item
         item["metadata"].setdefault("labels", {})
-        item["spec"] |= {"parallelism": 1, "completions": 1}
+        item["spec"] = {"parallelism": 1, "completions": 1} | item["spec"]
         done = objects.create(self._kind, item | {"status": {}})
         self._fake.controller.run()
         return done
@@ -292,6 +292,7 @@ class _Request:
             unknown = {"suspend"} if self._fake.release < (1, 21) else set()
             unknown |= {"ttlSecondsAfterFinished"} if self._fake.release < (1, 21) else set()
             unknown |= {"podFailurePolicy"} if self._fake.release < (1, 26) else set()
+            unknown |= {"backoffLimitPerIndex"} if self._fake.release < (1, 29) else set()
             item["spec"] = {name: value for name, value in item["spec"].items() if name not in unknown}
         return item
 
@@ -304,6 +305,8 @@ class _Request:
         if self._body.get("propagationPolicy") == "Foreground":
             marks = {"deletionTimestamp": now(), "finalizers": ["foregroundDeletion"]}
             return objects.change(self._kind, found, lambda item: item["metadata"].update(marks))
+        if self._kind == "pods":
+            self._fake.controller.lose(found)
         return objects.remove(self._kind, found)
 
     def changes(self) -> Iterator[bytes]:
