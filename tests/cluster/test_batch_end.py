@@ -62,6 +62,19 @@ def test_the_end_of_a_command_is_noted(begin: Begin, tmp_path: Path, job: dict[s
     assert note.started <= note.ended <= note.started + 60
 
 
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        ({"command": ("no\nend 1 0", "x")}, "CommandNotFound gpu1 has no program no end 1 0"),
+        ({"command": ("env",), "env": (("PATH", "/nowhere"),)}, "CommandNotFound gpu1 has no program env"),
+        ({"command": ("sh", "-c", "exit 127")}, ""),
+    ],
+)
+def test_a_program_that_the_node_lacks_is_noted(begin: Begin, tmp_path: Path, job: dict[str, Any], why: str) -> None:
+    assert begin(**job).wait() == 127
+    assert noted(tmp_path).why == why
+
+
 def test_a_killed_script_has_noted_its_start_alone(begin: Begin, tmp_path: Path) -> None:
     run = begin(command=COUNTS)
     run.wait_for("ready")

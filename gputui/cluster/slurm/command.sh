@@ -26,4 +26,7 @@ trap 'kill -s WINCH "$command_pid"' WINCH
 await "$command_pid"
 code=$?
 kill -s KILL "$witness"
+if (( code == 127 )) && ! ( set_up; type -P -- "${command[0]}" ) >/dev/null; then
+  cause="CommandNotFound ${SLURMD_NODENAME:-its node} has no program ${command[0]}"
+fi
 exit "$code"
