@@ -151,6 +151,11 @@ class Gpu(Struct, frozen=True):
     """The driver's UUID of a GPU that `uuid` only names by its node; None where that is the UUID, or nobody read it."""
 
     @property
+    def known_uuid(self) -> str:
+        """Return the driver's UUID; empty for a GPU of a node that nobody has read."""
+        return self.drivers_uuid or ("" if ":" in self.uuid else self.uuid)
+
+    @property
     def shown_uuid(self) -> str:
         """Return the driver's UUID if it is known, else what stands for it."""
         return self.drivers_uuid or self.uuid

@@ -432,7 +432,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self._leave(how)
 
     def action_stay_awake(self) -> None:
-        why = "jobs would wait for its scheduler" if self.snapshot.leads_here else "others might wait for its lock"
+        why = "jobs would wait for its scheduler" if self.snapshot.leads_here else "others might wait for it"
         words = f"Not stopped: {why}. {self.keymap.key('quit')} quits; for a shell beside it open another terminal."
         self.notify(words)
 

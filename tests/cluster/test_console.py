@@ -231,7 +231,7 @@ async def test_the_form_changes_what_the_cluster_can_change() -> None:
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         await console.press(pilot, "e")
-        assert "Only time limit, priority and hold can be changed: a job in Slurm is not changed." in screen_words(
+        assert "Only priority, time limit and hold can be changed: a job in Slurm is not changed." in screen_words(
             console
         )
         await console.press(pilot, "ctrl+s")

@@ -139,7 +139,7 @@ async def test_a_long_number_alone_is_shown_by_six_digits() -> None:
     console = ClusterConsole(cluster)
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
-        assert re.search(r"(?m)^▌?172691 R +50  only", console.screen_text)
+        assert re.search(r"(?m)^▌?172691 R +50 +only", console.screen_text)
         end_all(console)
 
 
@@ -151,6 +151,45 @@ async def test_the_tab_of_ended_jobs_has_whole_numbers(size: tuple[int, int]) ->
         await console.refresh(pilot)
         await console.press(pilot, "2")
         assert len(re.findall(r"\b1726912\d{3}\b", console.screen_text)) >= 3
+        end_all(console)
+
+
+OF_ONE_MACHINE = re.compile(r"this (host|server|machine)|the plan\b|gputui serve|scheduler|the driver does not")
+PLACES = {
+    "main": ("z", "z"),
+    "ended": ("2",),
+    "form": ("s", "ctrl+n"),
+    "job": ("enter",),
+    "waiting job": ("end", "enter"),
+    "GPU": ("i",),
+    "processes on GPUs": ("U",),
+    "notices": ("exclamation_mark",),
+    "palette": ("colon",),
+    "columns": ("vertical_line",),
+    "help": ("question_mark",),
+    "end of help": ("question_mark", "G"),
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "size", "places"),
+    [
+        ("Slurm", SIZES[0], tuple(PLACES)[:6]),
+        ("Kubernetes", SIZES[1], tuple(PLACES)[6:]),
+        pytest.param("Slurm", SIZES[1], tuple(PLACES), marks=pytest.mark.long),
+        pytest.param("Kubernetes", SIZES[0], tuple(PLACES), marks=pytest.mark.long),
+    ],
+)
+async def test_no_screen_speaks_of_the_scheduler_of_one_machine(
+    engine: str, size: tuple[int, int], places: tuple[str, ...]
+) -> None:
+    console = console_over(engine)
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        for place in places:
+            await console.press(pilot, *PLACES[place])
+            assert OF_ONE_MACHINE.findall(console.screen_text) == [], f"{place}: {console.screen_text}"
+            await console.press(pilot, "escape", "1")
         end_all(console)
 
 

@@ -132,7 +132,7 @@ ELSEWHERE = replace(SERVE, kind="console")
         ({"leads_here": False, "leader": SERVE}, "◐ serve schedules", "◐ serve", BLUE),
         ({"leads_here": False, "leader": ELSEWHERE}, "◐ another console", "◐ console", BLUE),
         ({"leads_here": False, "leader": replace(SERVE, kind="slurm")}, "● Slurm", "● Slurm", GREEN),
-        ({"leads_here": False, "leader": replace(SERVE, kind="kubernetes")}, "● Kubernetes", "● sched", GREEN),
+        ({"leads_here": False, "leader": replace(SERVE, kind="kubernetes")}, "● Kubernetes", "● cluster", GREEN),
         (
             {"leads_here": False, "leader": replace(SERVE, silent_for=timedelta(hours=3))},
             "○ not responding",

@@ -325,7 +325,7 @@ def _plain_figure(row: GpuRow, name: str, form: str) -> Cell:
 _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
     "index": lambda row, room: cell(label_of(row), DIM),
     "model": _model,
-    "uuid": lambda row, room: cell(plain(row.view.gpu.shown_uuid, 12), DIM),
+    "uuid": lambda row, room: cell(plain(row.view.gpu.known_uuid, 12), DIM),
     "state": _state,
     "who": _who,
     "holders": lambda row, room: with_dots(holder_parts(row, room)),

@@ -14,7 +14,7 @@ from rich.style import Style
 from gputui.domain.gpu import Gpu, GpuProcess, GpuView, HealthCode, Link, index_of
 from gputui.domain.gpu_faults import LOST, SICK, GpuFault, fault_of
 from gputui.domain.job import Attempt, Job
-from gputui.domain.snapshot import Snapshot, WindowView
+from gputui.domain.snapshot import Node, Snapshot, WindowView
 from gputui.domain.text import fit, plain
 from gputui.domain.units import UNKNOWN, format_duration, format_size, minute
 from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
@@ -404,6 +404,18 @@ class GpuPage(Struct, frozen=True):
     past: str = ""
     """State of the past jobs where they are incomplete: being read, or not readable; empty if they are complete."""
 
+    @property
+    def node(self) -> Node | None:
+        """Node that has the GPU."""
+        uuid = self.row.view.gpu.uuid
+        return next((each for each in self.snapshot.nodes if any(uuid == view.gpu.uuid for view in each.gpus)), None)
+
+    @property
+    def why_unread(self) -> str:
+        """Why a GPU of a cluster has no reading; empty on one machine, where the driver is asked."""
+        is_of_node = ":" in self.row.view.gpu.uuid and self.row.view.sample is None
+        return self.node.probe.text.removeprefix("no readings: ") if is_of_node and self.node is not None else ""
+
 
 def gpu_page_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
     """Return the page for a screen of that size: current state first, constant properties last."""
@@ -510,7 +522,13 @@ def _readings(page: GpuPage) -> list[Cell]:
     """Return readings without a graph, or better shown as figures."""
     sample = page.row.view.current
     if sample is None:
-        return [_line("readings", ("none now: the driver does not answer for it", AMBER))]
+        why = page.why_unread
+        return [
+            _line(
+                "readings",
+                (f"none: {plain(why, 200)}" if why else "none now: the driver does not answer for it", AMBER),
+            )
+        ]
     limit = power_limit_of(page.row)
     throttle = slowed_cell(sample, 200)
     clocks = _told(_of(sample.sm_clock, "MHz", "SM"), _of(sample.memory_clock, "MHz", "memory"))
@@ -570,6 +588,8 @@ def _processes(page: GpuPage) -> list[Cell]:
     """Return the processes on it, as the driver lists them."""
     view = page.row.view
     processes = view.sample.processes if view.sample is not None else None
+    if page.why_unread:
+        return []
     if processes is None:
         return [_line("processes", ("cannot be read, so it does not count as free", AMBER))]
     if not processes:
@@ -628,10 +648,10 @@ def _instance(row: GpuRow, holder: list[Span]) -> Cell:
 def _about(page: GpuPage) -> list[Cell]:
     """Return properties that do not change."""
     gpu = page.row.view.gpu
-    node = next((node for node in page.snapshot.nodes if any(view.gpu.uuid == gpu.uuid for view in node.gpus)), None)
+    node = page.node
     known = {
         "model": gpu.model,
-        "UUID": gpu.shown_uuid,
+        "UUID": gpu.known_uuid,
         "PCI": gpu.pci_bus_id,
         "device": None if gpu.minor is None else f"/dev/nvidia{gpu.minor}",
         "NUMA node": None if gpu.numa_node is None else str(gpu.numa_node),

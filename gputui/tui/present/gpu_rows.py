@@ -330,7 +330,7 @@ class GpuPicture(Struct, frozen=True):
         """Return the columns that no GPU has readings for; empty before anything was read."""
         samples = [row.view.sample for row in self.rows.values() if row.view.sample is not None]
         if not samples and self.has_no_probe:
-            return self.left_out | _FIELDS.keys()
+            return self.left_out | _FIELDS.keys() | {"uuid"}
         if not samples:
             return self.left_out | {"fan"}
         gone = {name for name, fields in _FIELDS.items() if not any(_has(sample, fields) for sample in samples)}

@@ -352,7 +352,7 @@ def _scheduler(snapshot: Snapshot) -> tuple[Sequence[str], Style]:
         words = f"not responding for {format_duration(leader.silent_for)}"
         return (f"○ {ENGINES.get(leader.kind) or 'scheduler'} {words}", "○ not responding", "○ silent"), RED
     if leader is not None and not snapshot.leads_here and (engine := ENGINES.get(leader.kind)):
-        return (f"● {engine}", "● sched"), GREEN
+        return (f"● {engine}", "● cluster"), GREEN
     if any(notice.halts for notice in snapshot.notices):
         return ("✗ starts nothing", "✗ halted"), RED
     if snapshot.leads_here or leader is None:
@@ -391,6 +391,8 @@ def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
     """Return the text that replaces the grid while there is no GPU, in lines of at most `room` cells."""
     if snapshot is EMPTY or not snapshot.nodes:
         return (cell("Reading the GPUs …", DIM),)
+    if snapshot.leader is not None and (engine := ENGINES.get(snapshot.leader.kind)):
+        return (cell(f"{engine} tells of no GPU on any node: `gputui doctor` says what is in the way."),)
     lines: list[Cell] = []
     for node in snapshot.nodes:
         code = node.probe.code

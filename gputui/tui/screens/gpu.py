@@ -9,6 +9,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 
+from gputui.domain.cluster import ENGINES
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -115,6 +116,8 @@ class GpuDetailScreen(OverlayScreen):
             return ""
         if leader is None:
             return "no scheduler reads the GPUs now"
+        if leader.kind in ENGINES:
+            return "the probes of nodes do not read it"
         kind = "gputui serve" if leader.kind == "serve" else "a console"
         return f"{kind} (pid {leader.pid}) reads the GPUs and is asked for it"
 

@@ -31,6 +31,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
+from gputui.domain.units import listed
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.places import MENUS
@@ -122,6 +123,8 @@ FILTERS = "process_filters"
 _FILTER_COMMANDS = tuple(command for command in QUEUE_COMMANDS if command.action in {"filter", "clear_filter"})
 _CANCEL = tuple(command for command in JOB_COMMANDS if command.name == "cancel")
 _EXAMPLES = {name: field.example for name, field in PROCESS_FIELDS.items()}
+_NAMED = 3
+"""Most nodes that are named as not read."""
 _HINT = "alice kind:foreign gpu:3 gpumem>10g age>2h -user:root  ↑ earlier"
 
 
@@ -284,7 +287,15 @@ class GpuProcessesScreen(JobScreen):
             return cell(plain(self._read.fault, 300), FAULT)
         if not self._is_read:
             return cell("Looking …", DIM)
-        return cell("No process matches the filter." if self._filter else "No process is on a GPU.", DIM)
+        if self._filter:
+            return cell("No process matches the filter.", DIM)
+        unread = [node for node in self._snapshot.nodes if node.gpus and not any(view.sample for view in node.gpus)]
+        if unread and len(self._snapshot.nodes) > 1:
+            names = listed([plain(node.name, 60) for node in unread[:_NAMED]])
+            more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+            why = plain(unread[0].probe.text.removeprefix("no readings: "), 200)
+            return cell(f"Processes are not read on {names}{more}: {why}", DIM)
+        return cell("No process is on a GPU.", DIM)
 
     # order and filter
 

@@ -18,7 +18,7 @@ from gputui.domain.notices import with_keys
 from gputui.domain.text import broken, width
 from gputui.tui.commands.command import GPUS, JOBS, LOGS, QUEUE, TIMELINE, Command, bindings, bound_to
 from gputui.tui.commands.places import ALL_THERE, Lacking, by_group, lack
-from gputui.tui.commands.table import COMMANDS, HELP, SEARCH_HELP
+from gputui.tui.commands.table import COMMANDS, HELP, LEAVE_COMMANDS, SEARCH_HELP, TIMELINE_COMMANDS
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import order_words
 from gputui.tui.present.cells import Cell, Span, fitted
@@ -32,9 +32,10 @@ _PANES = {"gpus": ("GPUs", GPUS), "queue": ("queue", JOBS), "log": ("log", LOGS)
 """Title and group of commands of each pane, by the id of its widget."""
 _ACT_ON = (
     ("queue", "the selected job"),
-    ("GPUs", "the job that holds the selected GPU; to drain or resume: the GPU itself"),
+    ("GPUs", "the job that holds the selected GPU; to drain or resume: {}"),
     ("log", "the job whose log is shown"),
 )
+_ORDER_OF_ENGINES = "The cluster's own: it decides which job starts next, and on which node."
 _Row: TypeAlias = tuple[Span, str, Span]
 _NOTHING: _Row = (("", PLAIN), "", ("", PLAIN))
 _FIRST, _SECOND, _THIRD, _GAP = 11, 10, 10, 2
@@ -103,10 +104,10 @@ class Help(ScrollingDialog):
     def lines(self, room: int) -> list[Cell]:
         wanted, told = self.query_one(Input).value, keymap_of(self).told
         lacking = self._asked_from.lacking
-        groups = [
-            (heading, [told(command) for command in commands]) for heading, commands in arranged(self._asked_from)
-        ]
-        order = "" if wanted.strip() or Capability.MOVE in lacking else order_words()
+        found = arranged(self._asked_from)
+        groups = [(heading, [told(command) for command in commands]) for heading, commands in found]
+        order = _ORDER_OF_ENGINES if Capability.WHAT_IF in lacking else order_words()
+        order = "" if wanted.strip() else order
         return help_lines(matching(groups, wanted), room, with_keys(order, keymap_of(self).key), lacking)
 
     def action_search_help(self) -> None:
@@ -145,7 +146,23 @@ def arranged(context: Context) -> list[tuple[str, Sequence[Command]]]:
         found.append((QUEUE, here.pop(QUEUE)))
     found += here.items()
     elsewhere = by_group(tuple(command for command in COMMANDS if command.name not in context.names))
-    return found + [(f"{group}, elsewhere", commands) for group, commands in elsewhere.items()]
+    found += [(f"{group}, elsewhere", commands) for group, commands in elsewhere.items()]
+    return _as_the_queue_has(found, context.lacking)
+
+
+def _as_the_queue_has(
+    found: Iterable[tuple[str, Sequence[Command]]], lacking: Lacking
+) -> list[tuple[str, Sequence[Command]]]:
+    """Return the groups with what is lacking at the end, and without keys of screens that never open then."""
+    if not lacking:
+        return list(found)
+    never: Sequence[Command] = (*TIMELINE_COMMANDS, *LEAVE_COMMANDS) if Capability.WHAT_IF in lacking else ()
+    kept = [(heading, [each for each in group if each not in never]) for heading, group in found]
+    absent = [each for _, group in kept for each in group if lack(each, lacking)]
+    groups: list[tuple[str, Sequence[Command]]] = [
+        (heading, rest) for heading, group in kept if (rest := [each for each in group if each not in absent])
+    ]
+    return [*groups, ("Not here, and why", absent)] if absent else groups
 
 
 def matching(groups: Iterable[tuple[str, Sequence[Command]]], wanted: str) -> list[tuple[str, list[Command]]]:
@@ -183,13 +200,14 @@ def help_lines(
         name, _, where = heading.partition(", ")
         rows += [_NOTHING] if rows else []
         rows.append(((name, STRONG), "", (where, DIM)))
-        rows += [(_keys(command), command.title, (lack(command, lacking) or command.help, DIM)) for command in commands]
+        rows += [(_keys(each), each.title, (lack(each, lacking) or each.help, DIM)) for each in commands]
     if not groups:
         rows.append((("nothing", DIM), "", ("No key matches. The palette finds commands by name.", DIM)))
     if order:
         rows += [_NOTHING, (("Order", STRONG), "", (order, DIM))]
         rows += [_NOTHING, (("Acts on", STRONG), "", ("", PLAIN))]
-        rows += [((f"  {pane}", BLUE), "", (words, DIM)) for pane, words in _ACT_ON]
+        drained = "its node" if Capability.DRAIN_GPU in lacking else "the GPU itself"
+        rows += [((f"  {pane}", BLUE), "", (words.format(drained), DIM)) for pane, words in _ACT_ON]
     return _lines(rows, room)
 
 

@@ -488,7 +488,7 @@ class Submit(Dialog[None]):
                 keep_submission(self._services.preferences, self.draft())
             self.dismiss()
         elif isinstance(error, InputError) and (name := field_of(error)):
-            self.say("The scheduler refused the job.", is_bad=True)
+            self.say("The job was refused.", is_bad=True)
             self.body.set_wrong({name: fault_words(error)}, name)
             self.body.go_to(name)
         else:

@@ -16,6 +16,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import plain
+from gputui.domain.units import listed
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.draft import Draft
@@ -131,11 +132,11 @@ class JobEdit(Purpose):
         """`why_few` is a cluster's reason why only few fields can be changed; empty: it has none."""
         self._why_few = why_few
         self.welcome = _WELCOME if job.state is JobState.PENDING else _WELCOME_RUNNING
-        if why_few:
-            self.welcome = f"Only time limit, priority and hold can be changed: {why_few}."
         self.title = f"Edit job {job_title(job)}"
         self.instead = job
         self._take(job, now)
+        if why_few:
+            self.welcome = f"Only {listed(map(label, self.changeable()))} can be changed: {why_few}."
 
     def _take(self, job: Job, now: datetime) -> None:
         self._job = job
