@@ -242,13 +242,16 @@ def check_nodes(
         return cluster.checker().check(nodes, chosen, patience, waits=waits, tell=tell)
 
 
-def checked_draft(options: Options, image: str | None) -> str:
+def checked_draft(options: Options, nodes: Sequence[str], image: str | None) -> str:
     """Return what an engine without jobs for single nodes would be given for a job with a GPU, once it agrees."""
     from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 
     asked = JobSpec(image or options.settings.cluster.check_image, ("true",), name="check", gpus=GpuRequest(1, 1))
     with closing(open_cluster(options)) as cluster:
-        return cluster.draft(Submission(asked))
+        draft = cluster.draft(Submission(asked))
+        if draft and nodes:
+            raise CapabilityError(f"{cluster.caps.engine} gives no job to a node by its name: name none")
+        return draft
 
 
 class Exported(Struct, frozen=True):

@@ -57,7 +57,7 @@ def check(session: Session, image: str | None, waits: bool, timeout: str, as_jso
     Of Kubernetes it prints what a job with a GPU is there, with the template of the settings, and whether the API
     server takes it; nothing runs.
     """
-    if draft := clusters.checked_draft(session.options, image):
+    if draft := clusters.checked_draft(session.options, nodes, image):
         terminal.write(draft)
         return 0
     patience = job_values.duration(timeout, "--timeout")

@@ -296,9 +296,13 @@ def left_out(submission: Submission, settings: Settings, target: KubeTarget | No
 
 
 def _models(asked: str, known: Iterable[str]) -> list[str]:
-    """Return the models that contain the words: labels have dashes where the driver has blanks."""
-    wanted = asked.lower().replace("-", " ")
-    return sorted({model for model in known if wanted in model.lower().replace("-", " ")})
+    """Return the models that contain the words."""
+    return sorted({model for model in known if _spaced(asked) in _spaced(model)})
+
+
+def _spaced(model: str) -> str:
+    """Return a model in small letters with blanks as the driver writes it: labels have dashes there."""
+    return model.lower().replace("-", " ")
 
 
 def _documents(
@@ -417,10 +421,10 @@ class _Pod:
         """Return a template of claims for the GPUs of one pod, by API `v1` or an earlier one."""
         gpus, selectors = self._spec.gpus, list[str]()
         if gpus.model is not None:
-            selectors.append(f"device.attributes[device.driver].productName.lowerAscii().contains({_cel(gpus.model)})")
+            name = 'device.attributes[device.driver].productName.lowerAscii().replace("-", " ")'
+            selectors.append(f"{name}.contains({json.dumps(_spaced(gpus.model))})")
         if gpus.memory is not None and not gpus.share:
-            size = f"quantity({_cel(str(gpus.memory))})"
-            selectors.append(f"device.capacity[device.driver].memory.compareTo({size}) >= 0")
+            selectors.append(f'device.capacity[device.driver].memory.compareTo(quantity("{gpus.memory}")) >= 0')
         request: dict[str, Any] = {"deviceClassName": self._site.device_class}
         request |= {"allocationMode": "ExactCount", "count": _count(gpus)}
         if selectors:
@@ -438,11 +442,6 @@ class _Pod:
 
 _NOT_OF_PODS = frozenset({"labels", "annotations", "volumes", "container"})
 """Keys of a template that are no fields of a pod as they are."""
-
-
-def _cel(text: str) -> str:
-    """Return a text of Kubernetes' expressions, in small letters."""
-    return json.dumps(text.lower())
 
 
 def _narrowed(affinity: Mapping[str, Any], expressions: list[dict[str, Any]]) -> dict[str, Any]:

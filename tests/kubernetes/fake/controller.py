@@ -91,6 +91,9 @@ class Controller:
             gone = owner and (owner not in jobs or "deletionTimestamp" in jobs[owner]["metadata"])
             if gone:
                 self._delete_pod(pod)
+        for template in self._objects.all("resourceclaimtemplates"):
+            if _owner(template) not in jobs:
+                self._objects.remove("resourceclaimtemplates", template)
         left = {_owner(pod) for pod in self._objects.all("pods")}
         for uid, job in jobs.items():
             if "deletionTimestamp" in job["metadata"] and uid not in left:
@@ -254,12 +257,14 @@ class Controller:
             self._objects.change("pods", pod, bound)
 
     def _place(self, pod: Manifest) -> tuple[str | None, str]:
-        wanted = gpus_of(pod)
+        wanted = self._gpus(pod)
+        if wanted is None:
+            return None, "waiting for dynamic resource claims: resourceclaimtemplate not found"
         used: dict[str, int] = defaultdict(int)
         why: dict[str, int] = defaultdict(int)
         for other in self._objects.all("pods"):
             if other["spec"].get("nodeName") and other["status"]["phase"] not in {"Succeeded", "Failed"}:
-                used[other["spec"]["nodeName"]] += gpus_of(other)
+                used[other["spec"]["nodeName"]] += self._gpus(other) or 0
         for volume in pod["spec"].get("volumes", ()):
             name = volume.get("persistentVolumeClaim", {}).get("claimName")
             if name and name not in self.claims:
@@ -277,6 +282,19 @@ class Controller:
                 return name, ""
         reasons = ", ".join(f"{number} {words}" for words, number in why.items())
         return None, f"0/{len(nodes)} nodes are available: {reasons}."
+
+    def _gpus(self, pod: Manifest) -> int | None:
+        """Return the GPUs of a pod; None if the template of its claim does not exist."""
+        found = gpus_of(pod)
+        for claim in pod["spec"].get("resourceClaims", ()):
+            made = self._objects.all("resourceclaimtemplates", pod["metadata"]["namespace"])
+            name = claim["resourceClaimTemplateName"]
+            template = next((each for each in made if each["metadata"]["name"] == name), None)
+            if template is None:
+                return None
+            requests = template["spec"]["spec"]["devices"]["requests"]
+            found += sum(int(each.get("exactly", each)["count"]) for each in requests)
+        return found
 
     def _start(self) -> None:
         for pod in self._objects.all("pods"):
