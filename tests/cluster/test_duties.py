@@ -23,8 +23,11 @@ class Work:
     def __init__(self) -> None:
         self.given: list[Snapshot] = []
         self.ends = 0
+        self.fault: Exception | None = None
 
     def update(self, snapshot: Snapshot) -> None:
+        if self.fault is not None:
+            raise self.fault
         self.given.append(snapshot)
 
     def notices(self) -> tuple[Notice, ...]:
@@ -32,6 +35,8 @@ class Work:
 
     def close(self) -> None:
         self.ends += 1
+        if self.fault is not None:
+            raise self.fault
 
 
 class Process:
@@ -163,3 +168,32 @@ def test_a_file_system_without_locks_is_told(lock: Path, no_locks: str) -> None:
     process.duty.update(LAB)
     [notice] = process.duty.notices()
     assert notice.text == f"no hooks: {lock}: {no_locks}"
+
+
+def test_a_duty_that_fails_says_so_and_is_done_again(lock: Path, caplog: pytest.LogCaptureFixture) -> None:
+    process = Process(lock)
+    process.duty.update(LAB)
+    [work] = process.begun
+    work.fault = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    process.duty.update(LAB)
+    process.duty.update(LAB)
+    assert [notice.text for notice in process.duty.notices()] == ["no hooks: No space left on device", "a hook failed"]
+    assert len(caplog.records) == 1
+    work.fault = None
+    process.duty.update(LATER)
+    assert work.given == [LAB, LATER]
+    assert [notice.text for notice in process.duty.notices()] == ["a hook failed"]
+    work.fault = ValueError()
+    process.duty.close()
+
+
+def test_a_duty_that_cannot_be_begun_is_left_to_others(lock: Path) -> None:
+    def refuse(snapshot: Snapshot) -> Work:
+        raise KeyError("x")
+
+    first, second = SharedDuty("hooks", Turn(lock), refuse), Process(lock)
+    first.update(LAB)
+    assert [notice.text for notice in first.notices()] == ["no hooks: KeyError: 'x'"]
+    second.duty.update(LAB)
+    assert second.duty.is_mine
+    second.duty.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from itertools import count
@@ -279,3 +281,27 @@ def test_the_weekly_report_of_a_cluster_is_sent_once(site: Site) -> None:
     site.passes(second, polls=4)
     [event] = site.ear.heard
     assert (event.name, event.data["table"]) == ("weekly_report", "TENANT JOBS")
+
+
+def test_a_full_disk_keeps_no_event_back_and_tells_none_twice(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = site.process()
+    jobs = [site.submit() for _ in range(3)]
+    with monkeypatch.context() as patch:
+
+        def full(self: ToldEnds, events: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(ToldEnds, "add", full)
+        for job_id in jobs[:2]:
+            site.cluster.end(job_id, 3)
+            site.passes(process, polls=3)
+        site.cluster.lose_node("gpu3")
+        site.passes(process, polls=3)
+        assert sorted(site.ear.names) == ["job_failed", "job_failed", "node_down"]
+        assert [notice.text for notice in process.feed.latest.notices] == ["no hooks: No space left on device"]
+    heard = list(site.ear.names)
+    site.passes(process, polls=3)
+    assert process.feed.latest.notices == ()
+    process.end()
+    site.passes(site.process(), polls=3)
+    assert site.ear.names == heard

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.gpu import ProbeCode, ProbeReading
-from gputui.gpus.node_probes import SshNodeProbes
+from gputui.gpus.node_probes import NodeOutput, SshNodeProbes
 from tests.gpus.standin import StandIn, uuid
 from tests.gpus.watching import PATIENCE, SystemClock
 
@@ -99,6 +99,40 @@ def test_a_node_whose_probe_dies_says_so_and_comes_back(standin: StandIn, watch:
     watched.probes.follow([])
     wait_until(lambda: has_ended(pid))
     wait_until(lambda: not watched.probes.readings())
+
+
+def test_what_cannot_be_taken_is_told_and_the_node_is_read_again(
+    standin: StandIn, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin.write(gpus=2)
+    watched = watch(lambda node: (*PROBE, "--every", "0.2"))
+    watched.probes.follow(["gpu1"])
+    watched.until("gpu1", is_read)
+
+    def refuse(*_: object) -> bool:
+        raise KeyError("odd")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeOutput, "take", refuse)
+        broken = watched.until("gpu1", lambda reading: reading.status.code is ProbeCode.FAILED)
+    assert broken.status.text == "no readings: KeyError: 'odd'"
+    watched.until("gpu1", is_read)
+
+
+def test_no_error_ends_the_probes_of_nodes(standin: StandIn, watch: Watch) -> None:
+    standin.write(gpus=2)
+    faults = [KeyError("odd")]
+
+    def command(node: str) -> Sequence[str]:
+        if faults:
+            raise faults.pop()
+        return (*PROBE, "--every", "0.2")
+
+    watched = watch(command)
+    watched.probes.follow(["gpu1"])
+    broken = watched.until("gpu1", lambda reading: reading.status.code is ProbeCode.FAILED)
+    assert broken.status.text == "no readings: KeyError: 'odd'"
+    watched.until("gpu1", is_read)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading
 from gputui.domain.settings import GpuSettings
+from gputui.gpus.readings import ReadingAssembler
 from gputui.gpus.supervisor import MOST_STUCK, NvmlProbe, ProbeProcess, first_reading
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, uuid
@@ -67,6 +68,22 @@ def test_a_killed_probe_is_reported_and_restarted(standin: StandIn, watch: Start
     back = watcher.until(lambda reading: reading.status.code is ProbeCode.OK)
     assert pid_of(watcher) != first
     assert len(back.samples) == 8
+
+
+def test_readings_that_cannot_be_taken_are_told_and_come_again(
+    standin: StandIn, watch: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher = watch()
+    watcher.until(is_whole)
+
+    def refuse(*_: object) -> None:
+        raise KeyError("odd")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReadingAssembler, "ingest", refuse)
+        reading = watcher.until(lambda reading: reading.status.code is ProbeCode.DIED)
+    assert "KeyError: 'odd'" in reading.status.text
+    watcher.until(is_whole)
 
 
 def test_the_last_error_output_of_a_probe_is_reported(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,11 +17,14 @@ from gputui.domain.settings import TenantSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
+from gputui.engine.actions.actions import Actions
+from gputui.tui.actions import ActionThread
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Confirm, Prompt
 from gputui.tui.widgets.gpu_grid import GpuGrid
-from tests.factories import NOW, job, uuid, view
+from tests.factories import ACTOR, NOW, FakeClock, job, uuid, view
+from tests.memory_store import MemoryJobStore
 from tests.tui import sample
 from tests.tui.console import Console
 
@@ -287,3 +291,20 @@ async def test_an_action_that_waits_for_the_lock_names_its_holder() -> None:
         console.app.tell_wait(sentence)
         await pilot.pause()
         assert sentence in console.told
+
+
+def test_an_answer_that_cannot_be_shown_keeps_no_later_action_back() -> None:
+    told: list[object] = []
+    came = threading.Event()
+
+    def tell(answer: object) -> None:
+        told.append(answer)
+        if len(told) == 1:
+            raise RuntimeError("the screen is gone")
+        came.set()
+
+    actions = ActionThread(Actions(MemoryJobStore(), FakeClock(), ACTOR), tell)
+    actions.undo()
+    actions.undo()
+    assert came.wait(60)
+    assert actions.finish(60)

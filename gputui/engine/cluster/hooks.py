@@ -182,9 +182,12 @@ class ClusterHooks:
         self._nodes: tuple[Node, ...] | None = None
         self._idle = IdleSpells(ends_idle_after, lambda job: job.submitted_by == cluster.user)
         self._worker = worker
-        self._announcer = announcer(lambda told: ledger.add(event.id for event, _ in told))
+        self._unwritten: set[str] = set()
+        """Ids of ends that were told, and that the ledger has not taken yet."""
+        self._announcer = announcer(lambda told: self._unwritten.update(event.id for event, _ in told))
 
     def update(self, snapshot: Snapshot) -> None:
+        """Tell of the events in a snapshot; raises OSError at the end if the ledger does not take which were told."""
         now = self._clock.now()
         is_current = snapshot.leader is not None and not snapshot.leader.silent_for
         if is_current:
@@ -198,6 +201,9 @@ class ClusterHooks:
         stuck = self._stuck.update(snapshot, self._cluster.caps.engine, now)
         if stuck is not None:
             self._announcer.announce(stuck, now)
+        if self._unwritten:
+            self._ledger.add(sorted(self._unwritten))
+            self._unwritten.clear()
 
     def notices(self) -> tuple[Notice, ...]:
         return self._announcer.notices(self._clock.now())
@@ -212,7 +218,7 @@ class ClusterHooks:
 
     def _untold(self, jobs: Iterable[Job], now: datetime) -> Entries:
         """Return the jobs whose ends have not been told."""
-        told = self._ledger.events()
+        told = self._unwritten | set(self._ledger.events())
         every = {job.id: job for job in self._finder.found.values() if self._is_told_of(job)}
         every |= {job.id: job for job in jobs if job.state.is_terminal}
         left = (job for job in untold(every.values(), now, self._settings.max_age) if end_id(job) not in told)

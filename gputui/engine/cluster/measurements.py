@@ -263,28 +263,32 @@ class ClusterTelemetry:
         self._is_first = True
 
     def update(self, snapshot: Snapshot) -> None:
-        """Add the new readings of running jobs, and record what jobs did that have ended."""
+        """Add the new readings of running jobs, then record what jobs did that have ended.
+
+        What the disk does not take is tried again with the next snapshot: raises OSError at the end.
+        """
         if snapshot.leader is None or snapshot.leader.silent_for:
             return
         now = self._clock.now()
         views = {view.gpu.uuid: view for view in snapshot.gpus}
         running = dict(self._measurable(snapshot.jobs, views.values()))
-        if self._is_first:
-            self._is_first = False
-            self._end_orphans(snapshot.jobs)
-        for key in self._tallies.keys - running.keys():
-            self._end(key, snapshot.job(key[0]))
-        self._running = running
+        over = self._tallies.keys - running.keys()
+        self._running = {key: job for key, job in self._running.items() if key in over} | running
         for key, job in running.items():
             if job.state is JobState.RUNNING:
                 self._count(key, job, views, now)
         jobs = [job for job in running.values() if job.state is JobState.RUNNING]
         after = self._settings.idle_gpus_after
         found = {job.id: idle_times(self._tallies.idle_since(_key(job)), after, now) for job in jobs}
-        self._ledger.mark(idle_by_gpu(jobs, found), now)
         if self._ends is not None:
             self._ends.update(jobs, found, now)
         self._sweep(now)
+        self._ledger.mark(idle_by_gpu(jobs, found), now)
+        for key in over:
+            self._end(key, snapshot.job(key[0]))
+        if self._is_first:
+            self._end_orphans(snapshot.jobs)
+            self._is_first = False
 
     def notices(self) -> tuple[Notice, ...]:
         """Return which jobs cannot be ended; idle GPUs are in the notices of every process."""

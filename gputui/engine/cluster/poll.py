@@ -158,11 +158,8 @@ class ClusterPoll:
         """Return the snapshot with notices of the duties, which have been done with it."""
         notices = list(snapshot.notices)
         for duty in self._duties:
-            try:
-                duty.update(snapshot)
-                notices += duty.notices()
-            except Exception:  # a border: a duty that fails must not stop the console
-                log.exception("a duty for the cluster failed")
+            duty.update(snapshot)
+            notices += duty.notices()
         return replace(snapshot, notices=tuple(notices)) if len(notices) > len(snapshot.notices) else snapshot
 
     def _silent(self, why: str) -> Snapshot:
@@ -297,33 +294,39 @@ class SharedDuty:
         return self._duty is not None
 
     def update(self, snapshot: Snapshot) -> None:
-        if self._duty is None:
-            if not snapshot.engine_decides or not self._is_taken():  # the cluster has not answered yet, or another does
-                return
-            self._duty = self._begin(snapshot)
-        self._duty.update(snapshot)
+        try:
+            if self._duty is None and snapshot.engine_decides and self._is_taken():  # else it has not answered yet
+                self._duty = self._begin(snapshot)
+            if self._duty is not None:
+                self._duty.update(snapshot)
+        except Exception as error:  # noqa: BLE001 - a border: it is told, and must not stop the console
+            self._blame(error)
+            if self._duty is None:
+                self._turn.release()
+        else:
+            self._fault = ""
 
     def notices(self) -> tuple[Notice, ...]:
-        if self._fault:
-            return (Notice("warning", self._fault, short=f"no {self._name}"),)
-        return self._duty.notices() if self._duty is not None else ()
+        found = self._duty.notices() if self._duty is not None else ()
+        return (Notice("warning", self._fault, short=f"no {self._name}"), *found) if self._fault else found
 
     def close(self) -> None:
         duty, self._duty = self._duty, None
-        if duty is not None:
-            duty.close()
+        try:
+            if duty is not None:
+                duty.close()
+        except Exception:  # a border: the other duties are to end too
+            log.exception("%s did not end well", self._name)
         self._turn.release()
 
+    def _blame(self, error: Exception) -> None:
+        fault = f"no {self._name}: {describe_fault(error)}"
+        if fault != self._fault:
+            log.error("%s", fault, exc_info=error)
+        self._fault = fault
+
     def _is_taken(self) -> bool:
-        try:
-            is_mine = self._turn.take()
-        except OSError as error:
-            fault = f"no {self._name}: {error.filename}: {error.strerror}"
-            if fault != self._fault:
-                log.error("%s", fault)
-            self._fault = fault
-            return False
-        self._fault = ""
+        is_mine = self._turn.take()
         if not is_mine and not self._has_waited:
             self._has_waited = True
             self._waits()
