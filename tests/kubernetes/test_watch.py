@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from gputui.cluster.kubernetes.api_server import connect
+from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.domain.action import Cancel
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.job_spec import Submission
+from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
 from tests.factories import spec
+from tests.kubernetes.fake.access import ADMIN
+from tests.kubernetes.fake.server import kubeconfig
 from tests.kubernetes.harness import KubernetesHarness
 from tests.kubernetes.waiting import until
 
@@ -88,3 +96,22 @@ def test_jobs_that_did_not_change_are_the_same_objects(harness: KubernetesHarnes
     assert harness.kube.act(Cancel((second,)))
     after = harness.kube.snapshot()
     assert after.job(first) is before.job(first)
+
+
+def test_a_login_that_runs_out_is_made_anew_while_the_watch_goes_on(harness: KubernetesHarness, tmp_path: Path) -> None:
+    token, file = tmp_path / "token", tmp_path / "kubeconfig"
+    token.write_text(ADMIN)
+    value = json.loads(kubeconfig(harness.fake.address))
+    value["users"][0]["user"] = {"tokenFile": "token"}
+    file.write_text(json.dumps(value))
+    kube = KubernetesCluster(
+        lambda: connect(None, {"KUBECONFIG": str(file)}, 30.0), Settings(), tmp_path / "s", user="ann"
+    )
+    until(kube.snapshot, lambda _: watches(harness), "jobs are watched")
+    harness.fake.access.rename_token(ADMIN, "later")
+    token.write_text("later")
+    harness.fake.objects.compact()  # so that the watches are begun anew
+    harness.fake.add_node("gpu4")
+    until(kube.snapshot, lambda snapshot: len(snapshot.nodes) == 4, "the new node is seen")
+    assert kube.submit([Submission(spec())], "k1")
+    kube.close()

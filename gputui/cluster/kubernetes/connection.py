@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import ssl
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +16,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 from gputui.cluster.kubernetes.login import Headers, read_either
 from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.installing import install_line
 
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
@@ -52,7 +55,8 @@ class Connection:
         manager, target = self.pool(), parse_url(self.address)
         like, place = manager.connection_from_url(self.address), manager.proxy or target
         made = cast(
-            "HTTPConnection", like.ConnectionCls(place.host or "", _port(place), timeout=seconds, **like.conn_kw)
+            "HTTPConnection",
+            like.ConnectionCls(host=place.host or "", port=_port(place), timeout=seconds, **like.conn_kw),
         )
         if isinstance(manager, urllib3.ProxyManager):
             made.set_tunnel(target.host or "", _port(target), manager.proxy_headers, place.scheme or "http")
@@ -81,11 +85,12 @@ class Connection:
         if not self._proxy:
             return urllib3.PoolManager(**options)
         if self._proxy.startswith("socks"):
-            try:
-                from urllib3.contrib.socks import SOCKSProxyManager
-            except ImportError as error:
+            if find_spec("socks") is None:
                 what = "the way to Kubernetes is a SOCKS proxy, and PySocks is not installed"
-                raise ClusterUnavailableError(what, where=self._proxy, hint="pip install PySocks") from error
+                hint = install_line(["PySocks"], sys.prefix, has_pip=find_spec("pip") is not None)
+                raise ClusterUnavailableError(what, where=self._proxy, hint=hint)
+            from urllib3.contrib.socks import SOCKSProxyManager
+
             return SOCKSProxyManager(self._proxy.replace("socks5:", "socks5h:"), **options)
         auth = parse_url(self._proxy).auth
         return urllib3.ProxyManager(

@@ -17,7 +17,7 @@ from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.text import plain
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_CURRENT = re.compile(r"""["']?current-context["']?:\s*["']?([^"'\s,}]+)""")
+_CURRENT = re.compile(r"""^[^#\n]*?["']?current-context["']?:\s*["']?([^"'\s,}]+)""", re.MULTILINE)
 IN_CLUSTER = "in-cluster"
 """Name of the place of a pod that reaches the server of its own cluster."""
 _HINT = "kubectl config get-contexts lists the contexts; KUBECONFIG names another file"
