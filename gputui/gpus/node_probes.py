@@ -152,7 +152,7 @@ MOST_WITHIN = 8 * 1024**2
 """Maximum number of bytes within `WINDOW`."""
 WINDOW = 10.0
 """Seconds."""
-_GARBLED = 20
+MOST_GARBLED = 10_000
 """Maximum number of lines before the first of the probe that are none of it: a login shell may write some."""
 _COMPLAINT = 500
 _CODES = {str(code): code for code in ProbeCode}
@@ -277,7 +277,7 @@ class NodeOutput:
             line = DECODER.decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             self._garbled += 1
-            if self.has_begun or self._garbled > _GARBLED:
+            if self.has_begun or self._garbled > MOST_GARBLED:
                 shown = plain(data[:80].decode(errors="replace"), 60)
                 raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: it sends {shown!r}") from None
             return False

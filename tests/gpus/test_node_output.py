@@ -10,6 +10,7 @@ import pytest
 
 from gputui.domain.gpu import ProbeCode
 from gputui.gpus.node_probes import (
+    MOST_GARBLED,
     MOST_GPUS,
     MOST_OF_A_LINE,
     MOST_PROCESSES,
@@ -70,8 +71,8 @@ def test_a_failure_of_the_driver_is_told() -> None:
 
 
 def test_what_a_login_shell_writes_is_passed_over_but_not_for_ever() -> None:
-    assert taken(b"motd\n" * 20, facts(), sweep()).has_begun
-    assert fault_of(b"\x1b[31mhello\x07\n" * 21) == "no readings: it sends 'hello\u2407'"
+    assert taken(b"motd\n" * (MOST_GARBLED - 1), b"x" * 1_000_000 + b"\r\n", facts(), sweep()).has_begun
+    assert fault_of(b"\x1b[31mhello\x07\n" * (MOST_GARBLED + 1)) == "no readings: it sends 'hello\u2407'"
     assert "it sends" in fault_of(facts(), sweep(), b"{}\n")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from gputui.domain.marks import CommandMarks
 from gputui.domain.settings import ServerSettings
 from tests.cluster.commands import run
 from tests.e2e.terminal import Terminal
+from tests.login_shells import talkative
 from tests.results import Result
-from tests.servers.conftest import Site
+from tests.servers.conftest import PATIENCE, Site
+from tests.servers.connections import Connections
 
 __all__ = ["run"]
 
@@ -92,6 +95,47 @@ def test_lines_of_a_login_shell_drop_no_server(site: Site, config: Path, gputui:
     told = gputui("--on", "mute", "--on", "talks", "gpus", "--json")
     assert (told.code, {each["server"] for each in told.json}) == (1, {"talks"})
     assert "gputui: mute: its output is no JSON: 'gpus --json" in told.err
+
+
+@pytest.fixture
+def loud(site: Site, config: Path) -> Iterator[str]:
+    """Yield the name of a server that is the first one, behind a login shell that prints lines."""
+    with talkative("bash") as sshd:
+        here = sshd.directory
+        lines = f"Host loud\n  HostName 127.0.0.1\n  Port {sshd.port}\n  IdentityFile {here}/user\n"
+        files = [site.sshd.directory / "config", config]
+        before = [path.read_text() for path in files]
+        files[0].write_text(before[0] + lines + f"  UserKnownHostsFile {here}/known_hosts\n")
+        files[1].write_text(before[1] + table("loud", "ssh://loud", site.settings[0].command))
+        yield "loud"
+        files[0].write_text(before[0])
+
+
+def test_lines_of_a_login_shell_are_left_out_of_every_answer(site: Site, gputui: Run, loud: str, config: Path) -> None:
+    job = site.gpus[0].submit("--hold", "--name", "kept", "--", "true")
+    slow = f"sleep 2; {site.settings[1].command}"
+    config.write_text(config.read_text() + table("slow", "ssh://lab", slow) + table("bare", "ssh://lab", "/nowhere/g"))
+    told = gputui("--on", "slow", "--on", loud, "--on", "bare", "gpus", "--json")
+    assert (told.code, Counter(each["server"] for each in told.json)) == (127, {"slow": 2, loud: 2})
+    assert [line.split(": ")[1] for line in told.err.splitlines()] == ["bare"] * 2
+    alone = gputui("--on", loud, "show", str(job), "--json")
+    assert (alone.code, alone.err, alone.json["name"]) == (0, "", "kept")
+    assert gputui("--on", loud, "show", "9999").err == gputui("--on", "gpu1", "show", "9999").err
+    several = gputui("--on", loud, "--on", "gpu1", "gpus").out
+    assert several.partition("\n\n")[0].replace(loud, "gpu1") == several.partition("\n\n")[2].rstrip()
+    warned = gputui("--on", loud, "doctor").err
+    assert warned.count("gputui: loud: its login shell prints lines around each command, which are left out: ") == 1
+    site.gpus[0].run("cancel", str(job))
+
+
+def test_a_console_reads_a_server_behind_such_a_shell(site: Site, loud: str) -> None:
+    there = Connections([ServerSettings(loud, "ssh://loud", site.settings[0].command)], PATIENCE)
+    there.start()
+    try:
+        seen = there.until(lambda snapshot: snapshot.servers and not snapshot.servers[0].problem)
+        assert len(seen.gpus) == 2
+    finally:
+        there.there.close(10)
 
 
 def test_a_server_without_gputui(config: Path, gputui: Run) -> None:

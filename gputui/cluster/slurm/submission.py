@@ -187,8 +187,7 @@ class BatchSubmitter:
                 break
         else:
             what = f"{lost.what}: whether the job was submitted is not known"
-            hint = "submit the same again within an hour: the job is looked for first, and there is no second one"
-            raise LostAnswerError(what, where=lost.where, hint=hint) from lost
+            raise LostAnswerError(what, where=lost.where) from lost
         what = f"{lost.what}: nothing was submitted"
         raise ClusterUnavailableError(what, where=lost.where, hint="submit it again") from lost
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,37 +22,64 @@ from gputui.domain.job_spec import Submission
 
 DIRECTORY = "submitting"
 """Directory of these files."""
+AGAIN = "submit the same again within an hour: the job is looked for first, and there is no second one"
+_TOLD_WITHIN = 5.0
+"""Seconds in which an answer is shown to the user."""
 _LASTS = 3600.0
 """Seconds after which the same submission is a new one."""
 
 
-@contextmanager
-def attempt(directory: Path, submissions: Sequence[Submission]) -> Iterator[tuple[str, bool]]:
-    """Yield the key to submit these with, and whether they are a repetition. Nothing is kept without the directory.
+class Attempts:
+    """Those of this process; without its directory nothing is kept."""
 
-    They stay known until an answer has come: also after ClusterUnavailableError, or what is no Exception.
-    """
-    if directory == Path() or not directory.is_dir():
-        yield uuid4().hex, False
-        return
-    content, place = msgspec.json.encode(submissions), directory / DIRECTORY
-    place.mkdir(mode=0o700, exist_ok=True)
-    taken = _taken_over(place, content)
-    path = taken[0] if taken else place / uuid4().hex
-    descriptor = taken[1] if taken else os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        if not taken:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            os.write(descriptor, content)
-        yield path.name, taken is not None
-        path.unlink(missing_ok=True)
-    except ClusterUnavailableError:
-        raise
-    except Exception:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
+    def __init__(self, directory: Path) -> None:
+        self._parent = directory
+        self._answered: list[tuple[Path, int]] = []
+
+    @contextmanager
+    def begun(self, submissions: Sequence[Submission]) -> Iterator[tuple[str, bool]]:
+        """Yield the key to submit these with, and whether they are a repetition.
+
+        They stay known until `told`, or some seconds after their answer: also after ClusterUnavailableError, or what
+        is no Exception.
+        """
+        self.told()
+        if self._parent == Path() or not self._parent.is_dir():
+            yield uuid4().hex, False
+            return
+        content, place = msgspec.json.encode(submissions), self._parent / DIRECTORY
+        place.mkdir(mode=0o700, exist_ok=True)
+        taken = _taken_over(place, content)
+        path, descriptor = taken or _made(place / uuid4().hex, content)
+        try:
+            yield path.name, taken is not None
+        except ClusterUnavailableError as error:
+            os.close(descriptor)
+            raise type(error)(error.what, where=error.where, hint=error.hint or AGAIN) from error
+        except Exception:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        self._answered.append((path, descriptor))
+        later = threading.Timer(_TOLD_WITHIN, self.told)
+        later.daemon = True
+        later.start()
+
+    def told(self) -> None:
+        """Forget those whose answers the user has got by now."""
+        while self._answered:
+            with suppress(IndexError, OSError):
+                path, descriptor = self._answered.pop()
+                path.unlink(missing_ok=True)
+                os.close(descriptor)
+
+
+def _made(path: Path, content: bytes) -> tuple[Path, int]:
+    """Make the file of a new submission, and lock it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.write(descriptor, content)
+    return path, descriptor
 
 
 def _taken_over(place: Path, content: bytes) -> tuple[Path, int] | None:

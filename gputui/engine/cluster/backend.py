@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
+    from gputui.engine.cluster.attempts import Attempts
     from gputui.engine.cluster.queue import EngineQueue
     from gputui.ports import Channel, GpuProbe, LogStream, StampedLogStream
     from gputui.ports.backend import About, Entry
@@ -58,6 +60,12 @@ class EngineBackend:
         self._with_gpus = with_gpus
         self._streams: WeakSet[LogStream] = WeakSet()
 
+    @cached_property
+    def _attempts(self) -> Attempts:
+        from gputui.engine.cluster.attempts import Attempts
+
+        return Attempts(self.queue.directory)
+
     def about(self, server: str = "") -> About:
         from gputui.ports.backend import About
 
@@ -89,10 +97,8 @@ class EngineBackend:
             asked = self._checked(action)
             if not asked:
                 return Done()
-            from gputui.engine.cluster.attempts import attempt
-
             try:
-                with attempt(self.queue.directory, asked) as (key, is_repeated):
+                with self._attempts.begun(asked) as (key, is_repeated):
                     ids = self._cluster.submit(asked, key, is_new=not is_repeated)
                 return Done(ids, is_repeated=is_repeated)
             finally:
@@ -239,6 +245,8 @@ class EngineBackend:
     def close(self) -> None:
         for stream in tuple(self._streams):
             stream.close()
+        if "_attempts" in vars(self):
+            self._attempts.told()
         self.queue.close()
 
 
