@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
-    from gputui.engine.cluster.attempts import Attempts
     from gputui.engine.cluster.queue import EngineQueue
+    from gputui.engine.cluster.unanswered import Unanswered
     from gputui.ports import Channel, GpuProbe, LogStream, StampedLogStream
     from gputui.ports.backend import About, Entry
 
@@ -61,10 +61,10 @@ class EngineBackend:
         self._streams: WeakSet[LogStream] = WeakSet()
 
     @cached_property
-    def _attempts(self) -> Attempts:
-        from gputui.engine.cluster.attempts import Attempts
+    def _unanswered(self) -> Unanswered:
+        from gputui.engine.cluster.unanswered import Unanswered
 
-        return Attempts(self.queue.directory)
+        return Unanswered(self.queue.directory)
 
     def about(self, server: str = "") -> About:
         from gputui.ports.backend import About
@@ -98,7 +98,7 @@ class EngineBackend:
             if not asked:
                 return Done()
             try:
-                with self._attempts.begun(asked) as (key, is_repeated):
+                with self._unanswered.begun(asked) as (key, is_repeated):
                     ids = self._cluster.submit(asked, key, is_new=not is_repeated)
                 return Done(ids, is_repeated=is_repeated)
             finally:
@@ -245,8 +245,8 @@ class EngineBackend:
     def close(self) -> None:
         for stream in tuple(self._streams):
             stream.close()
-        if "_attempts" in vars(self):
-            self._attempts.told()
+        if "_unanswered" in vars(self):
+            self._unanswered.told()
         self.queue.close()
 
 

@@ -29,8 +29,8 @@ _LASTS = 3600.0
 """Seconds after which the same submission is a new one."""
 
 
-class Attempts:
-    """Those of this process; without its directory nothing is kept."""
+class Unanswered:
+    """Such submissions of this process and of earlier ones; without the directory nothing is kept."""
 
     def __init__(self, directory: Path) -> None:
         self._parent = directory
