@@ -13,7 +13,7 @@ import pytest
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.ends import RunNote, parse_note
-from gputui.domain.action import Cancel
+from gputui.domain.action import Cancel, Requeue
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterUnavailableError, NotFoundError
@@ -150,6 +150,7 @@ def test_each_element_has_its_own_end(slurm: Controller) -> None:
     slurm.lists(("8", "RUNNING"))
     assert {job.id: job.exit_code for job in slurm.cluster.history()} == {ids[0]: 0, ids[1]: 2}
     slurm.lists()
+    assert slurm.cluster.job(7).id == ids[0]
     unknown = slurm.cluster.job(element_id(7, 8))
     assert unknown.cause is not None
     assert unknown.cause.code is CauseCode.END_UNKNOWN
@@ -166,6 +167,8 @@ def test_an_end_that_nobody_noted_has_its_window(slurm: Controller) -> None:
     assert job.cause is not None
     assert job.cause.code is CauseCode.END_UNKNOWN
     assert job.cause.text.startswith("ended between ")
+    (slurm.here / "logs" / "7.out").write_text("hello\n")
+    assert list(EngineBackend(EngineQueue(slurm.cluster), Settings()).log(7)) == [b"hello"]
     slurm.notes(f"end {int(time.time())} 0")  # the file system of the nodes was away
     assert told(slurm.cluster.job(7)) == (JobState.COMPLETED, 0, ("gpu1:0", "gpu1:1"))
 
@@ -180,6 +183,15 @@ def test_an_earlier_run_of_a_requeued_job_is_not_its_end(slurm: Controller) -> N
     cause = slurm.cluster.job(7).cause
     assert cause is not None
     assert cause.code is CauseCode.END_UNKNOWN
+
+
+def test_a_job_that_was_requeued_from_here_has_the_end_of_its_last_run(slurm: Controller) -> None:
+    slurm.submits()
+    slurm.lists(("", "FAILED"), shows="FAILED 3:0")
+    assert slurm.cluster.act(Requeue((7,))) == (7,)
+    slurm.notes(f"end {slurm.begun + 90} 3", f"start {int(time.time())} 1 gpu2 0 k", f"end {int(time.time())} 0")
+    slurm.lists()
+    assert told(slurm.cluster.job(7)) == (JobState.COMPLETED, 0, ("gpu2:0",))
 
 
 @pytest.mark.parametrize(("state", "code"), [("PENDING", None), ("RUNNING", 143)])

@@ -134,7 +134,10 @@ class JobChanger:
         if not self._can_requeue:  # of itself, for example after a node was lost
             for named, _ in ids.grouped(job_id for job_id in done if self._is_ours(rows[job_id])):
                 self._commands.run("scontrol", "update", f"JobId={named}", "Requeue=0")
-        return done + self._listed(action, [job_id for job_id, row in rows.items() if row.life.is_terminal])
+        again = self._listed(action, [job_id for job_id, row in rows.items() if row.life.is_terminal])
+        live, now = (replace(rows[job_id], state="REQUEUED") for job_id in again), int(time.time())
+        self._poll.records.add(Ended(row, JobDetail(row.run_key, row.state, alive=now)) for row in live)
+        return done + again
 
     def _signal(self, action: Signal | Suspend | Unsuspend, rows: Mapping[JobId, JobRow]) -> tuple[JobId, ...]:
         """Signal batch scripts with containers; have Slurm signal, stop or continue the processes of other jobs."""
@@ -193,13 +196,14 @@ def _cancelled(rows: Mapping[JobId, JobRow]) -> Iterator[Ended]:
 
     Slurm itself forgets elements of arrays as soon as they are cancelled, and others before anybody may look again.
     """
-    now = str(int(time.time()))
+    at = int(time.time())
+    now = str(at)
     for job_id, row in rows.items():
         _, index = ids.parts(job_id)
         each = row if index is None else replace(row, index=str(index))
         if row.life is JobState.PENDING:
             each = replace(each, state="CANCELLED", reason="None", started=now, ended=now, nodes="")
-        yield Ended(each, JobDetail(each.run_key, each.state), now)
+        yield Ended(each, JobDetail(each.run_key, each.state, alive=at), now)
 
 
 def _is_denied(result: Result) -> bool:

@@ -137,6 +137,9 @@ class SlurmCluster:
         snapshot = self.snapshot()
         if (found := snapshot.job(job_id)) is not None:
             return found
+        array = self._submissions.of_number(job_id)
+        if array is not None and array.submission.array:  # it stands for its first element
+            job_id = element_id(job_id, array.submission.array[0])
         ended, polled = self._settled().of(job_id), self._latest()
         if ended is None and polled.site.has_accounting:
             from gputui.cluster.slurm import accounting
@@ -160,13 +163,14 @@ class SlurmCluster:
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         from gputui.cluster.slurm import accounting
+        from gputui.cluster.slurm.ends import is_later
 
         self._settled()
         polled = self._latest()
         found = {job_id: each for job_id, each in self._poll.records.all().items() if each.row.life.is_terminal}
         for each in accounting.ended_jobs(self._commands, since) if polled.site.has_accounting else ():
             ours = found.get(each.row.job_id)
-            if ours is None or ours.row.started != each.row.started:  # ours has GPUs by index, and its comment
+            if ours is None or is_later(each, ours):  # ours has GPUs by index, and its comment
                 found[each.row.job_id] = each
         for each in found.values():
             job = self._job_of(each, polled)

@@ -169,6 +169,12 @@ class Ends:
         return ended
 
 
+def is_later(told: Ended, recorded: Ended) -> bool:
+    """Return whether accounts tell of a later run than the record, or of an end that nobody noted."""
+    begun, ended = texts.moment(told.row.started), texts.moment(recorded.row.ended)
+    return recorded.row.state == states.END_UNKNOWN or (begun is not None and ended is not None and begun > ended)
+
+
 def ids_of(row: JobRow) -> Iterator[JobId]:
     """Yield the ids of the job, or of the elements, of a row of squeue."""
     if row.indices:

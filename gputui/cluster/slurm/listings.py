@@ -188,7 +188,7 @@ class JobDetail(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True):
-    """A run of a job that has ended, as far as it is known; one that has not ended yet was cancelled from here."""
+    """A run of a job that has ended, as far as it is known; one that has not ended yet was cancelled or requeued."""
 
     row: JobRow
     detail: JobDetail

@@ -190,10 +190,10 @@ class Poll:
         """Yield the ends without a record of the user's jobs from here that the last poll still listed."""
         for each in _vanished(before, rows, known.user, now):
             recorded = self.records.of(each.row.job_id)
-            if recorded is None:
-                yield each
-            elif not recorded.row.life.is_terminal:
+            if recorded is not None and not recorded.row.life.is_terminal:
                 yield replace(each, cancelled_at=recorded.cancelled_at)
+            elif recorded is None or float(recorded.row.ended or 0) < each.detail.alive:  # that of an earlier run
+                yield each
 
     def _rows(self, mark: str) -> list[JobRow]:
         rows = parse_jobs(self._commands.ask("squeue", *squeue_arguments(mark)), mark)
@@ -227,7 +227,9 @@ def _vanished(before: Polled, rows: Iterable[JobRow], user: str, now: float) -> 
                 _, index = ids.parts(job_id)
                 ended = replace(row, state=states.END_UNKNOWN, ended=str(int(now)))
                 ended = ended if index is None else replace(ended, index=str(index))
-                yield Ended(ended, replace(detail, state=ended.state, alive=int(before.rows_at)))
+                yield Ended(
+                    ended, replace(detail, state=ended.state, alive=max(int(before.rows_at), int(row.submitted)))
+                )
 
 
 def parted(output: str, mark: str) -> list[str]:

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
+from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import ClusterUnavailableError, GputuiError, NotFoundError
 from gputui.domain.settings import Settings
@@ -144,9 +145,10 @@ class EngineBackend:
     ) -> LogStream:
         """Return the output of the last attempt; raises NotFoundError for an earlier one: it is not kept apart."""
         job = self._with_output(job_id)
-        if job.attempt is None:
+        is_unseen = job.cause is not None and job.cause.code is CauseCode.END_UNKNOWN
+        if job.attempt is None and not is_unseen:
             raise NotFoundError(f"job {job.shown_id} has not started yet, so it has no output")
-        if attempt is not None and attempt != job.attempt.number:
+        if attempt is not None and job.attempt is not None and attempt != job.attempt.number:
             hint = f"attempt {job.attempt.number} is the last one"
             raise NotFoundError(f"attempt {attempt} of job {job.shown_id} has no output of its own", hint=hint)
         if follow and job.state.is_active:
