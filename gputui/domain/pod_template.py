@@ -177,8 +177,8 @@ class KubernetesSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def settings_of(table: Tables) -> KubernetesSettings:
-    """Return the settings of the table, which has been checked."""
-    return convert(table, KubernetesSettings)
+    """Return the settings of the table, which has been checked; templates stay tables."""
+    return KubernetesSettings(**table)
 
 
 def checked(table: object, where: str) -> dict[str, Any]:

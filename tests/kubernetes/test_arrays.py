@@ -98,9 +98,25 @@ def test_one_element_is_cancelled_and_the_others_go_on(harness: KubernetesHarnes
     ]
 
 
+def test_an_element_that_ends_well_when_it_is_cancelled_was_cancelled(harness: KubernetesHarness) -> None:
+    ids = harness.kube.submit([Submission(spec(1), array=(0, 1))], "k1")
+    harness.kube.act(Cancel((ids[0],)))
+    [job] = harness.fake.objects.all("jobs")
+    marks = {"completedIndexes": "0", "failedIndexes": ""}  # its program returned 0 on SIGTERM
+    harness.fake.objects.change("jobs", job, lambda item: item["status"].update(marks))
+    assert ended(harness, ids[0]).state is JobState.CANCELLED
+
+
+def test_names_leave_room_for_the_index_in_the_names_of_pods(harness: KubernetesHarness) -> None:
+    asked = Submission(spec(name="a" * 60), array=tuple(range(1000)), array_limit=1)
+    harness.kube.submit([asked], "0123456789abcdef0123456789abcdef")
+    [job] = harness.fake.objects.all("jobs")
+    assert len(f"{job['metadata']['name']}-999") <= 63
+
+
 def test_an_element_without_a_pod_is_cancelled_with_its_array_only(harness: KubernetesHarness) -> None:
     ids = harness.kube.submit([Submission(spec(1), array=(0, 1), array_limit=1)], "k1")
-    with pytest.raises(ClusterRefusedError, match="has no pod yet"):
+    with pytest.raises(ClusterRefusedError, match=r"job \d{10}_1: it has no pod yet"):
         harness.kube.act(Cancel((ids[1],)))
     assert states(harness, ids) == [JobState.RUNNING, JobState.PENDING]
 

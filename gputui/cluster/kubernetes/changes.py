@@ -64,7 +64,7 @@ def _cancel_element(server: ApiServer, mirror: KubeMirror, parts: JobParts) -> N
     pods = [pod.metadata for pod in parts.pods if not pod.is_over]
     if not pods:
         what = "it has no pod yet, and Kubernetes makes one in its turn: cancel the whole array"
-        raise ClusterRefusedError(what, where=f"job {parts.number}")
+        raise ClusterRefusedError(what, where=f"job {parts.shown_id}")
     for pod in pods:
         _delete(server, f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", pod.uid)
     place = parts.job.metadata.label(INDEX)
@@ -108,7 +108,7 @@ def hold(server: ApiServer, mirror: KubeMirror, chosen: Iterable[JobParts], is_o
             return
         if parts.job.is_array and not parts.members:
             what = "its array is one Job of Kubernetes, held and released as a whole, before any element has started"
-            raise ClusterRefusedError(what, where=f"job {parts.number}")
+            raise ClusterRefusedError(what, where=f"job {parts.shown_id}")
         _patch(server, mirror, parts, lambda fresh: _suspended(fresh, is_on), is_hold=is_on)
 
     return _each(chosen, "held" if is_on else "released", changed)
@@ -126,12 +126,12 @@ def _fresh(server: ApiServer, parts: JobParts, is_on: bool) -> JobParts:
     meta = parts.job.metadata
     job = Reader(KubeJob).read(server.get(jobs_path(meta.namespace, meta.name)))
     if job is None or job.metadata.uid != whole_uid(meta.uid):
-        raise ClusterRefusedError("it is gone", where=f"job {parts.number}")
+        raise ClusterRefusedError("it is gone", where=f"job {parts.shown_id}")
     query = {"labelSelector": f"job-name={meta.name}"}
     pods = server.read(f"/api/v1/namespaces/{meta.namespace}/pods", KubeList, query).items
     found = (Reader(KubePod).read(each) for each in pods or ())
     if is_on and any(pod is not None and pod.status.phase != "Pending" for pod in found):
-        raise ClusterRefusedError("not held: it has started", where=f"job {parts.number}")
+        raise ClusterRefusedError("not held: it has started", where=f"job {parts.shown_id}")
     return replace(parts, job=job)
 
 
@@ -159,6 +159,6 @@ def _each(chosen: Iterable[JobParts], done_words: str, change: Callable[[JobPart
             words = "it has changed in the meantime" if error.status == _CHANGED else error.what
             so_far = f"; done: {', '.join(map(str, done))}" if done else ""
             what = f"not {done_words}: {words}{so_far}"
-            raise ClusterRefusedError(what, where=f"job {parts.number}", hint=error.hint) from error
+            raise ClusterRefusedError(what, where=f"job {parts.shown_id}", hint=error.hint) from error
         done += parts.numbers
     return tuple(done)

@@ -112,10 +112,10 @@ def elements_of(job: KubeJob, pods: Mapping[str, tuple[KubePod, ...]]) -> Iterat
             pod = newest(pods.get(uid, ()))
             end = pod.container.terminated if pod is not None else None
             at = (end.finished_at if end else None) or end_of(job) or status.start_time
+            is_good = index in done and index not in cancelled
             why = CANCELLED if index in cancelled else "BackoffLimitExceeded"
-            kind, reason = ("Complete", None) if index in done else ("Failed", why)
-            told_of = KubeCondition(kind, "True", reason, None, at)
-            mine = KubeJobStatus((told_of,), status.start_time, at if index in done else None)
+            told_of = KubeCondition("Complete" if is_good else "Failed", "True", None if is_good else why, None, at)
+            mine = KubeJobStatus((told_of,), status.start_time, at if is_good else None)
         else:
             mine = status if job.has_ended else KubeJobStatus(start_time=status.start_time)
         yield KubeJob(own, job.spec, mine)
@@ -279,6 +279,12 @@ class JobParts(Struct, frozen=True):
     """Path of Kueue's API; empty where it is not installed."""
     members: tuple[JobParts, ...] = ()
     """The elements for which it stands, of an array that is one Job: all that are left."""
+
+    @property
+    def shown_id(self) -> str:
+        """The number as people write it, `12_3` for an element."""
+        place = place_of(self.job)
+        return f"{place[0]}_{place[1]}" if place else str(self.number)
 
     @property
     def numbers(self) -> tuple[JobId, ...]:

@@ -255,14 +255,17 @@ _TOLD = frozenset({"host", "begin"})
 def is_one_job(submission: Submission, settings: Settings, target: KubeTarget) -> bool:
     """Return whether all elements of an array become one Job of Kubernetes.
 
-    They are alike, and Kubernetes counts them from 0 on. Such elements are held and released together, and Kueue
-    admits them together: so only a limit makes one Job of an array that is held or queued there.
+    They are alike, and Kubernetes counts them from 0 on and names their hosts. Such elements are held and released
+    together, and Kueue admits them together: so only a limit makes one Job of an array that is held or queued there.
     """
-    array, limit = submission.array, submission.array_limit
-    if not array or submission.spec.sweep or not target.counts_failures_by_index:
+    array, limit, spec = submission.array, submission.array_limit, submission.spec
+    if not array or spec.sweep or spec.options.hostname or not target.counts_failures_by_index:
         return False
     is_free = not submission.held and not settings.cluster.kueue
     return array == tuple(range(len(array))) and (limit is not None or is_free)
+
+
+_LIMIT = "is for indices from 0 on, without a sweep or a hostname, on releases from 1.29 on"
 
 
 def left_out(submission: Submission, settings: Settings, target: KubeTarget | None = None) -> Iterator[str]:
@@ -270,7 +273,7 @@ def left_out(submission: Submission, settings: Settings, target: KubeTarget | No
     spec, target = submission.spec, target or KubeTarget()
     gpus, site = spec.gpus, settings_of(settings.cluster.kubernetes)
     models = {*target.models, *site.gpu_models}
-    told = f"known are {', '.join(sorted(models))}" if models else f"no node is known with {site.gpu_model_label}"
+    told = ", ".join(sorted(models)) or f"none by the label {site.gpu_model_label}"
     is_unknown = gpus.model is not None and not site.device_class and not _models(gpus.model, models)
     is_limited = submission.array_limit is not None and not is_one_job(submission, settings, target)
     asked = {
@@ -278,12 +281,10 @@ def left_out(submission: Submission, settings: Settings, target: KubeTarget | No
         f"--gpus: a pod has a fixed number of GPUs, here {_count(gpus)}": gpus.minimum != gpus.maximum,
         "--gpus: a manifest cannot ask for all GPUs of a node": gpus.everything,
         "--gpus: driver capabilities are the image's": bool(gpus.capabilities or gpus.driver or gpus.driver_options),
-        f"--gpu-model: {told}; cluster.kubernetes.gpu_models lists more": is_unknown,
+        f"--gpu-model: no GPU of that model: known are {told}; cluster.kubernetes.gpu_models adds others": is_unknown,
         "--begin: the job is suspended; resume it when it may start": spec.begin_at is not None,
         "--after: the job is suspended; resume it when it may start": bool(spec.after or spec.after_any),
-        "--array: a limit of elements at a time is for indices from 0 on without a sweep, on releases from 1.29 on": (
-            is_limited
-        ),
+        f"--array: a limit of elements at a time {_LIMIT}": is_limited,
         "--interactive: input without a terminal ends with the first client: give it both, by -it": (
             spec.interactive is not None and spec.interactive.stdin and not spec.interactive.tty
         ),
@@ -320,12 +321,13 @@ def _documents(
         labels |= {ARRAY: label(key)} | ({INDEX: str(index)} if index is not None else {})
     annotations = base.get("annotations", {})
     ours = {name: text for name, text in ((NAME, spec.name), (COMMENT, spec.comment)) if text}
-    metadata: dict[str, Any] = {"name": dns_label(whole.name, suffix), "labels": labels | queue}
+    is_many = bool(submission.array) and index is None
+    room = len(f"-{len(submission.array)}") if is_many else 0
+    metadata: dict[str, Any] = {"name": dns_label(whole.name, suffix, room), "labels": labels | queue}
     if settings.cluster.namespace:
         metadata["namespace"] = settings.cluster.namespace
     if annotations | ours:
         metadata["annotations"] = annotations | ours
-    is_many = bool(submission.array) and index is None
     job: dict[str, Any] = _elements(submission) if is_many else {"backoffLimit": 0}
     if submission.held or spec.begin_at is not None or spec.after or spec.after_any:
         job["suspend"] = True
@@ -494,11 +496,14 @@ def _of_field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def dns_label(name: str, suffix: str) -> str:
-    """Return a name for Kubernetes: lower-case letters, digits and -, at most 63, that ends in the suffix."""
-    end = _slug(suffix)
-    begin = _slug(name)[: _LONGEST_LABEL - len(end) - 1].strip("-")
-    return f"{begin or 'gputui'}-{end}"[:_LONGEST_LABEL]
+def dns_label(name: str, suffix: str, room: int = 0) -> str:
+    """Return a name for Kubernetes: lower-case letters, digits and -, at most 63, that ends in the suffix.
+
+    `room` is left behind it, for what Kubernetes adds to the names of pods.
+    """
+    end, longest = _slug(suffix), _LONGEST_LABEL - room
+    begin = _slug(name)[: longest - len(end) - 1].strip("-")
+    return f"{begin or 'gputui'}-{end}"[:longest]
 
 
 def label(text: str) -> str:

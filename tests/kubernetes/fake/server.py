@@ -278,6 +278,10 @@ class _Request:
         gpus = item["spec"]["template"]["spec"]["containers"][0].get("resources", {}).get("limits", {}).get(GPU, "0")
         if not str(gpus).isdigit():
             raise ApiError(422, "Invalid", f'Job.batch "{item["metadata"]["name"]}" is invalid: {GPU}: {gpus}')
+        last = item["spec"].get("completions", 1) - 1
+        if item["spec"].get("completionMode") == "Indexed" and len(f"{item['metadata']['name']}-{last}") > 63:
+            words = "metadata.name: Invalid value: will not able to create pod with invalid DNS label"
+            raise ApiError(422, "Invalid", f'Job.batch "{item["metadata"]["name"]}" is invalid: {words}')
         if self.query.get("dryRun") == "All":
             return item
         item["metadata"].setdefault("labels", {})
