@@ -8,7 +8,6 @@ from threading import Event, Thread
 from typing import TypeAlias
 
 from gputui.cluster.kubernetes.api_server import ApiServer
-from gputui.cluster.kubernetes.connection import Connection
 from gputui.cluster.kubernetes.kubeconfig import ClusterEntry, KubePlace, UserEntry
 from gputui.cluster.kubernetes.login import Login
 
@@ -49,8 +48,7 @@ class ScriptedServer:
 
         cluster = ClusterEntry(f"http://127.0.0.1:{self._server.server_address[1]}")
         place = KubePlace("lab", "team", cluster, UserEntry())
-        way = Connection(cluster, Login(place, {}), {})
-        return ApiServer(way, place="lab", namespace="team", timeout=10.0)
+        return ApiServer(place, Login(place, {}), {}, 10.0)
 
     def close(self) -> None:
         self.is_over.set()

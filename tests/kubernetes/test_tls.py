@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from urllib3.util import parse_url
 
-from gputui.cluster.kubernetes.api_server import ApiServer, connect
+from gputui.cluster.kubernetes.api_server import ApiServer, connect, is_direct
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
-from gputui.cluster.kubernetes.connection import is_direct
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.job_spec import Submission

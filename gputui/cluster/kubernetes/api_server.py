@@ -1,36 +1,43 @@
-"""Requests to the API server of Kubernetes, and its answers that go on: watches and followed logs."""
+"""Connections and requests to the API server of Kubernetes, and its answers that go on: watches, logs, websockets."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlencode
 
 import msgspec
 import urllib3
 from msgspec import Struct
 from urllib3.exceptions import HTTPError, ProtocolError
+from urllib3.util import Url, make_headers, parse_url
+from urllib3.util.ssl_ import create_urllib3_context
 
-from gputui.cluster.kubernetes.connection import Connection
-from gputui.cluster.kubernetes.kubeconfig import place_of
-from gputui.cluster.kubernetes.login import Headers, Login
+from gputui.cluster.kubernetes.kubeconfig import ClusterEntry, KubePlace, place_of
+from gputui.cluster.kubernetes.login import Headers, Login, read_either
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
 from gputui.domain.installing import install_line
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
+    from urllib3.connection import HTTPConnection
     from websocket import WebSocket
 
 Query = Mapping[str, str]
 T = TypeVar("T")
 MERGE_PATCH = "application/merge-patch+json"
+_MOST_IDLE = 8
+"""Number of connections that are kept: watches have one each."""
 _CONNECT = 5.0
 """Seconds in which a connection has to be made."""
 _UNKNOWN_USER = 401
@@ -46,12 +53,17 @@ def connect(
 ) -> ApiServer:
     """Return the server of a context, or of the pod in which this runs; raises ClusterUnavailableError."""
     if any(find_spec(name) is None for name in ("websocket", "yaml")):
-        hint = install_line(["gputui[kubernetes]"], sys.prefix, has_pip=find_spec("pip") is not None)
-        raise ClusterUnavailableError("packages for Kubernetes are not installed", hint=hint)
+        raise ClusterUnavailableError(
+            "packages for Kubernetes are not installed", hint=_installed("gputui[kubernetes]")
+        )
     place = place_of(context, environ, account)
     login = Login(place, environ, lambda: place_of(context, environ, account))
-    way = Connection(place.cluster, login, environ)
-    return ApiServer(way, place=place.name, namespace=place.namespace, timeout=timeout)
+    return ApiServer(place, login, environ, timeout)
+
+
+def _installed(package: str) -> str:
+    """Return the command that installs a package."""
+    return install_line([package], sys.prefix, has_pip=find_spec("pip") is not None)
 
 
 class StatusAnswer(Struct, frozen=True):
@@ -102,15 +114,112 @@ class ApiStream:
             self._response.close()
 
 
+class _Connections:
+    """Ways to a server, by TLS and proxies, with the user's certificate; from any thread."""
+
+    def __init__(self, cluster: ClusterEntry, login: Login, environ: Mapping[str, str]) -> None:
+        self.address = _address(cluster)
+        self._login = login
+        self._cluster = cluster
+        self._proxy = cluster.proxy_url or _proxy_in(environ, parse_url(self.address))
+        self._lock = Lock()
+        self._made: tuple[bytes, urllib3.PoolManager] | None = None
+
+    def pool(self) -> urllib3.PoolManager:
+        """Return the connections of the user's present certificate; raises ClusterUnavailableError."""
+        certificate = self._login.certificate()
+        with self._lock:
+            if self._made is None or self._made[0] != certificate:
+                self._made = certificate, self._pool(certificate)
+            return self._made[1]
+
+    def dial(self, path: str, headers: Headers, seconds: float) -> WebSocket:
+        """Open a websocket at a path, by the same TLS and proxy as requests."""
+        from websocket import WebSocket
+
+        manager, target = self.pool(), parse_url(self.address)
+        like, place = manager.connection_from_url(self.address), manager.proxy or target
+        made = cast(
+            "HTTPConnection",
+            like.ConnectionCls(host=place.host or "", port=_port(place), timeout=seconds, **like.conn_kw),
+        )
+        if isinstance(manager, urllib3.ProxyManager):
+            made.set_tunnel(target.host or "", _port(target), manager.proxy_headers, place.scheme or "http")
+        made.connect()
+        opened = WebSocket()
+        opened.connect(  # type: ignore[no-untyped-call]
+            f"ws{self.address.removeprefix('http')}{path}",
+            socket=made.sock,
+            header=[f"{name}: {value}" for name, value in headers],
+            redirect_limit=0,  # nobody else gets the token
+        )
+        opened.settimeout(None)
+        return opened
+
+    def close(self) -> None:
+        with self._lock:
+            if self._made is not None:
+                self._made[1].clear()
+
+    def _pool(self, certificate: bytes) -> urllib3.PoolManager:
+        options: dict[str, Any] = {"maxsize": _MOST_IDLE, "retries": False}
+        if self.address.startswith("https"):
+            options["ssl_context"] = self._tls(certificate)
+            if self._cluster.tls_server_name:
+                options["server_hostname"] = self._cluster.tls_server_name
+        if not self._proxy:
+            return urllib3.PoolManager(**options)
+        if self._proxy.startswith("socks"):
+            if find_spec("socks") is None:
+                what = "the way to Kubernetes is a SOCKS proxy, and PySocks is not installed"
+                raise ClusterUnavailableError(what, where=self._proxy, hint=_installed("PySocks"))
+            from urllib3.contrib.socks import SOCKSProxyManager
+
+            return SOCKSProxyManager(self._proxy.replace("socks5:", "socks5h:"), **options)
+        auth = parse_url(self._proxy).auth
+        return urllib3.ProxyManager(
+            self._proxy, proxy_headers=make_headers(proxy_basic_auth=auth) if auth else None, **options
+        )
+
+    def _tls(self, certificate: bytes) -> ssl.SSLContext:
+        cluster, context = self._cluster, create_urllib3_context()
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # clusters make authorities that it does not like
+        if cluster.insecure_skip_tls_verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the user asked for it
+        authority = read_either(
+            cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority"
+        )
+        try:
+            if authority:
+                context.load_verify_locations(
+                    cadata=authority.decode("ascii", "ignore")
+                )  # comments may be in any language
+            elif not cluster.insecure_skip_tls_verify:
+                context.load_default_certs()
+        except (ssl.SSLError, ValueError) as error:
+            where = cluster.certificate_authority or None
+            raise ClusterUnavailableError("the certificate-authority is no certificate", where=where) from error
+        if certificate:
+            try:
+                _load(context, certificate)
+            except (ssl.SSLError, OSError, ValueError) as error:
+                why = getattr(error, "reason", None) or str(error)
+                raise ClusterUnavailableError(f"the user's certificate and key do not serve: {why}") from error
+        return context
+
+
 class ApiServer:
     """An API server, as a user of it."""
 
-    def __init__(self, way: Connection, *, place: str, namespace: str, timeout: float) -> None:
-        """`place` is the name for people, `namespace` the user's own."""
-        self.place = place
-        self.namespace = namespace
-        self.address = way.address
-        self._way = way
+    def __init__(self, place: KubePlace, login: Login, environ: Mapping[str, str], timeout: float) -> None:
+        self.place = place.name
+        """Name for people."""
+        self.namespace = place.namespace
+        """The user's own."""
+        self._login = login
+        self._ways = _Connections(place.cluster, login, environ)
+        self.address = self._ways.address
         self._timeout = timeout
 
     def get(self, path: str, query: Query | None = None, patience: float = 0.0) -> bytes:
@@ -150,7 +259,7 @@ class ApiServer:
 
         def ask(login: Headers) -> WebSocket:
             try:
-                return self._way.dial(
+                return self._ways.dial(
                     f"{path}?{urlencode(query)}", (*login, ("Sec-WebSocket-Protocol", protocols)), _CONNECT
                 )
             except WebSocketBadStatusException as error:
@@ -161,7 +270,7 @@ class ApiServer:
         return self._logged_in(ask)
 
     def close(self) -> None:
-        self._way.close()
+        self._ways.close()
 
     def _answer(
         self,
@@ -210,19 +319,19 @@ class ApiServer:
         *,
         is_read: bool,
     ) -> urllib3.BaseHTTPResponse:
-        return self._way.pool().request(
+        return self._ways.pool().request(
             method, url, body=body, headers=headers, timeout=wait, retries=False, preload_content=is_read
         )
 
     def _logged_in(self, ask: Callable[[Headers], T]) -> T:
         """Return what `ask` gets by the login, or by a new one if the server does not know the first any more."""
-        sent = self._way.login.headers()
+        sent = self._login.headers()
         try:
             return ask(sent)
         except ApiRefusedError as error:
-            if error.status != _UNKNOWN_USER or not self._way.login.renew(sent):
+            if error.status != _UNKNOWN_USER or not self._login.renew(sent):
                 raise
-            return ask(self._way.login.headers())
+            return ask(self._login.headers())
 
     def _silent(self, error: Exception) -> ClusterUnavailableError:
         return ClusterUnavailableError(f"Kubernetes does not answer: {_words(error)}", where=self.place)
@@ -254,3 +363,67 @@ def _words(error: Exception) -> str:
 
 def _one_line(text: str) -> str:
     return plain(" ".join(text.split()))[:_MOST_WORDS]
+
+
+def _load(context: ssl.SSLContext, certificate: bytes) -> None:
+    """Load certificate and key from memory: OpenSSL reads files only, and the key is not for a disk."""
+
+    def password() -> str:
+        raise ValueError("the key is encrypted")
+
+    place = os.memfd_create("client-certificate")
+    try:
+        os.write(place, certificate)
+        context.load_cert_chain(f"/proc/self/fd/{place}", password=password)
+    finally:
+        os.close(place)
+
+
+def _address(cluster: ClusterEntry) -> str:
+    has_tls = bool(
+        cluster.certificate_authority or cluster.certificate_authority_data or cluster.insecure_skip_tls_verify
+    )
+    address = cluster.server if "://" in cluster.server else f"http{'s' if has_tls else ''}://{cluster.server}"
+    try:
+        found = parse_url(address)
+    except urllib3.exceptions.LocationParseError:
+        found = Url()
+    if not found.host or found.scheme not in {"http", "https"}:
+        raise ClusterUnavailableError(f"the kubeconfig has a server without an address: {cluster.server!r}")
+    return address.rstrip("/")
+
+
+def _port(place: Url) -> int:
+    return place.port or (443 if place.scheme == "https" else 80)
+
+
+def _proxy_in(environ: Mapping[str, str], target: Url) -> str:
+    """Return the proxy that the environment names for an address; empty for none."""
+    name = f"{target.scheme}_proxy"
+    proxy = environ.get(name) or environ.get(name.upper()) or ""
+    if not proxy or is_direct(target, environ.get("no_proxy") or environ.get("NO_PROXY") or ""):
+        return ""
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def is_direct(target: Url, words: str) -> bool:
+    """Return whether the words of NO_PROXY, or the address itself, rule a proxy out: by name, domain, or network."""
+    import ipaddress  # few have proxies
+
+    host = (target.host or "").strip("[]").lower()
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        address = None
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    for word in words.lower().replace(" ", "").split(","):
+        name = word.removesuffix(f":{_port(target)}")
+        if name == "*" or (name and (host == name or host.endswith(f".{name.lstrip('.')}"))):
+            return True
+        try:
+            if address is not None and address in ipaddress.ip_network(name, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
