@@ -41,12 +41,15 @@ class CommandChannel:
         argv: Sequence[str],
         environ: Mapping[str, str],
         marks: CommandMarks,
+        out_marks: CommandMarks | None = None,
         *,
         is_tty: bool,
         has_input: bool,
         refused: Callable[[str, int], GputuiError],
     ) -> None:
+        """`out_marks` are those on standard output, if there are some besides those on standard error."""
         self.is_tty = is_tty
+        self._out_marks = out_marks
         self.on_input: Callable[[], None] = lambda: None
         self._marks = marks
         self._refused = refused
@@ -165,6 +168,8 @@ class CommandChannel:
             data = self._marks.feed(data) if data else self._marks.rest()
             if self._marks.code is not None:
                 self.end_input()
+        elif self._out_marks:
+            data = self._out_marks.feed(data) if data else self._out_marks.rest()
         self._has_output |= bool(data) and not is_error and not self.is_tty
         return [(is_error, data)] if data else []
 

@@ -22,7 +22,7 @@ gputui_mark begin; gputui_mark begin >&2
 (
 {script}
 )
-set -- $?; gputui_mark "$1"; gputui_mark "$1" >&2
+set -- $?; gputui_mark "$1"; gputui_mark "$1" >&2; exit "$1"
 """
 """Ctrl-C reaches these lines too, which have to outlive the command to tell its exit code."""
 

@@ -13,7 +13,9 @@ from gputui.cluster.slurm import site
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.inside import RemoteLog
 from gputui.cluster.ssh import SshConnection
-from gputui.domain.errors import ClusterUnavailableError, LostAnswerError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, LostAnswerError
+from gputui.domain.marks import CommandMarks
+from tests.cluster.talk import Talk
 from tests.login_shells import SHELLS, talkative
 from tests.needs import need
 from tests.runtime.sshd import Sshd
@@ -74,6 +76,22 @@ def test_a_log_has_only_the_lines_of_its_file(commands: SlurmCommands, tmp_path:
         assert next(followed) == b"last without an end"
         file.write(b"more\n" + b"x" * 80)
     assert list(followed) == [b"more", b"x" * 80]
+
+
+@pytest.mark.parametrize("has_input", [False, True])
+def test_the_streams_of_a_command_in_a_job_are_its_own(commands: SlurmCommands, has_input: bool) -> None:
+    mark = r"printf '\033_gputui:%s:%s\033\134\n' $0"
+    script = f"{mark} begin >&2; {'cat' if has_input else 'echo typed'}; echo wrong >&2; {mark} 5 >&2; exit 5"
+    marks = CommandMarks()
+    channel = commands.channel(
+        ["sh", "-c", script, marks.key], marks, is_tty=False, has_input=has_input, term="", refused=ClusterRefusedError
+    )
+    talk = Talk(channel)
+    if has_input:
+        channel.send(b"typed\n")
+        talk.until(b"typed\n")
+        channel.end_input()
+    assert (talk.end(), talk.out, talk.err) == (5, b"typed\n", b"wrong\n")
 
 
 def test_a_shell_that_runs_nothing_is_told_in_its_words(tmp_path: Path) -> None:

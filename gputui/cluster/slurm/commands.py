@@ -119,9 +119,10 @@ class SlurmCommands:
                 return away
             return refused(complaint)
 
-        words, environ = self._argv(argv, None, is_tty=is_tty), self._env() | ({"TERM": term} if is_tty else {})
+        around = CommandMarks() if self._ssh and not is_tty else None  # a terminal has both streams in one
+        words, environ = self._argv(argv, around, is_tty=is_tty), self._env() | ({"TERM": term} if is_tty else {})
         try:
-            return CommandChannel(words, environ, marks, is_tty=is_tty, has_input=has_input, refused=error)
+            return CommandChannel(words, environ, marks, around, is_tty=is_tty, has_input=has_input, refused=error)
         except OSError as fault:
             raise self._away(f"{argv[0]} cannot be run here: {fault.strerror}") from fault
 
