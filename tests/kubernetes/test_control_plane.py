@@ -24,7 +24,7 @@ from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, ClusterError, ClusterRefusedError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
-from gputui.domain.job_spec import Submission
+from gputui.domain.job_spec import ContainerOptions, GpuRequest, Submission
 from gputui.domain.settings import ClusterSettings
 from gputui.domain.state import JobState, PendingReason
 from tests.factories import spec
@@ -126,6 +126,36 @@ def test_an_array_is_a_job_for_each_element(cluster: KubernetesCluster) -> None:
     assert cluster.act(Cancel(ids[1:2])) == ids[1:2]
     until_state(cluster, ids[1], JobState.CANCELLED)
     assert cluster.job(ids[0]).state is JobState.RUNNING
+
+
+def test_the_server_takes_a_sites_template(bed: StandInBed, cluster: KubernetesCluster) -> None:
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]}
+    pod = {
+        "labels": {"team": "vision"},
+        "annotations": {"example.com/note": "all"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "nodeSelector": {"kubernetes.io/hostname": "gpu2"},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}},
+        "imagePullSecrets": [{"name": "registry"}],
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+        "volumes": {"scratch": {"emptyDir": {}, "mountPath": "/scratch"}},
+        "container": {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}},
+    }
+    site = bed.open("ann-token", "ann", ClusterSettings(kubernetes={"pod": pod}))
+    model = GpuRequest(1, 1, model="h200")
+    assert "nodeSelector" in site.draft(Submission(replace(spec(), gpus=model)))
+    asked = replace(spec(), gpus=model, name="placed")
+    wants = replace(spec(options=ContainerOptions(volumes=("data:/data",))), name="wants")
+    placed, waits = site.submit([Submission(asked), Submission(wants)], "site")
+    job = until_state(cluster, placed, JobState.RUNNING)
+    assert job.attempt is not None
+    assert job.attempt.node == "gpu2"
+
+    def is_told(found: dict[int, Any]) -> bool:
+        return waits in found and 'persistentvolumeclaim "data" not found' in found[waits].text
+
+    until(lambda: dict(cluster.snapshot().reasons), is_told, "the claim is missing")
 
 
 def test_a_drained_node_takes_no_jobs(cluster: KubernetesCluster) -> None:

@@ -111,6 +111,9 @@ def test_a_restricted_namespace_takes_jobs_of_its_template(make: MakeHarness, tm
     plain, knowing = make(), make(settings=settings_of(tmp_path, EXAMPLES[2]))
     for harness in (plain, knowing):
         harness.fake.controller.restricted = {"lab"}
+    warning = '# would violate PodSecurity "restricted:latest": allowPrivilegeEscalation != false\n'
+    assert plain.kube.draft(Submission(spec(1))).startswith(warning)
+    assert not knowing.kube.draft(Submission(spec(1))).startswith("#")
     assert state(plain, spec(1)) is JobState.PENDING
     assert "allowPrivilegeEscalation != false" in why(plain)
     assert state(knowing, spec(1)) is JobState.RUNNING

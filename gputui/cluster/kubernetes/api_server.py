@@ -66,6 +66,9 @@ def _installed(package: str) -> str:
     return install_line([package], sys.prefix, has_pip=find_spec("pip") is not None)
 
 
+_WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"', re.ASCII)
+
+
 class StatusAnswer(Struct, frozen=True):
     """Answer of the server in place of an object."""
 
@@ -248,6 +251,12 @@ class ApiServer:
     ) -> bytes:
         """Send an object; return the answer."""
         return self._answer(method, path, query, json.dumps(body).encode(), kind).data
+
+    def try_out(self, path: str, body: Mapping[str, Any], query: Query) -> tuple[str, ...]:
+        """Ask whether an object would be created; return what the server warns of. Raises as `send`."""
+        answer = self._answer("POST", path, {**query, "dryRun": "All"}, json.dumps(body).encode())
+        found = (_WARNING.match(each) for each in answer.headers.getlist("Warning"))
+        return tuple(_one_line(each[1].replace("\\", "")) for each in found if each)
 
     def stream(self, path: str, query: Query, patience: float | None) -> ApiStream:
         """Return an answer line by line; it is lost if nothing comes for `patience` seconds."""

@@ -118,10 +118,10 @@ class KubernetesCluster:
         server, site = self._reached()
         target = self._target(server, site, [submission])
         documents = self._submitter.drafts(submission, "dry-run", target, bool(site.kueue))
-        self._submitter.check(server, target.namespace, documents[0])
+        told = self._submitter.check(server, target.namespace, documents[0])
         for document in documents:
             document["metadata"]["namespace"] = target.namespace
-        return "---\n".join(map(as_yaml, documents))
+        return "".join(f"# {warning}\n" for warning in told) + "---\n".join(map(as_yaml, documents))
 
     def _target(self, server: ApiServer, site: KubeSite, submissions: Sequence[Submission]) -> KubeTarget:
         """Return what jobs are submitted to; nodes are looked at if a job asks for a model of GPUs."""

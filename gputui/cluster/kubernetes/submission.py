@@ -107,13 +107,14 @@ class KubeSubmitter:
             document["spec"] |= {"ttlSecondsAfterFinished": seconds, "podFailurePolicy": policy}
         return documents
 
-    def check(self, server: ApiServer, namespace: str, document: Mapping[str, Any]) -> None:
-        """Ask the server whether it would take a job; raises ClusterRefusedError."""
+    def check(self, server: ApiServer, namespace: str, document: Mapping[str, Any]) -> tuple[str, ...]:
+        """Ask the server whether it would take a job; return what it warns of. Raises ClusterRefusedError."""
         try:
-            server.send("POST", jobs_path(namespace), document, {"dryRun": "All"} | _STRICT)
+            return server.try_out(jobs_path(namespace), document, _STRICT)
         except ApiRefusedError as error:
             if error.status != _EXISTS:
                 raise _refused(error) from error
+            return ()
 
     def _create(self, server: ApiServer, namespace: str, document: Mapping[str, Any]) -> KubeJob:
         """Create a job, or return the one that an earlier call created."""

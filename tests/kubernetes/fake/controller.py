@@ -205,7 +205,7 @@ class Controller:
             )
             self._warn(job, "FailedCreate", words)
             return
-        if meta["namespace"] in self.restricted and (fault := _unsafe(template["spec"])):
+        if meta["namespace"] in self.restricted and (fault := unsafe(template["spec"])):
             words = f'pods "{meta["name"]}" is forbidden: violates PodSecurity "restricted:latest": {fault}'
             self._warn(job, "FailedCreate", f"Error creating: {words}")
             return
@@ -354,7 +354,7 @@ def _holds(expression: Manifest, labels: dict[str, str]) -> bool:
     return value in expression["values"]
 
 
-def _unsafe(spec: Manifest) -> str:
+def unsafe(spec: Manifest) -> str:
     """Return what the standard `restricted` has against a pod; empty for nothing."""
     pod, container = spec.get("securityContext", {}), spec["containers"][0].get("securityContext", {})
     if any("hostPath" in volume for volume in spec.get("volumes", ())):

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.kubernetes.fake.access import ADMIN, Access
-from tests.kubernetes.fake.controller import GPU, Controller
+from tests.kubernetes.fake.controller import GPU, Controller, unsafe
 from tests.kubernetes.fake.kueue import Kueue
 from tests.kubernetes.fake.objects import KINDS, ApiError, Manifest, Objects, now, selected
 from tests.kubernetes.fake.streams import PodSocket, accept_key, chosen_protocol, request_of
@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif "watch" in request.query:
             self._stream(request.changes(), "application/json")
         else:
-            self._send(*request.result())
+            self._send(*request.result(), request.warning)
 
     def _upgrade(self, request: _Request) -> None:
         """Serve a websocket until it ends."""
@@ -174,9 +174,11 @@ class _Handler(BaseHTTPRequestHandler):
         asked = request_of(str(request.part), parse_qsl(urlsplit(self.path).query), pod)
         PodSocket(self.rfile, self.wfile.write).serve(asked, tells_code=request.part == "exec")
 
-    def _send(self, code: int, value: Any) -> None:
+    def _send(self, code: int, value: Any, warning: str = "") -> None:
         data = json.dumps(value).encode()
         self.send_response(code)
+        if warning:
+            self.send_header("Warning", f"299 - {json.dumps(warning)}")
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -211,6 +213,8 @@ class _Request:
         self._group = found.get("group") or ""
         self._kind, self._namespace = found.get("kind") or "", found.get("namespace") or ""
         self._name = unquote(found.get("name") or "")
+        self.warning = ""
+        """What the server tells beside its answer."""
 
     def plain(self) -> Manifest | None:
         """Return the answer to a request that needs no rights; None for others."""
@@ -282,6 +286,8 @@ class _Request:
         if item["spec"].get("completionMode") == "Indexed" and len(f"{item['metadata']['name']}-{last}") > 63:
             words = "metadata.name: Invalid value: will not able to create pod with invalid DNS label"
             raise ApiError(422, "Invalid", f'Job.batch "{item["metadata"]["name"]}" is invalid: {words}')
+        if self._namespace in self._fake.controller.restricted and (fault := unsafe(item["spec"]["template"]["spec"])):
+            self.warning = f'would violate PodSecurity "restricted:latest": {fault}'
         if self.query.get("dryRun") == "All":
             return item
         item["metadata"].setdefault("labels", {})
