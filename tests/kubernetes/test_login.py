@@ -81,7 +81,7 @@ def place(harness: KubernetesHarness, tmp_path: Path) -> Place:
 
 @pytest.mark.parametrize("version", [V1, V1BETA1])
 def test_a_program_logs_in_once_for_many_requests(place: Place, version: str) -> None:
-    place.answers(ADMIN, version)
+    place.answers(ADMIN, version, clientKeyData=None, expirationTimestamp="2999-01-01T00:00:00.5+01:00")
     server = place.by_program(version)
     assert server.get("/version")
     assert server.get("/api/v1/pods")
@@ -206,6 +206,11 @@ def test_a_program_that_is_missing_or_of_another_time(place: Place) -> None:
     server.close()
     server = place.by_program("client.authentication.k8s.io/v1alpha1")
     with pytest.raises(ClusterUnavailableError, match=r"speaks client\.authentication\.k8s\.io/v1alpha1, not"):
+        server.get("/version")
+    server.close()
+    place.program.write_text("#!/no/such/interpreter\n")
+    server = place.by_program()
+    with pytest.raises(ClusterUnavailableError, match="cannot be run: No such file"):
         server.get("/version")
     server.close()
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Headers = tuple[tuple[str, str], ...]
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-_WITHIN = 60.0
-"""Seconds in which a program logs in that nobody can answer."""
+_WITHIN = 120.0
+"""Seconds in which a program logs in that has no terminal: it may have opened a browser."""
 _PAUSE = 10.0
 """Seconds for which its answer, or its failure, stands at least: it may open a browser each time."""
 _MOST_WORDS = 300
@@ -44,9 +44,9 @@ _UNQUOTED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234
 class Credential(Struct, frozen=True, rename="camel"):
     """Answer of a program that logs in."""
 
-    token: str = ""
-    client_certificate_data: str = ""
-    client_key_data: str = ""
+    token: str | None = None
+    client_certificate_data: str | None = None
+    client_key_data: str | None = None
     expiration_timestamp: datetime | None = None
 
     @property
@@ -99,7 +99,7 @@ class Login:
         with self._lock:
             if self._plugin is not None:
                 found = self._plugin.credential()
-                return f"{found.client_certificate_data}\n{found.client_key_data}".strip().encode()
+                return f"{found.client_certificate_data or ''}\n{found.client_key_data or ''}".strip().encode()
             if self._certificate is None:
                 self._certificate = self._read_certificate()
             return self._certificate
@@ -129,7 +129,7 @@ class Login:
         if user.token or user.username:
             return user.token
         if self._plugin is not None:
-            return self._plugin.credential().token
+            return self._plugin.credential().token or ""
         provider = user.auth_provider
         if provider is None:
             return ""
@@ -256,8 +256,8 @@ class Plugin:
                     os.killpg(process.pid, 9)
                 process.wait()
                 raise self._away(f"did not answer within {_WITHIN:.0f} s") from error
-            except OSError as error:
-                raise self._away(f"cannot be run: {error.strerror}") from error
+            except (OSError, ValueError) as error:
+                raise self._away(f"cannot be run: {plain(str(getattr(error, 'strerror', None) or error))}") from error
             out.seek(0)
             err.seek(0)
             said = _useful(err.read().decode(errors="replace"))
