@@ -13,6 +13,7 @@ import pytest
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.ends import RunNote, parse_note
+from gputui.cluster.submissions import Submissions
 from gputui.domain.action import Cancel, Requeue
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.cluster import element_id
@@ -63,6 +64,13 @@ class Controller:
         """Submit job 7, or its elements, for two GPUs."""
         job = spec(image=None, command=("true",))
         return self.cluster.submit([Submission(job, array=indices)], "k", is_new=True)
+
+    def loses_the_answer(self) -> None:
+        """Submit a job whose number nobody learns."""
+        (self.here / "logs").mkdir()
+        self.cluster.snapshot()
+        job = Submission(spec(image=None, command=("true",)))
+        Submissions(self.here / "state").intend("k", job, output=f"{self.here}/logs/%j.out")
 
     def lists(self, *rows: tuple[str, str], shows: str = "") -> None:
         """List jobs of states, index or nothing first; `shows` is the answer about job 7, `FAILED 3:0`."""
@@ -220,6 +228,18 @@ def test_a_job_that_slurm_lists_has_not_ended(slurm: Controller) -> None:
     assert slurm.cluster.job(7).state is JobState.RUNNING
     with pytest.raises(NotFoundError, match="Slurm knows no job 8"):
         slurm.cluster.job(8)
+
+
+def test_a_submission_whose_answer_was_lost_is_found_after_slurm_forgot_its_job(slurm: Controller) -> None:
+    slurm.loses_the_answer()
+    slurm.notes(f"end {slurm.begun + 5} 0", job="9")
+    assert [(job.id, job.exit_code) for job in slurm.cluster.history()] == [(9, 0)]
+
+
+def test_a_repeated_submission_is_the_job_that_slurm_forgot(slurm: Controller) -> None:
+    slurm.loses_the_answer()
+    slurm.notes(job="9")
+    assert slurm.submits() == (9,)
 
 
 def test_output_is_read_while_slurm_does_not_answer(slurm: Controller) -> None:

@@ -263,7 +263,7 @@ class SlurmCluster:
         return self._settings.container == "docker" and submitted is not None and not submitted.submission.spec.is_host
 
     def _forgotten(self, key: str, since: datetime) -> int | None:
-        """Return the number of an ended job of this user with that key, from our records or Slurm's accounts."""
+        """Return the number of an ended job of this user with that key, from our records, its note, or the accounts."""
         from gputui.cluster.slurm import accounting
 
         here = self._latest().site
@@ -271,7 +271,10 @@ class SlurmCluster:
         if here.has_accounting:
             every = chain(every, accounting.ended_jobs(self._commands, since))
         rows = (each.row for each in every if each.row.user == here.user and not is_refused(each.row))
-        return next((row.owner for row in rows if key_of_comment(row.comment) == key), None)
+        if (found := next((row.owner for row in rows if key_of_comment(row.comment) == key), None)) is not None:
+            return found
+        known = self._submissions.of_key(key)
+        return self._poll.ends.begun([known]).get(key, (None,))[0] if known is not None else None
 
     def _settled(self) -> Ends:
         """Return the ends of jobs, with those of all jobs from here that Slurm has forgotten."""

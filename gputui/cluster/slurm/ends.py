@@ -27,6 +27,8 @@ from gputui.domain.state import JobState
 
 _RETRIED = 7 * 86400
 """Seconds for which an unknown end is looked for again: a file system or the accounts may have been away."""
+_LOST = 86400
+"""Seconds for which the job of a submission is looked for whose answer was lost."""
 _SKEW = 60
 """Seconds by which the clocks of a node and of slurmctld may differ."""
 _TOGETHER = 1000
@@ -118,8 +120,13 @@ class Ends:
     def settle(self, listed: Collection[JobId], at: float, user: str, *, has_accounting: bool) -> None:
         """Record the ends of our jobs that Slurm, asked at that time, did not list any more."""
         found, now, recorded = [], time.time(), self._records.all()
+        lost = [each for each in self._submissions.all() if each.number is None and now - each.at.timestamp() < _LOST]
+        begun = self.begun(lost) if lost else {}
+        for key, (number, _) in begun.items():
+            self._submissions.settle(key, number)
         for submitted in self._submissions.all():
-            if submitted.number is None or submitted.known_at.timestamp() >= at:
+            known_at = begun[submitted.key][1] if submitted.key in begun else submitted.known_at.timestamp()
+            if submitted.number is None or known_at >= at:
                 continue
             for job_id in _ids(submitted):
                 known = recorded.get(job_id)
@@ -127,6 +134,19 @@ class Ends:
                     found.append(unseen(job_id, submitted, user, known))
         completed = self.completed(found, has_accounting=has_accounting)
         self._records.add(each for each in completed if recorded.get(each.row.job_id) != each)
+
+    def begun(self, submissions: Sequence[Submitted]) -> dict[str, tuple[int, int]]:
+        """Return number and start of the jobs that these submissions became, by key, as far as they have begun."""
+        folders = {record_file(each.output, "").rpartition("/")[0] for each in submissions}
+        keys = [f"-e{each.key}" for each in submissions]
+        named = ("-maxdepth", "1", "-name", ".*.run", "-exec", "grep", "-sZHF", *keys, "{}", "+")
+        found = {}
+        for line in self._commands.run("find", *sorted(folders), *named).out.split("\n"):
+            path, _, noted = line.partition("\0")
+            job_id, note = ids.of_words(path.rpartition("/.")[2].removesuffix(".run")), parse_note([noted])
+            if job_id is not None and note is not None and note.key in {each.key for each in submissions}:
+                found[note.key] = ids.parts(job_id)[0], note.started
+        return found
 
     def _lacking(self, ended: Ended) -> Submitted | None:
         """Return the submission of our job, if its end lacks something that its batch script may have noted."""
