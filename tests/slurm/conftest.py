@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from tests.slurm.person import Person
 
 @pytest.fixture(scope="session")
 def _bed() -> Iterator[Bed]:
-    bed = Bed()
+    bed = Bed(accounts="GPUTUI_TEST_SLURM_ACCOUNTS" in os.environ)
     try:
         yield bed.start()
     finally:

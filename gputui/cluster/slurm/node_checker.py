@@ -187,7 +187,7 @@ def _of_look(look: Look, gpus: dict[str, str]) -> Iterator[str]:
     if not all(wanted):
         return  # told already
     if look.code:
-        words = " ".join(look.lines[-2:]) or "it wrote nothing"
+        words = "".join(look.lines[-1:]).removeprefix("gputui: ") or "it wrote nothing"
         yield f"a container with GPU {numbers} failed with exit code {look.code}: {words}"
         return
     seen = listed(look.lines, wanted)
