@@ -145,3 +145,14 @@ def test_kueue_gets_a_job_for_each_element_unless_their_number_is_limited(make: 
     assert len(harness.fake.objects.all("jobs")) == 2
     harness.kube.submit([Submission(spec(1), array=(0, 1), array_limit=1)], "k2")
     assert len(harness.fake.objects.all("jobs")) == 3
+
+
+def test_an_array_in_a_queue_of_kueue_is_held_as_a_whole(make: MakeHarness) -> None:
+    harness = make(kueue=0, settings=ClusterSettings(kueue="gpus"))
+    ids = harness.kube.submit([Submission(spec(1), array=(0, 1, 2), array_limit=2)], "k1")
+    assert states(harness, ids) == [JobState.PENDING] * 3
+    with pytest.raises(ClusterRefusedError, match="held and released as a whole"):
+        harness.kube.act(Hold((ids[1],)))
+    assert harness.kube.act(Hold(ids)) == ids
+    held = until(harness.kube.snapshot, lambda shown: all(job.held for job in shown.jobs), "its workload is not active")
+    assert [tuple(job.ids) for job in held.jobs] == [ids]

@@ -101,14 +101,14 @@ def hold(server: ApiServer, mirror: KubeMirror, chosen: Iterable[JobParts], is_o
     """Suspend waiting jobs, and take those of Kueue out of their queues; or let held jobs start."""
 
     def changed(parts: JobParts) -> None:
+        if parts.job.is_array and not parts.members:
+            what = "its array is one Job of Kubernetes, held and released as a whole, before any element has started"
+            raise ClusterRefusedError(what, where=f"job {parts.shown_id}")
         if parts.is_queued and parts.workload is not None:
             meta = parts.workload.metadata
             path = f"{parts.kueue}/namespaces/{meta.namespace}/workloads/{meta.name}"
             mirror.workloads.put(server.send("PATCH", path, {"spec": {"active": not is_on}}, kind=MERGE_PATCH))
             return
-        if parts.job.is_array and not parts.members:
-            what = "its array is one Job of Kubernetes, held and released as a whole, before any element has started"
-            raise ClusterRefusedError(what, where=f"job {parts.shown_id}")
         _patch(server, mirror, parts, lambda fresh: _suspended(fresh, is_on), is_hold=is_on)
 
     return _each(chosen, "held" if is_on else "released", changed)
