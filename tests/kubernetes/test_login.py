@@ -306,6 +306,12 @@ def telling(tmp_path: Path) -> Iterator[Place]:
         thread.join(10)
 
 
+def test_a_kubeconfig_may_want_no_compression(telling: Place) -> None:
+    server = telling.open({}, **{"disable-compression": True})
+    assert ["Accept-Encoding", "gzip"] not in json.loads(server.get("/"))
+    server.close()
+
+
 @pytest.mark.parametrize(
     ("user", "sent"),
     [

@@ -220,6 +220,7 @@ class ApiServer:
         """Name for people."""
         self.namespace = place.namespace
         """The user's own."""
+        self._is_verbatim = place.cluster.disable_compression
         self._login = login
         self._ways = _Connections(place.cluster, login, environ)
         self.address = self._ways.address
@@ -298,7 +299,9 @@ class ApiServer:
         def ask(login: Headers) -> urllib3.BaseHTTPResponse:
             headers = urllib3.HTTPHeaderDict({"Accept": "application/json", "User-Agent": "gputui"})
             headers.extend(login)
-            if is_read:  # servers compress what is long, to a tenth; what goes on comes line by line
+            if (
+                is_read and not self._is_verbatim
+            ):  # servers compress what is long, to a tenth; what goes on comes line by line
                 headers["Accept-Encoding"] = "gzip"
             if body is not None:
                 headers["Content-Type"] = kind

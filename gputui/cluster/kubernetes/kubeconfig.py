@@ -87,6 +87,7 @@ class ClusterEntry(Struct, frozen=True, rename="kebab"):
     insecure_skip_tls_verify: bool = False
     tls_server_name: str = ""
     proxy_url: str = ""
+    disable_compression: bool = False
     extensions: tuple[Extension, ...] = ()
 
     @property
