@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -72,9 +72,9 @@ class Journal(Generic[T]):
                 torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
                 try:
                     _write(descriptor, b"\n" + lines if torn else lines)
-                except OSError:
+                except OSError as error:
                     os.ftruncate(descriptor, size)  # a full disk takes the beginning, which is none of the values
-                    raise
+                    raise OSError(error.errno, error.strerror, str(self._path)) from error
             finally:
                 os.close(descriptor)
 
@@ -133,8 +133,13 @@ class Index(Generic[K, T]):
         self._key = key
         self._last: dict[K, T] = {}
         self.add = self._journal.append
+        """As the journal's `append`."""
 
-    def all(self) -> Mapping[K, T]:
+    @property
+    def may_lack_older(self) -> bool:
+        return self._journal.may_lack_older
+
+    def all(self) -> dict[K, T]:
         """Return the values by key, with those that other processes have added."""
         is_new, found = self._journal.fresh()
         if is_new:

@@ -119,6 +119,30 @@ def test_jobs_in_a_namespace_that_is_not_looked_at_are_not_taken_for_lost(harnes
     assert harness.kube.job(job_id).state is JobState.RUNNING
 
 
+def test_of_many_jobs_half_of_them_unwatched_none_is_lost(harness: KubernetesHarness) -> None:
+    codes: dict[JobId, int | None] = {}
+    for number in range(10):
+        kube = harness.open(state="shared")
+        submissions = [Submission(spec(1)), Submission(spec(1), array=tuple(range(4)))]
+        ids = kube.submit(submissions, f"key-{number:03}")
+        if number % 2:  # nobody sees how these end
+            kube.close()
+            codes |= dict.fromkeys(ids)
+        else:
+            until(kube.snapshot, lambda _: any("watch" in each for each in harness.fake.requests), "it is watched")
+            codes |= dict.fromkeys(ids, number)
+        for pod in harness.fake.objects.all("pods"):
+            harness.fake.controller.finish(pod, number)
+        if number % 2 == 0:
+            until(kube.snapshot, lambda snapshot: all(job.state.is_terminal for job in snapshot.jobs), "all have ended")
+            kube.close()
+        delete_all(harness.fake)
+    later = harness.open(state="shared")
+    assert {job.id: job.exit_code for job in later.history()} == codes
+    unknown = {job.id for job in later.history() if job.cause and job.cause.code is CauseCode.END_UNKNOWN}
+    assert unknown == {job_id for job_id, code in codes.items() if code is None}
+
+
 @contextmanager
 def small_disk(place: Path) -> Iterator[Path]:
     """Yield a directory on a disk of a few kilobytes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from threading import Event
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.cluster.journal import Journal, write_whole
+from gputui.cluster.journal import Index, write_whole
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, ApiStream
 from gputui.cluster.kubernetes.jobs import JobParts, array_number, exit_code_of, job_of, newest, single_number
 from gputui.cluster.kubernetes.manifest import label
@@ -62,8 +62,21 @@ class KubeEnded(Struct, frozen=True):
 
     uid: str
     job: Job
-    log: str = ""
-    """Name of the file with its output; empty if none was kept."""
+    log: str | None = ""
+    """Name of the file with its output; empty if none was kept, None as long as it has to be copied."""
+
+
+class _JobMark(Struct, frozen=True):
+    submitted_at: datetime
+    state: JobState = JobState.PENDING
+
+
+class _Mark(Struct, frozen=True):
+    """What a look at the cluster needs of a record: they are many, and most looks need no job."""
+
+    uid: str
+    job: _JobMark
+    log: str | None = ""
 
 
 class PodLog:
@@ -217,11 +230,11 @@ class KubeRecords:
         self._user = user
         self._submissions = submissions
         self._directory = directory
-        self._journal = Journal(directory / "ended.jsonl", KubeEnded)
-        self._by_number: dict[JobId, KubeEnded] = {}
-        self._by_uid: dict[str, KubeEnded] = {}
-        self._unwritten: list[KubeEnded] = []
-        self._fault = ""
+        self._records = Index(directory / "ended.jsonl", KubeEnded, lambda each: each.uid)
+        self._marks = Index(directory / "ended.jsonl", _Mark, lambda each: each.uid)
+        self._marked: Mapping[str, _Mark] = {}
+        self._unwritten: dict[str, KubeEnded] = {}
+        self._fault = self._told = ""
         self._again_at = 0.0
         self._logs = LogKeeper(directory / "logs")
         self._looked = directory / "looked"
@@ -234,19 +247,16 @@ class KubeRecords:
 
     def of(self, number: JobId) -> Job | None:
         """Return the record of a job."""
-        self._refresh()
-        found = self._by_number.get(number)
-        return found.job if found is not None else None
+        return next((job for job in self.all() if job.id == number), None)
 
     def all(self) -> Iterator[Job]:
         """Yield all recorded jobs."""
-        self._refresh()
-        yield from [each.job for each in self._by_number.values()]
+        yield from [each.job for each in (self._records.all() | self._unwritten).values()]
 
     def log_of(self, number: JobId) -> Path | None:
         """Return the copy of a job's output; None if there is none."""
-        self._refresh()
-        found = self._by_number.get(number)
+        records = (self._records.all() | self._unwritten).values()
+        found = next((each for each in records if each.job.id == number), None)
         path = self._logs.path(found.log) if found is not None and found.log else None
         return path if path is not None and path.exists() else None
 
@@ -254,37 +264,37 @@ class KubeRecords:
         """Return why ends are not recorded."""
         return (Notice("error", self._fault, short="ends are not recorded"),) if self._fault else ()
 
-    def _end_of(self, uid: str) -> KubeEnded | None:
-        """Return the record of a job that has ended."""
-        found = self._by_uid.get(uid)
-        return found if found is not None and found.job.state.is_terminal else None
+    def _of(self, uid: str) -> KubeEnded | None:
+        return self._unwritten.get(uid) or self._records.of(uid)
+
+    def _mark_of(self, uid: str) -> KubeEnded | _Mark | None:
+        return self._unwritten.get(uid) or self._marked.get(uid)
+
+    def _has_end(self, uid: str) -> bool:
+        """Return whether a job has ended, as far as it is recorded."""
+        found = self._mark_of(uid)
+        return found is not None and found.job.state.is_terminal
 
     def _add(self, *records: KubeEnded) -> None:
-        self._unwritten += records
+        self._unwritten |= {each.uid: each for each in records}
         self._write()
 
     def _write(self) -> None:
         try:
-            self._journal.append(self._unwritten)
+            self._records.add(self._unwritten.values())
         except OSError as error:
             self._blame(error)
         else:
-            self._unwritten = []
-        self._refresh()
+            self._unwritten = {}
+        self._marked = self._marks.all()
 
     def _blame(self, error: OSError) -> None:
         """Note why something cannot be kept, and try again after a while."""
         fault = f"ends of jobs cannot be recorded: {self._directory}: {error.strerror}"
-        if fault != self._fault:
+        if fault != self._told:
             log.error("%s", fault)
-        self._fault, self._again_at = fault, time.monotonic() + _REST
-
-    def _refresh(self) -> None:
-        is_new, found = self._journal.fresh()
-        if is_new:
-            self._by_number, self._by_uid = {}, {}
-        for each in (*found, *self._unwritten):
-            self._by_number[each.job.id] = self._by_uid[each.uid] = each
+        self._fault = self._told = fault
+        self._again_at = time.monotonic() + _REST
 
     def seen(self, server: ApiServer, picture: KubePicture, sees: Callable[[str], bool], missing: Missing) -> bool:
         """Record jobs submitted from here that have begun or ended; return False if some were left for the next look.
@@ -299,6 +309,8 @@ class KubeRecords:
         ours = [uid for uid, each in parts.items() if each.known is not None]
         new = [uid for uid in ours if jobs[uid].state.is_terminal and not self._is_recorded(uid, jobs[uid])]
         done = 0
+        later = (uid for uid in new[MOST_AT_ONCE:] if not self._has_end(uid))
+        self._add(*(KubeEnded(uid, jobs[uid], None) for uid in later))
         for uid in new[:MOST_AT_ONCE]:
             try:
                 self._add(KubeEnded(uid, jobs[uid], self._copied(server, parts[uid])))
@@ -311,15 +323,16 @@ class KubeRecords:
                 self._blame(error)
                 break
             done += 1
-        begun = (uid for uid in ours if jobs[uid].state is JobState.RUNNING and uid not in self._by_uid)
+        begun = (uid for uid in ours if jobs[uid].state is JobState.RUNNING and self._mark_of(uid) is None)
         self._add(*(KubeEnded(uid, jobs[uid]) for uid in begun))
         for uid in ours:
             if jobs[uid].state is JobState.COMPLETING:
                 self._complete(server, parts[uid])
         for uid, each in picture.deleted.items():
-            if each.known is not None and uid not in parts and self._end_of(uid) is None:
+            if each.known is not None and uid not in parts and not self._has_end(uid):
                 self._take_deleted(server, each)
         self._settle(picture, sees, missing)
+        self._told = self._fault
         return done == len(new) and not self._fault
 
     def _complete(self, server: ApiServer, parts: JobParts) -> None:
@@ -331,7 +344,8 @@ class KubeRecords:
         code = exit_code_of(pod)
         if pod is None or (code is None and pod.metadata.deletion_timestamp is None):
             return
-        record, step = self._end_of(uid), (pod.metadata.uid, code is not None)
+        record = self._of(uid) if self._has_end(uid) else None
+        step = (pod.metadata.uid, code is not None)
         if step in self._copied_steps or (code is None and record is not None):  # `cancel` has copied it
             return
         self._copied_steps.add(step)
@@ -355,7 +369,7 @@ class KubeRecords:
     def _take_deleted(self, server: ApiServer, parts: JobParts) -> None:
         """Record a job that was seen to be deleted, by somebody else or because it had ended long enough."""
         uid = parts.job.metadata.uid
-        job, known = job_of(parts, ()), self._by_uid.get(uid)
+        job, known = job_of(parts, ()), self._of(uid)
         if job.attempt is None and known is not None:
             job = known.job
         if not job.state.is_terminal:
@@ -377,20 +391,20 @@ class KubeRecords:
 
     def _without_end(self, sees: Callable[[str], bool]) -> Iterator[tuple[str, tuple[Submitted, int | None]]]:
         """Yield the jobs submitted from here that have no record of their end: each by uid, with its index."""
-        first = next(iter(self._by_uid.values()), None) if self._journal.may_lack_older else None
+        first = next(iter(self._marked.values()), None) if self._marks.may_lack_older else None
         oldest = first.job.submitted_at if first is not None else None
         for each in tuple(self._submissions.all()):
             indices: tuple[int | None, ...] = each.submission.array or (None,)
             if len(indices) != len(each.uids) or not sees(each.namespace) or (oldest and each.at < oldest):
                 continue
             for uid, index in zip(each.uids, indices, strict=True):
-                if self._end_of(uid) is None:
+                if not self._has_end(uid):
                     yield uid, (each, index)
 
     def _lost(self, uid: str, submitted: Submitted, index: int | None, seen_at: datetime | None, now: datetime) -> Job:
         """Return a job that has ended in some way since it was last seen."""
         after = max(filter(None, (submitted.at, seen_at)))
-        cause, known = end_unknown(after, now), self._by_uid.get(uid)
+        cause, known = end_unknown(after, now), self._of(uid)
         job = known.job if known is not None else _as_submitted(uid, submitted, index, self._user)
         job = job.with_attempt(ended_at=after, cause=cause) if job.attempts else job
         return job.evolve(state=JobState.FAILED, ended_at=now, cause=cause)
@@ -402,8 +416,8 @@ class KubeRecords:
             return None
 
     def _is_recorded(self, uid: str, job: Job) -> bool:
-        found = self._by_uid.get(uid)
-        return found is not None and found.job.state is job.state
+        found = self._mark_of(uid)
+        return found is not None and found.job.state is job.state and found.log is not None
 
     def _kept(self, server: ApiServer, parts: JobParts) -> str:
         try:

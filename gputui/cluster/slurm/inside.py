@@ -10,8 +10,9 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING
 
 from gputui.cluster.slurm import ids, texts
@@ -172,7 +173,9 @@ class RemoteLog:
 
     def __iter__(self) -> Iterator[bytes]:
         if self._is_over is not None:
-            Thread(target=self._end_with_job, args=(self._is_over,), name="log-end", daemon=True).start()
+            from gputui.threads import Watcher  # only who follows needs it
+
+            Watcher("log-end", partial(self._end_with_job, self._is_over)).start()
         self._is_read, rest = True, b""
         assert self._process.stdout is not None
         try:
