@@ -262,7 +262,10 @@ class NodeOutput:
             raise ProbeFault(ProbeCode.UNREACHABLE, "no readings: it sends too much")
         *lines, self._buffer = (self._buffer + data).split(b"\n") if b"\n" in data else (self._buffer + data,)
         if max(map(len, (*lines, self._buffer))) > MOST_OF_A_LINE:
-            raise ProbeFault(ProbeCode.UNREACHABLE, "no readings: it sends too long a line")
+            if self.has_begun:
+                raise ProbeFault(ProbeCode.UNREACHABLE, "no readings: it sends too long a line")
+            self._buffer = self._buffer[-MOST_OF_A_LINE:]  # a login shell writes it, of which nothing is read
+            lines = [line for line in lines if len(line) <= MOST_OF_A_LINE]
         found = [self._take_line(line, now) for line in lines if line.strip()]
         return any(found)
 

@@ -22,6 +22,8 @@ from gputui.domain.settings import ClusterSettings, Settings
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock
 from tests.gpus.standin import StandIn
+from tests.login_shells import SHELLS, talkative
+from tests.needs import need
 from tests.runtime.sshd import Sshd
 
 pytestmark = [pytest.mark.ssh, pytest.mark.nvml]
@@ -115,6 +117,15 @@ def test_a_node_is_read_over_ssh_without_further_settings(
         found = nodes.read_once(here, FakeCluster(FakeClock(), {"lab": 2}).snapshot(), PATIENCE)
     assert found.nodes[0].probe.code is ProbeCode.OK, found.nodes[0].probe
     assert [view.sample.utilization for view in found.gpus if view.sample] == [0, 0.37]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_lines_of_login_shells_are_passed_over(options: Options, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    need(shell)
+    with talkative(shell) as sshd:
+        monkeypatch.setenv("PATH", sshd.path)
+        found = nodes.read_once(options, FakeCluster(FakeClock(), {"n1": 2}).snapshot(), PATIENCE)
+    assert [view.sample.utilization for view in found.gpus if view.sample] == [0, 0.37], found.nodes[0].probe
 
 
 def test_a_login_node_that_refuses_is_the_reason(options: Options, login: Sshd) -> None:

@@ -78,7 +78,8 @@ def test_what_a_login_shell_writes_is_passed_over_but_not_for_ever() -> None:
 
 def test_lines_that_are_too_long_or_too_many_end_the_probe() -> None:
     part = b"x" * (MOST_OF_A_LINE // 2)
-    assert fault_of(part, part, part) == "no readings: it sends too long a line"
+    assert fault_of(facts(), sweep(), part, part, part) == "no readings: it sends too long a line"
+    assert taken(part, part, part, b"\n", facts(), sweep()).has_begun
     padded = sweep()[:-2] + b" " * 500_000 + b"}\n"
     assert fault_of(facts(), *[padded] * (MOST_WITHIN // len(padded) + 1)) == "no readings: it sends too much"
     output = taken(facts())
