@@ -18,7 +18,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
-from gputui.engine.cluster.unanswered import Unanswered
+from gputui.engine.cluster.unanswered import UnansweredSubmissions
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
 
@@ -26,7 +26,7 @@ ASKED = (Submission(spec(gpus=1, name="train")),)
 ROOT = Path(__file__).parents[2]
 _IS_KILLED = """
 from tests.cluster.test_unanswered import *
-with Unanswered(Path(sys.argv[1])).begun(ASKED) as (key, _):
+with UnansweredSubmissions(Path(sys.argv[1])).begun(ASKED) as (key, _):
     print(key, flush=True)
     os.kill(os.getpid(), 9)
 """
@@ -75,24 +75,27 @@ def test_what_was_answered_or_refused_is_submitted_anew(tmp_path: Path) -> None:
 
 
 def test_what_another_process_submits_just_now_is_not_taken_over(tmp_path: Path) -> None:
-    with Unanswered(tmp_path).begun(ASKED) as (first, _), Unanswered(tmp_path).begun(ASKED) as (second, is_repeated):
+    with (
+        UnansweredSubmissions(tmp_path).begun(ASKED) as (first, _),
+        UnansweredSubmissions(tmp_path).begun(ASKED) as (second, is_repeated),
+    ):
         assert (first == second, is_repeated) == (False, False)
 
 
 def test_what_was_killed_is_taken_over_by_one_process_within_an_hour(tmp_path: Path) -> None:
     words = [sys.executable, "-c", _IS_KILLED, str(tmp_path)]
     key = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT).stdout.strip()
-    with Unanswered(tmp_path).begun(ASKED) as first, Unanswered(tmp_path).begun(ASKED) as second:
+    with UnansweredSubmissions(tmp_path).begun(ASKED) as first, UnansweredSubmissions(tmp_path).begun(ASKED) as second:
         assert (first, second[1]) == ((key, True), False)
     path = tmp_path / "submitting" / key
     path.write_bytes(path.read_bytes())
     long_ago = path.stat().st_mtime - timedelta(hours=2).total_seconds()
     os.utime(path, (long_ago, long_ago))
-    with Unanswered(tmp_path).begun(ASKED) as late:
+    with UnansweredSubmissions(tmp_path).begun(ASKED) as late:
         assert late != (key, True)
 
 
 def test_nothing_is_kept_where_no_engine_has_a_directory(tmp_path: Path) -> None:
-    with Unanswered(tmp_path / "none").begun(ASKED) as (_, is_repeated):
+    with UnansweredSubmissions(tmp_path / "none").begun(ASKED) as (_, is_repeated):
         assert not is_repeated
     assert list(tmp_path.iterdir()) == []

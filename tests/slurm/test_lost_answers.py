@@ -203,3 +203,20 @@ def test_nothing_that_was_not_all_there_is_submitted(bed: Bed, login: Sshd, tmp_
         with closing(cutting), pytest.raises(ClusterUnavailableError):
             other.submit([HELD], str(uuid4()), is_new=True)
         assert waiting(bed) == []
+
+
+def test_a_migration_that_was_killed_is_repeated_over_ssh(bed: Bed, there: Shell) -> None:
+    here = there.environ | {"GPUTUI_CLUSTER": ""}
+    for number in range(3):
+        words = [sys.executable, "-P", "-m", "gputui", "submit", "--hold", "--name", f"moved{number}", "--host", "true"]
+        subprocess.run(words, env=here, check=True, capture_output=True)
+    moments = random.Random(3)
+    for _ in range(3):
+        process = there.start("migrate")
+        time.sleep(moments.uniform(0.4, 1.5))  # the moment of the kill is what is varied
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=2 * PATIENCE)
+    code, _, err = there.run("migrate")
+    assert code == 0, err
+    names = bed.run("squeue", "--noheader", "--format=%j").stdout.split()
+    assert sorted(names) == ["moved0", "moved1", "moved2"]

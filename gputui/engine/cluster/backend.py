@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.cluster.queue import EngineQueue
-    from gputui.engine.cluster.unanswered import Unanswered
+    from gputui.engine.cluster.unanswered import UnansweredSubmissions
     from gputui.ports import Channel, GpuProbe, LogStream, StampedLogStream
     from gputui.ports.backend import About, Entry
 
@@ -62,10 +62,10 @@ class EngineBackend:
         self._streams: WeakSet[LogStream] = WeakSet()
 
     @cached_property
-    def _unanswered(self) -> Unanswered:
-        from gputui.engine.cluster.unanswered import Unanswered
+    def _unanswered(self) -> UnansweredSubmissions:
+        from gputui.engine.cluster.unanswered import UnansweredSubmissions
 
-        return Unanswered(self.queue.directory)
+        return UnansweredSubmissions(self.queue.directory)
 
     def about(self, server: str = "") -> About:
         from gputui.ports.backend import About

@@ -29,7 +29,7 @@ _LASTS = 3600.0
 """Seconds after which the same submission is a new one."""
 
 
-class Unanswered:
+class UnansweredSubmissions:
     """Such submissions of this process and of earlier ones; without the directory nothing is kept."""
 
     def __init__(self, directory: Path) -> None:
