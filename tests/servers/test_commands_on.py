@@ -128,6 +128,20 @@ def test_lines_of_a_login_shell_are_left_out_of_every_answer(site: Site, gputui:
     site.gpus[0].run("cancel", str(job))
 
 
+def test_a_terminal_behind_such_a_shell_shows_the_command_alone(site: Site, loud: str, config: Path) -> None:
+    job = site.gpus[0].submit("--", "sh", "-c", "echo ready; exec sleep 600")
+    site.until(lambda s: any(each.shown_id == f"gpu1:{job}" and each.started_at for each in s.jobs), "it runs")
+    environ = os.environ | {"GPUTUI_CONFIG": str(config)}
+    with Terminal([*GPUTUI, "--on", loud, "exec", "-it", str(job), "sh"], environ, 90, 30) as terminal:
+        terminal.until("#")
+        terminal.press("stty size; echo $((40+2))", "Enter")
+        seen = terminal.until("42")
+        terminal.press("exit 4", "Enter")
+        terminal.until("EXIT 4")
+    assert ("Welcome" in seen, "30 90" in seen) == (False, True)
+    site.gpus[0].run("cancel", str(job))
+
+
 def test_a_console_reads_a_server_behind_such_a_shell(site: Site, loud: str) -> None:
     there = Connections([ServerSettings(loud, "ssh://loud", site.settings[0].command)], PATIENCE)
     there.start()

@@ -24,7 +24,8 @@ from gputui.cluster.ssh import SshConnection
 from gputui.domain.errors import ClusterUnavailableError, LostAnswerError
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
-from tests.login_shells import talkative
+from tests.login_shells import SHELLS, talkative
+from tests.needs import need
 from tests.runtime.sshd import Sshd
 from tests.slurm.bed import PATIENCE, Bed
 
@@ -220,3 +221,17 @@ def test_a_migration_that_was_killed_is_repeated_over_ssh(bed: Bed, there: Shell
     assert code == 0, err
     names = bed.run("squeue", "--noheader", "--format=%j").stdout.split()
     assert sorted(names) == ["moved0", "moved1", "moved2"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_job_through_a_login_shell_that_prints_lines(bed: Bed, tmp_path: Path, shell: str) -> None:
+    need(shell)
+    own = {"SLURM_CONF": str(bed.configuration), "PATH": f"{bed.directory}/bin:/usr/bin:/bin"}
+    with talkative(shell, own) as login:
+        commands, cluster = remote(login, bed, tmp_path / "state")
+        with closing(commands):
+            command = ("sh", "-c", "echo it\\'s '!' \"$0\"; exit 3", "4711\nand more")
+            (job_id,) = cluster.submit([Submission(JobSpec(command=command))], str(uuid4()), is_new=True)
+            assert list(cluster.log(cluster.job(job_id), tail=None, follow=True)) == [b"it's ! 4711", b"and more"]
+            ended = cluster.job(job_id)
+            assert (ended.exit_code, ended.submitted_by, cluster.user) == (3, "root", "root")
