@@ -16,6 +16,7 @@ from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.ssh import SshConnection, runtime_directory
 from gputui.domain.action import Cancel
+from gputui.domain.cause import CauseCode
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.job_spec import JobSpec, Submission
@@ -71,6 +72,17 @@ def test_a_job_is_submitted_followed_and_ended(bed: Bed, login: Sshd, cluster: S
     assert len(login.sessions()) == 1
     assert cluster.act(Cancel((job_id,))) == ()
     end.unlink()
+
+
+def test_what_the_batch_script_knew_of_a_failure_is_read_there(cluster: SlurmCluster) -> None:
+    (job_id,) = cluster.submit([Submission(JobSpec(command=("no-such-program",)))], str(uuid4()))
+    deadline = time.monotonic() + PATIENCE
+    while not (job := cluster.job(job_id)).state.is_terminal:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert job.cause is not None
+    assert job.cause.code is CauseCode.COMMAND_NOT_FOUND
+    assert job.cause.text.endswith(" has no program no-such-program")
 
 
 def test_a_shell_in_a_job(login: Sshd, cluster: SlurmCluster) -> None:
