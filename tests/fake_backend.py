@@ -46,6 +46,8 @@ class FakeBackend:
     ) -> None:
         self._actions = actions
         self._logs = logs
+        self.of_servers: dict[str, About] = {}
+        """Descriptions of servers that differ from that of the whole."""
         self._about = about or About(host, "alice", "", Caps("gputui"))
         self._inside = inside
         self._past = past
@@ -53,7 +55,7 @@ class FakeBackend:
         self._images = images
 
     def about(self, server: str = "") -> About:
-        return self._about
+        return self.of_servers.get(server, self._about)
 
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None

@@ -63,14 +63,13 @@ class Behind(Protocol):
 def console_options(options: Options, own: Path, about: About) -> Options:
     """Return the options of a console. Where it has no queue of its own it keeps its log in the directory `own`.
 
-    `about` is its queue: forecasts are made with its settings, but over a cluster none at all.
+    `about` is its queue: forecasts are made with its settings.
     """
     if bootstrap.has_own_queue(options):
         return options
     own.mkdir(mode=0o700, parents=True, exist_ok=True)
     if options.in_cluster:
-        console = replace(options.settings.console, what_if="off")
-        return replace(options, state=own, settings=replace(options.settings, console=console))
+        return replace(options, state=own)
     settings = replace(options.settings, scheduler=about.scheduler, policy=about.policy)
     return replace(options, state=own, asked=options.sockets, settings=settings)
 

@@ -13,7 +13,7 @@ from gputui.domain import runs
 from gputui.domain.cluster import array_of
 from gputui.domain.errors import InputError
 from gputui.domain.job import MAX_INDICES, ArrayRef, Job
-from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.job_spec import JobId, Submission, own_id, shown_id
 from gputui.domain.runs import Run, Runs, Spans, joined_spans, runs_of
 from gputui.domain.state import JobState
 
@@ -62,7 +62,7 @@ def elements_in_history(known: Collection[Job]) -> int:
     cluster's array, whose ids are others, none is known to have left.
     """
     array = next((job.array for job in known if job.array is not None), None)
-    if array is None or any(array_of(job.id) == array.id for job in known):
+    if array is None or any(array_of(own_id(job.id)) == own_id(array.id) for job in known):
         return 0
     return max(0, max(job.last_id for job in known) - array.id + 1 - count(known))
 
@@ -73,7 +73,7 @@ def id_word(group: tuple[Job, ...]) -> str:
     if len(group) == 1 or first.array is None:
         return first.shown_id
     limit = f"%{first.array.limit}" if first.array.limit else ""
-    return f"{first.array.id}_[{elements_word(group)}{limit}]"
+    return f"{shown_id(first.array.id)}_[{elements_word(group)}{limit}]"
 
 
 def elements_word(group: Iterable[Job]) -> str:

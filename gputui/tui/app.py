@@ -29,7 +29,7 @@ from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.tui.actions import ActionThread
 from gputui.tui.commands.command import bindings, doer_of, place_of
-from gputui.tui.commands.places import CHANGING, why_key_does_nothing
+from gputui.tui.commands.places import CHANGING, Lacking, why_key_does_nothing
 from gputui.tui.commands.table import ANYWHERE_COMMANDS, APP_COMMANDS, WORK_COMMANDS
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
@@ -38,6 +38,7 @@ from gputui.tui.notifications import Notifier
 from gputui.tui.pace import Pace
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.progress import ProgressDisplay, TaskStarted
+from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.screens.main import Main
 from gputui.tui.services import Pages, Services, ShowsSnapshot
 from gputui.tui.suspend import TerminalLoan
@@ -178,13 +179,16 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self.messages.note_key(self.services.clock.now())
         await self.input_queue.handle(event)
 
+    @property
+    def lacking(self) -> Lacking:
+        """What is lacking on the present screen."""
+        return self.screen.lacking if isinstance(self.screen, JobScreen) else self.services.lacking
+
     async def _dispatch(self, event: events.Event) -> None:
         """Dispatch an event whose turn it is; note before a key is handled whether its command is unavailable."""
         if isinstance(event, events.Key) and not event.is_forwarded:
             services = self.services
-            self._refusal = why_key_does_nothing(
-                event.key, self.screen, services.lacking, only_looks=services.only_looks
-            )
+            self._refusal = why_key_does_nothing(event.key, self.screen, self.lacking, only_looks=services.only_looks)
         await super().on_event(event)
 
     def notify(self, message: str, *, title: str = "", severity: str = "information", **_: Any) -> None:
@@ -393,7 +397,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
         if isinstance(self.screen, CommandFinder):
             return
-        offered = offers(self.screen, only_looks=self.services.is_read_only, lacking=self.services.lacking)
+        offered = offers(self.screen, only_looks=self.services.is_read_only, lacking=self.lacking)
 
         def chosen(number: int | None) -> None:
             if number is not None:
@@ -408,7 +412,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
     def action_help(self) -> None:
         from gputui.tui.screens.help import Context, Help
 
-        self.push_screen(Help(Context.of(self.screen, self.services.lacking)))
+        self.push_screen(Help(Context.of(self.screen, self.lacking)))
 
     def action_leave(self) -> None:
         """Quit; if the scheduler runs here, hand over or stop it as the settings say or the operator answers.

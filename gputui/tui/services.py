@@ -92,7 +92,12 @@ class Services(Struct, frozen=True, dict=True):
     @property
     def lacking(self) -> Mapping[Capability, str]:
         """Sentence for each capability that the queue lacks now: a cluster tells the user's rights later."""
-        return self.backend.about().caps.lacking
+        return self.about.caps.lacking
+
+    @property
+    def shows_what_if(self) -> bool:
+        """Return whether changes are shown with their effects before they are made: where gputui plans itself."""
+        return self.settings.console.what_if != "off" and Capability.WHAT_IF not in self.lacking
 
     @cached_property
     def gpu_look(self) -> LookChoice:

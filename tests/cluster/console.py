@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import count
 
-from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputui.domain.settings import ConsoleSettings, Settings
+from gputui.domain.settings import Settings
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
 from gputui.tui.app import PAGES, Gputui
@@ -26,8 +25,7 @@ class ClusterConsole(Console):
         self.queue = EngineQueue(cluster, lambda: float(next(ticks)))
         super().__init__(cluster.snapshot())
         backend = EngineBackend(self.queue, Settings(), user="alice")
-        settings = replace(Settings(), console=ConsoleSettings("off"))
-        self.app = Gputui(self.feed, Services(backend, settings, self.clock, PAGES, preferences=self.preferences))
+        self.app = Gputui(self.feed, Services(backend, Settings(), self.clock, PAGES, preferences=self.preferences))
         self.app.animation_level = "none"
         self.app.input_queue.delay = 0
 

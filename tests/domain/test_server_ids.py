@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gputui.domain.arrays import elements_in_history, id_word
+from gputui.domain.cluster import element_id
+from gputui.domain.job import ArrayRef
 from gputui.domain.job_spec import MOST_SERVERS, own_id, server_of, shared_id, shown_id, without_server
 from tests.factories import array, job
 
@@ -33,3 +36,12 @@ def test_elements_show_their_array_and_server() -> None:
     assert entry.shown_id == "gpu1:5_[0-2]"
     assert without_server(entry.shown_id) == "5_[0-2]"
     assert [entry.element(job_id).shown_id for job_id in entry.ids][1] == "gpu1:5_1"
+
+
+def test_no_element_of_a_clusters_array_on_a_server_counts_as_gone() -> None:
+    number = shared_id(1, "lab", 1_388_293_313)
+    known = [
+        job(shared_id(1, "lab", element_id(1_388_293_313, index)), array=ArrayRef(number, index)) for index in range(3)
+    ]
+    assert elements_in_history(known) == 0
+    assert id_word(tuple(known)) == "lab:1388293313_[0-2]"

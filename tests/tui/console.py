@@ -165,10 +165,11 @@ class Console:
         foreign = reach(lambda: host, lambda: containers) if host is not None else None
         settings = replace(Settings(), scheduler=SchedulerSettings(hand_over=hand_over))
         settings = replace(settings, console=console or ConsoleSettings(what_if), policy=policy or PolicySettings())
+        self.backend = FakeBackend(
+            self.actions, self.logs, inside=inside, past=past, measured=measured, images=images, about=about
+        )
         services = Services(
-            FakeBackend(
-                self.actions, self.logs, inside=inside, past=past, measured=measured, images=images, about=about
-            ),
+            self.backend,
             settings,
             self.clock,
             PAGES,

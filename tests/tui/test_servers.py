@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from gputui.domain.cluster import Capability, Caps
 from gputui.domain.job_spec import server_of
+from gputui.domain.state import JobState
+from gputui.ports.backend import About
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.questions import Choose
+from gputui.tui.screens.questions import Choose, Confirm
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf
 from tests.tui.console import Console
@@ -15,6 +18,7 @@ from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of
 from tests.tui.servers import one_silent, two_servers
 from tests.tui.test_pictures import Compare
 
+PENDING = JobState.PENDING
 LOOKS = {
     "both": Look(Main, day=two_servers),
     "one-silent": Look(Main, day=one_silent),
@@ -61,6 +65,28 @@ async def test_the_effects_on_one_server_are_shown() -> None:
         await console.press(pilot, "c")
         assert isinstance(console.app.screen, WhatIf)
         assert "gpu2:4 distill" in console.screen_text
+
+
+async def test_a_job_of_a_cluster_among_the_servers_has_only_what_its_engine_has() -> None:
+    console = Console(two_servers(), what_if="always")
+    lacking = {Capability.WHAT_IF: "it plans itself", Capability.RAISE_PRIORITY: "Lab fixes priorities"}
+    console.backend.of_servers["gpu2"] = About("lab", "alice", "", Caps("Lab", lacking, {"retries": "it runs once"}))
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        main = console.app.screen
+        assert isinstance(main, Main)
+        for server, is_offered in (("gpu1", True), ("gpu2", False)):
+            job = next(job for job in console.snapshot.jobs if server_of(job.id) == server and job.state is PENDING)
+            main.queue.move_to(list(main.queue.keys).index(job.id))
+            await console.press(pilot, "plus")
+            assert isinstance(console.app.screen, WhatIf) is is_offered
+            await console.press(pilot, "escape")
+        assert console.told[-1].endswith("Not in this cluster: Lab fixes priorities.")
+        assert "3 recurring" in console.screen_text
+        await console.press(pilot, "c")
+        assert isinstance(console.app.screen, Confirm)
+        await console.press(pilot, "escape", "C")
+        assert "retries" not in console.screen_text
 
 
 async def test_there_is_no_forecast_for_jobs_of_two_servers() -> None:

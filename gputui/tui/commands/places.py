@@ -105,6 +105,8 @@ _PLACES = {
 
 OF_CLUSTERS = {(command.action_name, command.argument): command for command in table.COMMANDS if command.capability}
 """Commands that need a capability, by name and argument of their action."""
+OF_VIEWS = frozenset(command.capability for command in table.COMMANDS if command.capability and not command.needs)
+"""Capabilities that the queue as a whole has or lacks, whatever is selected."""
 CHANGING = frozenset(command.action_name for command in table.COMMANDS if command.changes)
 """Actions that change more than the screen."""
 

@@ -14,14 +14,14 @@ from gputui.domain.arrays import count
 from gputui.domain.cluster import Capability
 from gputui.domain.gpu import GpuView, index_of
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, server_of
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
 from gputui.tui.clipboard import copy
 from gputui.tui.commands.command import place_of
-from gputui.tui.commands.places import CHANGING, OF_CLUSTERS, lack
+from gputui.tui.commands.places import CHANGING, OF_CLUSTERS, OF_VIEWS, Lacking, lack
 from gputui.tui.messages import ActionRequested
 from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialog import ClosedOnce
@@ -75,6 +75,15 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         return self._services.own(self.subjects())
 
     @property
+    def lacking(self) -> Lacking:
+        """What the queue lacks; among several servers, for changes of the subject, what its server lacks."""
+        ours, job = self._services.lacking, self.subject() if len(self._snapshot.servers) > 1 else None
+        if job is None:
+            return ours
+        theirs = self._services.backend.about(server_of(job.id)).caps.lacking
+        return {**ours, **{each: why for each, why in theirs.items() if each not in OF_VIEWS}}
+
+    @property
     def not_mine(self) -> str:
         """Sentence on who may act on the subject, if it is a job of somebody else; else empty."""
         job = self.subject()
@@ -89,7 +98,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
             return False
         argument = parameters[0] if parameters else ""
         command = OF_CLUSTERS.get((action, str(argument)))
-        if command is not None and lack(command, self._services.lacking):
+        if command is not None and lack(command, self.lacking):
             return False
         condition = self.conditions.get(action)
         return condition is None or condition(argument)
@@ -151,7 +160,8 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     @property
     def shows_what_if(self) -> bool:
-        return self._services.settings.console.what_if != "off"
+        job = self.subject()
+        return self._services.scoped(self._snapshot, server_of(job.id) if job else "")[0].shows_what_if
 
     def propose(self, proposal: Proposal) -> None:
         """Open the panel with the effects of a change; the panel makes the change, or drops it."""

@@ -150,7 +150,7 @@ class Reserve(Dialog[None]):
                 self.query_one(f"#{name}").focus()
             return
         proposal = WindowProposal(window, self._gpus)
-        if self._services.settings.console.what_if != "off":
+        if self._services.shows_what_if:
             self.app.push_screen(WhatIf(self._services, self._snapshot, proposal), self._answered)
             return
         self.app.post_message(ActionRequested(proposal.action(), server=self._snapshot.server_name))

@@ -472,7 +472,7 @@ class Submit(Dialog[None]):
             self._is_sent = True
             self.say("Submitting …")
             self.app.post_message(ActionRequested(action, server=server, answer=answer))
-        elif self._services.settings.console.what_if == "off":
+        elif not self._services.shows_what_if:
             self._is_sent = True
             self.app.post_message(dataclasses.replace(action, tell=answer).request())
         else:
