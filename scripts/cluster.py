@@ -1,9 +1,10 @@
-"""Writes the generated table of docs/cluster.md: what each engine can do."""
+"""Writes the generated parts of docs/cluster.md: what each engine can do, and the options of jobs that it lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import wrap
 
 from gputui.cluster.kubernetes.calls import CALLS
 from gputui.cluster.kubernetes.site import KubeSite
@@ -12,6 +13,7 @@ from gputui.cluster.slurm.site import SlurmSite, caps_of
 from gputui.domain.cluster import Capability, Caps
 
 BEGIN, END = "<!-- capabilities -->", "<!-- end -->"
+OPTIONS, OPTIONS_END = "<!-- options -->", "<!-- end of options -->"
 FUNCTIONS: Mapping[Capability, str] = {
     Capability.ARRAYS: "arrays and sweeps: `submit --array`, `--sweep`",
     Capability.DEPENDENCIES: "dependencies: `submit --after`, `--after-any`",
@@ -43,9 +45,21 @@ FUNCTIONS: Mapping[Capability, str] = {
 
 
 def updated(text: str) -> str:
-    """Return the document with its generated table up to date."""
-    before, _, rest = text.partition(BEGIN)
-    return "".join((before, BEGIN, "\n\n", "\n".join(table()), "\n\n", END, rest.partition(END)[2]))
+    """Return the document with its generated parts up to date."""
+    for begin, end, lines in ((BEGIN, END, table()), (OPTIONS, OPTIONS_END, options())):
+        before, _, rest = text.partition(begin)
+        text = "".join((before, begin, "\n\n", "\n".join(lines), "\n\n", end, rest.partition(end)[2]))
+    return text
+
+
+def options() -> Iterator[str]:
+    """Yield an entry for each engine: the options that it lacks, those with one reason together."""
+    for caps in {caps.engine: caps for caps in _engines().values()}.values():
+        by_reason: dict[str, list[str]] = {}
+        for name, why in caps.options.items():
+            by_reason.setdefault(why, []).append(f"`--{name.replace('_', '-')}`")
+        told = "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
+        yield from wrap(f"- {caps.engine}: {told}.", 130, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def table() -> Iterator[str]:

@@ -8,7 +8,7 @@ import io
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -177,12 +177,32 @@ class LazyGroup(CommandGroup):
         return args[0], command and with_help(command, ctx), args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing any."""
-        del ctx
+        """Write the list of commands without importing any; those that make no sense in a cluster come last."""
         room = max(map(len, COMMANDS))
-        for heading, commands in GROUPS.items():
+        engine, instead = _elsewhere()
+        groups = {
+            heading: {name: about for name, about in commands.items() if name not in instead}
+            for heading, commands in GROUPS.items()
+        }
+        if instead:
+            groups[f"Not with {engine}"] = {name: instead[name] for name in COMMANDS if name in instead}
+        for heading, commands in groups.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:<{room}}", about) for name, about in commands.items()])
+
+
+def _elsewhere() -> tuple[str, Mapping[str, str]]:
+    """Return the engine of the cluster, and what to use there in place of each command; nothing on one machine."""
+    try:
+        options = Session().options
+        if not options.in_cluster:
+            return "", {}
+        from gputui.bootstrap import clusters
+
+        caps = clusters.first_caps(options)
+    except GputuiError:  # help tells no errors of settings
+        return "", {}
+    return caps.engine, caps.commands
 
 
 PROGRAM = "gputui"

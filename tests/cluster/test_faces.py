@@ -14,7 +14,9 @@ from gputui.cluster.slurm import site as slurm
 from gputui.domain.cluster import NEEDED_FOR, Capability, Caps
 from gputui.domain.errors import CapabilityError, InputError
 from gputui.domain.job_spec import GpuRequest, LimitWarning, Submission
+from gputui.tui.screens.questions import Confirm
 from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.submission.fields import FlagField, TextField
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
@@ -98,6 +100,19 @@ async def test_a_pasted_line_with_what_an_engine_lacks_says_why(engine: str) -> 
         assert f"retries: {why}" in console.screen_text
         await console.press(pilot, "enter")
         assert console.app.screen is form
+        end_all(console)
+
+
+@both
+async def test_changes_are_made_without_a_forecast_of_ours(engine: str) -> None:
+    console = console_over(engine)
+    async with console.app.run_test(size=(100, 40)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "end", "c")
+        assert isinstance(console.app.screen, Confirm)
+        await console.press(pilot, "escape", "h")
+        assert not isinstance(console.app.screen, WhatIf)
+        assert all(job.held for job in console.cluster.snapshot().jobs if job.array)
         end_all(console)
 
 

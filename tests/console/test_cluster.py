@@ -37,14 +37,11 @@ def test_what_is_lacking_follows_the_rights_that_the_cluster_tells() -> None:
     assert set(backend.about().caps.lacking) == {Capability.WHAT_IF}
 
 
-def test_its_log_lies_in_a_directory_of_the_user_and_it_forecasts_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_its_log_lies_in_a_directory_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     settings = replace(Settings(), cluster=ClusterSettings(engine="slurm"))
     about = About("cluster", "alice", "", Caps("Slurm"))
     found = console_options(Options(tmp_path / "elsewhere", settings=settings), startup.directory(), about)
     assert found.state == tmp_path / "gputui-console"
     assert found.state.stat().st_mode & 0o777 == 0o700
-    assert found.settings.console.what_if == "off"
     assert not (tmp_path / "elsewhere").exists()

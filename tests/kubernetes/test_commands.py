@@ -41,6 +41,13 @@ def test_jobs_are_submitted_shown_and_cancelled(gputui: Run, harness: Kubernetes
     assert gputui("history").code == 0
 
 
+def test_help_lists_what_makes_no_sense_there_apart_with_what_to_do_instead(gputui: Run) -> None:
+    usual, _, apart = gputui("--help").out.partition("Not with Kubernetes:")
+    assert re.search(r"(?m)^  submit ", usual)
+    assert not re.search(r"(?m)^  (cron|reserve|install) ", usual)
+    assert re.search(r"(?m)^  cron +submit at regular times by a CronJob", apart)
+
+
 def test_the_first_digits_name_a_job_in_every_command(gputui: Run, harness: KubernetesHarness) -> None:
     job_id = re.findall(r"\b\d{12}\b", gputui("submit", "--gpus", "1", "--name", "train", "busybox", "true").out)[0]
     array = gputui("submit", "--array", "0-2", "--name", "sweep", "busybox", "true").out.split("_")[0].split()[-1]
