@@ -152,6 +152,14 @@ class Waited(Struct, frozen=True):
     time: timedelta
 
 
+BATCH_SCRIPT, OTHER_GPUTUI = "sbatch", "gputui elsewhere"
+"""Programs that submitted a job of a cluster that was not submitted from this state directory."""
+_WITHOUT_IMAGE = {
+    BATCH_SCRIPT: "none: a batch script of its user",
+    OTHER_GPUTUI: "not known here: its user submitted it by gputui elsewhere",
+}
+
+
 class Job(Struct, frozen=True, weakref=True):
     """State of a JobSpec in the queue, and its attempts so far. Immutable; changes create the next Job.
 
@@ -220,6 +228,8 @@ class Job(Struct, frozen=True, weakref=True):
     """User who last changed its priority or its place in the queue; empty: no user, or not recorded."""
     suspended_by: str = ""
     """User who suspended it."""
+    runs_once: bool = False
+    """True if the engine of a cluster does not run it again after its end."""
     runs: tuple[Run, ...] = ()
     """Elements of an entry, in the order of their ids; empty: a single job. `array` has the index of the first."""
 
@@ -248,6 +258,11 @@ class Job(Struct, frozen=True, weakref=True):
     def put(self, placed: Placed) -> Job:
         """Return the job, placed beside another."""
         return self.evolve(priority=placed.priority, topped_at=placed.topped_at, placed=placed)
+
+    @property
+    def image_words(self) -> str:
+        """Return the job's image, or what it is without one."""
+        return self.spec.image or _WITHOUT_IMAGE.get(self.submitted_via, "none: a host process")
 
     @property
     def name(self) -> str:

@@ -430,8 +430,11 @@ class ClusterSettings(Struct, frozen=True):
     """`slurm`, or `slurm+ssh://[USER@]HOST[:PORT]` to run its commands on a login node; `kubernetes`, or
     `kubernetes:CONTEXT` for a context of the kubeconfig; empty: the queue of this machine. GPUTUI_CLUSTER goes first.
     """
-    default_time: timedelta = timedelta(hours=24)
-    """Time limit of a job that is submitted to Slurm without one: Slurm plans with time limits."""
+    default_time: timedelta | None = None
+    """Time limit of a job that is submitted to Slurm without one: Slurm plans with time limits.
+
+    None: the default of its partition, else 24 hours, or the partition's longest if that is shorter.
+    """
     partition: str | None = None
     account: str | None = None
     """Partition and account of submitted jobs; None: the engine's defaults."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gputui.cluster.slurm.states import is_admin_hold, is_hold, reason_of
+from gputui.cluster.slurm.states import is_admin_hold, is_held, reason_of
 from gputui.domain.state import PendingReason
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -51,7 +51,7 @@ def test_dependencies_and_begin_times_are_told() -> None:
 
 
 def test_holds_are_told_apart() -> None:
-    assert [is_hold(word) for word in ("JobHeldUser", "launch_failed_requeued_held", "Resources", "?")] == [
+    assert [is_held("PENDING", word) for word in ("JobHeldUser", "launch_failed_requeued_held", "Resources", "?")] == [
         True,
         True,
         False,

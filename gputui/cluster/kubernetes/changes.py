@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from gputui.cluster.change_results import ChangeResults
 from gputui.cluster.kubernetes import picture
 from gputui.cluster.kubernetes.api_server import MERGE_PATCH, ApiRefusedError, ApiServer
 from gputui.cluster.kubernetes.jobs import CANCELLED, JobParts, whole_uid
@@ -64,7 +65,7 @@ def _cancel_element(server: ApiServer, mirror: KubeMirror, parts: JobParts) -> N
     pods = [pod.metadata for pod in parts.pods if not pod.is_over]
     if not pods:
         what = "it has no pod yet, and Kubernetes makes one in its turn: cancel the whole array"
-        raise ClusterRefusedError(what, where=f"job {parts.shown_id}")
+        raise ClusterRefusedError(what)
     for pod in pods:
         _delete(server, f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", pod.uid)
     place = parts.job.metadata.label(INDEX)
@@ -93,8 +94,10 @@ def _patch(
             mirror.jobs.put(server.send("PATCH", jobs_path(meta.namespace, meta.name), body, kind=MERGE_PATCH))
             return
         except ApiRefusedError as error:
-            if error.status != _CHANGED or is_last:
+            if error.status != _CHANGED:
                 raise
+            if is_last:
+                raise ClusterRefusedError("it has changed in the meantime") from error
 
 
 def hold(server: ApiServer, mirror: KubeMirror, chosen: Iterable[JobParts], is_on: bool) -> tuple[JobId, ...]:
@@ -126,39 +129,38 @@ def _fresh(server: ApiServer, parts: JobParts, is_on: bool) -> JobParts:
     meta = parts.job.metadata
     job = Reader(KubeJob).read(server.get(jobs_path(meta.namespace, meta.name)))
     if job is None or job.metadata.uid != whole_uid(meta.uid):
-        raise ClusterRefusedError("it is gone", where=f"job {parts.shown_id}")
+        raise ClusterRefusedError("it is gone")
     query = {"labelSelector": f"job-name={meta.name}"}
     pods = server.read(f"/api/v1/namespaces/{meta.namespace}/pods", KubeList, query).items
     found = (Reader(KubePod).read(each) for each in pods or ())
     if is_on and any(pod is not None and pod.status.phase != "Pending" for pod in found):
-        raise ClusterRefusedError("not held: it has started", where=f"job {parts.shown_id}")
+        raise ClusterRefusedError("it has started")
     return replace(parts, job=job)
 
 
-def cordon(server: ApiServer, node: str, action: DrainGpus | ResumeGpus, user: str) -> bytes:
-    """Keep new pods from a node, or let them start there again; return the node."""
+def cordon(server: ApiServer, mirror: KubeMirror, action: DrainGpus | ResumeGpus, user: str) -> None:
+    """Keep new pods from nodes, or let them start there again."""
     reason = (" ".join(action.reason.split()) or "no reason given") if isinstance(action, DrainGpus) else None
     notes = {picture.REASON: reason, picture.BY: user, picture.AT: datetime.now(UTC).isoformat(timespec="seconds")}
     annotations = notes if reason is not None else dict.fromkeys(notes)
     change = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": reason is not None or None}}
-    try:
-        return server.send("PATCH", f"/api/v1/nodes/{quote(node, safe='')}", change, kind=MERGE_PATCH)
-    except ApiRefusedError as error:
-        if error.status == _GONE:
-            raise ClusterRefusedError(f"invalid node name: {error.what}", where=node) from error
-        raise
+    with ChangeResults("resumed" if reason is None else "drained", "node") as results:
+        for node in action.uuids:
+            with results.of(node):
+                try:
+                    path = f"/api/v1/nodes/{quote(node, safe='')}"
+                    mirror.nodes.put(server.send("PATCH", path, change, kind=MERGE_PATCH))
+                except ApiRefusedError as error:
+                    if error.status != _GONE:
+                        raise
+                    raise ClusterRefusedError(f"invalid node name: {error.what}") from error
+        results.ids()
 
 
 def _each(chosen: Iterable[JobParts], done_words: str, change: Callable[[JobParts], None]) -> tuple[JobId, ...]:
     """Change each job in turn."""
-    done: list[JobId] = []
-    for parts in chosen:
-        try:
-            change(parts)
-        except ApiRefusedError as error:
-            words = "it has changed in the meantime" if error.status == _CHANGED else error.what
-            so_far = f"; done: {', '.join(map(str, done))}" if done else ""
-            what = f"not {done_words}: {words}{so_far}"
-            raise ClusterRefusedError(what, where=f"job {parts.shown_id}", hint=error.hint) from error
-        done += parts.numbers
-    return tuple(done)
+    with ChangeResults(done_words) as results:
+        for parts in chosen:
+            with results.of(parts.shown_id, parts.numbers):
+                change(parts)
+        return results.ids()

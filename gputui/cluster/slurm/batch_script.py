@@ -115,7 +115,8 @@ def directives(submission: Submission, key: str, settings: ClusterSettings, outp
         yield f"--cpus-per-task={max(1, math.ceil(spec.options.cpus))}"
     if spec.options.memory is not None:
         yield f"--mem={-(-spec.options.memory // _MIB)}M"
-    yield f"--time={clock(spec.time_limit or settings.default_time)}"
+    if limit := spec.time_limit or settings.default_time:  # else that of the partition
+        yield f"--time={clock(limit)}"
     yield from _queue(submission)
     if output:
         yield f"--output={_printable(output)}"

@@ -35,7 +35,7 @@ _LOST = "timed out|Zero Bytes|Transport endpoint"
 """Complaints of a command whose request may have arrived."""
 _REFUSED = r"(?m)^(ssh: |Host key verification|\S+: Permission denied|Permission denied)"
 """Complaints of an ssh that has not reached a shell."""
-_PREFIX = r"^(?:(?:scancel|scontrol|sbatch|squeue|sacct|sinfo|sacctmgr): )?(?:\w+ )?(?:error: |fatal: )?"
+_PREFIX = r"^(?:(?:scancel|scontrol|sbatch|squeue|sacct|sinfo|sacctmgr): )?(?:(?:\w+ )?(?:error|fatal): ?)?"
 _NOT_FOUND = 127
 CLEAR = (
     'for v in $(env | sed -n "s/^\\([A-Z]*_[A-Za-z0-9_]*\\)=.*/\\1/p"); do case $v in '

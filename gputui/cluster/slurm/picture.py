@@ -16,7 +16,7 @@ from gputui.cluster.submissions import Submissions, Submitted
 from gputui.domain.cause import Cause, CauseCode, end_unknown
 from gputui.domain.cluster import element_runs
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import ArrayRef, Attempt, Job
+from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, ArrayRef, Attempt, Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, JobId, JobSpec
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
@@ -51,14 +51,21 @@ def nice_of(priority: int) -> int:
     return (NORMAL_PRIORITY - priority) * NICE_STEP
 
 
-def job_of(row: JobRow, detail: JobDetail | None, submitted: Submitted | None, suspended: bool = False) -> Job:
+def job_of(
+    row: JobRow,
+    detail: JobDetail | None,
+    submitted: Submitted | None,
+    suspended: bool = False,
+    *,
+    runs_once: bool = True,
+) -> Job:
     """Return the job, or the entry of an array's waiting elements."""
     detail = detail or _NO_DETAIL
     spec = _spec(row, detail, submitted)
     is_waiting = row.life is JobState.PENDING
     is_stopped = row.life.is_active and (suspended or row.state in states.SUSPENDED)
     attempt = None if is_waiting else _attempt(row, detail, spec.time_limit, is_stopped)
-    held = is_waiting and (states.is_hold(row.reason) or row.state in states.HELD)
+    held = is_waiting and states.is_held(row.state, row.reason)
     indices, array = row.indices, int(row.array) if row.indices else 0
     cause = _cause(row, detail, spec.time_limit)
     lacked_memory = cause is not None and cause.code is CauseCode.OUT_OF_MEMORY  # Slurm knows nothing of containers
@@ -77,7 +84,9 @@ def job_of(row: JobRow, detail: JobDetail | None, submitted: Submitted | None, s
         cause=cause,
         attempts=(attempt,) if attempt else (),
         submitted_by=_printable(row.user),
+        submitted_via="" if submitted else OTHER_GPUTUI if key_of_comment(row.comment) else BATCH_SCRIPT,
         suspended=is_stopped,
+        runs_once=runs_once,
         array=ArrayRef(array, indices[0], row.array_limit) if indices else None,
     )
     return job.with_runs(tuple(element_runs(array, indices))) if len(indices) > 1 else job
@@ -123,7 +132,7 @@ def _spec(row: JobRow, detail: JobDetail, submitted: Submitted | None) -> JobSpe
         command=(_printable(row.command),) if texts.some(row.command) else (),
         name=_printable(row.name),
         gpus=GpuRequest(count, count),
-        comment=_printable(texts.some(row.comment)),
+        comment="" if key_of_comment(row.comment) else _printable(texts.some(row.comment)),
         interactive=streams_of_comment(texts.some(row.comment)),
     )
     return replace(
@@ -243,8 +252,10 @@ def _words(state: str) -> str:
 class Pictures:
     """Makes snapshots of polls."""
 
-    def __init__(self, submissions: Submissions) -> None:
+    def __init__(self, submissions: Submissions, *, runs_once: bool = True) -> None:
+        """`runs_once` is False if jobs are submitted so that Slurm runs them again when it is asked to."""
         self._submissions = submissions
+        self._runs_once = runs_once
         self._made: dict[JobId, _Made] = {}
 
     def snapshot(self, polled: Polled, suspended: frozenset[JobId] = frozenset()) -> Snapshot:
@@ -272,13 +283,17 @@ class Pictures:
         found = self._submissions.of_key(key_of_comment(row.comment))
         return found if found is not None and found.number in (None, row.owner) else None
 
+    def job_of(self, row: JobRow, detail: JobDetail | None, user: str, is_stopped: bool = False) -> Job:
+        """Return a job as this user sees it."""
+        return job_of(row, detail, self.submitted(row, user), is_stopped, runs_once=self._runs_once)
+
     def _job(self, row: JobRow, polled: Polled, suspended: frozenset[JobId]) -> Job:
         job_id, detail = row.job_id, polled.details.get(row.run_key)
         is_stopped = job_id in suspended
         made = self._made.get(job_id)
         if made is not None and made[:3] == (row, detail, is_stopped):
             return made[3]
-        job = job_of(row, detail, self.submitted(row, polled.site.user), is_stopped)
+        job = self.job_of(row, detail, polled.site.user, is_stopped)
         self._made[job_id] = (row, detail, is_stopped, job)
         return job
 

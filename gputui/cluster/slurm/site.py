@@ -6,18 +6,22 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.cluster.slurm.batch_script import IGNORED, REFUSED
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps, ClusterFault
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError
+from gputui.domain.job_spec import NORMAL_PRIORITY, Submission
 from gputui.domain.marks import SHELL_SAYS
+from gputui.domain.settings import ClusterSettings
+from gputui.domain.units import format_duration
 
 _LINE = r"(?m)^(\S+)\s*= (.*)$"
 FILE = "poll.json"
@@ -26,9 +30,17 @@ LASTS = 600.0
 """Seconds after which the configuration is read again."""
 _OVERLAPS_FROM = (20, 11)
 """First release whose srun has --overlap."""
+_KEEPS_HOLDS_FROM = (24, 11)
+"""First release that was seen to keep them."""
+_PARTITION = r"(?m)^PartitionName=(\S+) (.*)$"
+_WITHOUT_LIMIT = timedelta(hours=24)
+"""Time limit of a job where neither its user nor the settings nor its partition give it one."""
+_OF_TIME, _OF_QOS, _OF_PARTITION = ("--time", "-t"), ("--qos", "-q"), ("--partition", "-p")
+"""Options of sbatch by which a site sets time limits itself, lifts those of partitions, or chooses partitions."""
 _SCRIPT = (
-    "id -un; id -u; printf '%s\\n' \"${HOME:-/}\"; scontrol show config || exit; "
-    'case $(scontrol show config 2>/dev/null | grep "^AccountingStorageType ") in *slurmdbd*) '
+    "id -un; id -u; printf '%s\\n' \"${HOME:-/}\"; config=$(scontrol show config) || exit; "
+    "printf '%s\\n' \"$config\"; scontrol show partitions --oneliner; "
+    "case $config in *accounting_storage/slurmdbd*) "
     'echo "AdminLevel = $(timeout 5 sacctmgr -nP show user "$(id -un)" format=AdminLevel 2>/dev/null | head -n 1)"'
     ";; esac"
 )
@@ -64,6 +76,17 @@ SHORT_MEMORY = 60
 _UNSET = frozenset({"", "(null)", "n/a", "N/A"})
 
 
+class Partition(Struct, frozen=True):
+    """A partition, and the time limits of its jobs."""
+
+    name: str
+    is_default: bool = False
+    default_time: timedelta | None = None
+    """Limit of a job without one of its own; None: the longest."""
+    longest: timedelta | None = None
+    """None: no limit."""
+
+
 class SlurmSite(Struct, frozen=True):
     """Slurm's configuration, as far as it matters here, and the user there."""
 
@@ -79,6 +102,8 @@ class SlurmSite(Struct, frozen=True):
     has_accounting: bool = False
     users_may_top: bool = False
     admin_level: str = ""
+    partitions: tuple[Partition, ...] = ()
+    priority_type: str = ""
 
     @property
     def is_operator(self) -> bool:
@@ -86,10 +111,21 @@ class SlurmSite(Struct, frozen=True):
         return self.uid == 0 or self.user == self.slurm_user or self.admin_level in _OPERATORS
 
     @property
+    def release(self) -> tuple[int, int] | None:
+        """Return the release of Slurm; None if its version cannot be read."""
+        match = re.match(r"(\d+)\.(\d+)", self.version)
+        return (int(match[1]), int(match[2])) if match else None
+
+    @property
     def can_overlap(self) -> bool:
         """Return whether a step can share what the job's other steps have; an unreadable version counts as new."""
-        match = re.match(r"(\d+)\.(\d+)", self.version)
-        return match is None or (int(match[1]), int(match[2])) >= _OVERLAPS_FROM
+        return self.release is None or self.release >= _OVERLAPS_FROM
+
+    @property
+    def keeps_holds(self) -> bool:
+        """Return whether a held job stays held if its nice value changes: Slurm 22.05 lets it start."""
+        is_weighed = self.priority_type == "priority/multifactor"
+        return is_weighed and self.release is not None and self.release >= _KEEPS_HOLDS_FROM
 
     @property
     def started_at(self) -> datetime | None:
@@ -147,7 +183,57 @@ def parse(output: str) -> SlurmSite:
         has_accounting=values.get("AccountingStorageType", "").endswith("slurmdbd"),
         users_may_top="enable_user_top" in values.get("SchedulerParameters", ""),
         admin_level=values.get("AdminLevel", ""),
+        partitions=tuple(_partition(name, rest) for name, rest in re.findall(_PARTITION, config)),
+        priority_type=values.get("PriorityType", ""),
     )
+
+
+def _partition(name: str, rest: str) -> Partition:
+    from gputui.cluster.slurm import texts
+
+    values = dict(re.findall(r"(\w+)=(\S+)", rest))
+    default, longest = (texts.span(values.get(key, "")) for key in ("DefaultTime", "MaxTime"))
+    return Partition(name, values.get("Default") == "YES", default, longest)
+
+
+def with_limit(submission: Submission, settings: ClusterSettings, site: SlurmSite) -> tuple[Submission, str]:
+    """Return a job with the time limit that it is submitted with, and a sentence if its user asked for none.
+
+    Without a limit in the job or the settings, that of its partition counts, which Slurm itself sets. Raises InputError
+    for more than its partition ever allows, and CapabilityError for a priority that only operators give.
+    """
+    spec = submission.spec
+    if spec.priority > NORMAL_PRIORITY:
+        caps_of(site).need(Capability.RAISE_PRIORITY)
+    chosen, where = _partitions_of(settings, site)
+    if not chosen or any(option.startswith(_OF_TIME) for option in settings.sbatch_options):
+        return submission, ""
+    lengths = [each.longest for each in chosen if each.longest is not None]
+    is_lifted = any(option.startswith(_OF_QOS) for option in settings.sbatch_options)
+    longest = max(lengths) if len(lengths) == len(chosen) and not is_lifted else None
+    if spec.time_limit is not None:
+        if longest is not None and spec.time_limit > longest:
+            what = f"{where} allows {format_duration(longest)} at most"
+            raise InputError(what, where="--time-limit", hint="a QOS may allow more: cluster.sbatch_options")
+        return submission, ""
+    default = next((each.default_time for each in chosen if each.default_time is not None), None)
+    if settings.default_time is None and default is not None:
+        return submission, f"time limit {format_duration(default)}, the default of {where}"
+    limit, why = settings.default_time or _WITHOUT_LIMIT, "since it asks for none"
+    if longest is not None and limit > longest:
+        limit, why = longest, f"the longest of {where}"
+    told = f"time limit {format_duration(limit)}, {why}"
+    return replace(submission, spec=replace(spec, time_limit=limit)), told
+
+
+def _partitions_of(settings: ClusterSettings, site: SlurmSite) -> tuple[list[Partition], str]:
+    """Return the partitions that new jobs may run in, as far as they are known, and their name in words."""
+    names = settings.partition or ""
+    for option in settings.sbatch_options:
+        if option.startswith(_OF_PARTITION):
+            names = re.sub(r"--partition[= ]|-p ?", "", option)
+    wanted = set(names.split(",")) if names else {each.name for each in site.partitions if each.is_default}
+    return [each for each in site.partitions if each.name in wanted], f"partition {','.join(sorted(wanted))}"
 
 
 def caps_of(site: SlurmSite | None) -> Caps:

@@ -44,7 +44,7 @@ _STATES: Mapping[str, JobState] = {
 }
 END_UNKNOWN = "END_UNKNOWN"
 """Our own word for the state of a job that ended while nobody looked, and whose exit code nobody noted."""
-HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 _PLAIN_CAUSES: Mapping[str, tuple[CauseCode, str]] = {
     "CANCELLED": (CauseCode.CANCELLED, "cancelled"),
@@ -181,8 +181,9 @@ def is_admin_hold(word: str) -> bool:
     return word == "JobHeldAdmin"
 
 
-def is_hold(word: str) -> bool:
-    return word in _REASONS and _REASONS[word][0] is _R.JOB_HELD_USER
+def is_held(state: str, reason: str) -> bool:
+    """Return whether a job that waits in that state, for that reason, is held."""
+    return state in _HELD or (reason in _REASONS and _REASONS[reason][0] is _R.JOB_HELD_USER)
 
 
 def reason_of(word: str, dependency: str, begins_at: datetime | None, now: datetime) -> Reason:

@@ -1,0 +1,74 @@
+"""What becomes of each job or node of a change, of which an engine may refuse some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+
+from gputui.domain.errors import ClusterError, ClusterRefusedError
+from gputui.domain.job_spec import JobId
+
+_NAMED = 10
+"""Maximum number of jobs named in one sentence."""
+
+
+class ChangeResults:
+    """Jobs that were changed and jobs that were refused, each of which is told: a refusal stops no other change.
+
+    It is used as a context, which adds what was done to the text of an error that ends the change.
+    """
+
+    def __init__(self, done_words: str, kind: str = "job") -> None:
+        """`done_words` is what is done to them: `cancelled`; `kind` is what they are."""
+        self._words = done_words
+        self._kind = kind
+        self.changed: list[JobId] = []
+        """Jobs that were changed so far."""
+        self._done: list[str] = []
+        self._refused: dict[str, list[str]] = {}
+        self._hint: str | None = None
+
+    def did(self, name: str, ids: Sequence[JobId] = ()) -> None:
+        """Note a job, or elements of an array, that were changed."""
+        self._done.append(name)
+        self.changed += ids
+
+    def refuse(self, name: str, words: str, hint: str | None = None) -> None:
+        """Note a job that the engine refused to change, in its words."""
+        self._refused.setdefault(words, []).append(name)
+        self._hint = self._hint or hint
+
+    @contextmanager
+    def of(self, name: str, ids: Sequence[JobId] = ()) -> Iterator[None]:
+        """Note a job that is changed within this context, or refused."""
+        try:
+            yield
+        except ClusterRefusedError as error:
+            self.refuse(name, error.what, error.hint)
+        else:
+            self.did(name, ids)
+
+    def ids(self) -> tuple[JobId, ...]:
+        """Return the changed jobs; raises ClusterRefusedError, which names every refused one, if there is any."""
+        if self._refused:
+            (words, names), *others = self._refused.items()
+            more = "".join(f"; {self._named(each)}: {why}" for why, each in others)
+            what = f"not {self._words}: {words}{more}"
+            raise ClusterRefusedError(what, where=self._named(names), hint=self._hint)
+        return tuple(self.changed)
+
+    def __enter__(self) -> ChangeResults:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, ClusterError):
+            error.what += self._so_far
+
+    @property
+    def _so_far(self) -> str:
+        return f"; {self._words}: {self._named(self._done)}" if self._done else ""
+
+    def _named(self, names: Sequence[str]) -> str:
+        more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+        return f"{self._kind}{'s' * (len(names) > 1)} {', '.join([*names[:_NAMED], *more])}"
