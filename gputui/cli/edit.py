@@ -98,7 +98,7 @@ def command(
             return
         ids_edited = _edit_all(backend, job, jobs, edit, anyway=anyway)
         if as_json or not quiet:
-            _report(backend.queue, job, ids_edited, by, as_json=as_json)
+            _report(backend, job, ids_edited, by, as_json=as_json)
 
 
 class _Changes(Struct, frozen=True):
@@ -168,14 +168,15 @@ def _edit_all(backend: DirectBackend, job: Job, jobs: Sequence[Job], edit: Edit,
     return ids
 
 
-def _report(queue: Queue, before: Job, ids: Sequence[JobId], by: Submitter, *, as_json: bool) -> None:
+def _report(backend: DirectBackend, before: Job, ids: Sequence[JobId], by: Submitter, *, as_json: bool) -> None:
     """Print what was changed, as JSON or as a sentence."""
-    after = queue.get(before.id)
+    after = backend.job(before.id)
     if as_json:
         names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
         print_done(json_text({"id": before.id, "changed": list(names)}), f"job {before.id} is changed")
     else:
-        confirm(_confirmation(before, after, by, named(jobs_of(queue, ids))))
+        plans = backend.about().caps.runs_jobs  # an engine counts waits in its own way
+        confirm(_confirmation(before, after, by, named(jobs_of(backend.queue, ids)), plans=plans))
 
 
 def _chosen(queue: Queue, name: Named) -> list[Job]:
@@ -184,14 +185,14 @@ def _chosen(queue: Queue, name: Named) -> list[Job]:
     return sorted(found, key=lambda job: job.state is not JobState.PENDING)
 
 
-def _confirmation(before: Job, after: Job, by: Submitter, who: str) -> str:
+def _confirmation(before: Job, after: Job, by: Submitter, who: str, *, plans: bool) -> str:
     """Return `edited job 12: time_limit 4h (was 2h)`; values of the environment are not shown."""
     was, now = (drafts.masked(edits.draft_of(job, by.now)) for job in (before, after))
     names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
     if not names:
         return f"nothing was changed: {who} {'were' if ':' in who else 'was'} like that already"
     told = [_change(name, was.get(name, ""), now.get(name, ""), by.now) for name in names]
-    anew = asks_for_more(before.spec, after.spec) and after.state is JobState.PENDING
+    anew = plans and asks_for_more(before.spec, after.spec) and after.state is JobState.PENDING
     rest = "; its wait starts again, because it asks for more" if anew else ""
     if "time_limit" in names and after.limit_at and ":" not in who:
         rest += f"; it ends by {local_time(after.limit_at, by.now)}"

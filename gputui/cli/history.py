@@ -19,7 +19,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError
 from gputui.domain.filter import Filter, FilterSubject, searched_text
-from gputui.domain.job import Attempt, Job, element_spec
+from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, Attempt, Job, element_spec
 from gputui.domain.listing import by_month, latest_first
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, quoted
@@ -62,6 +62,8 @@ def _gpu_seconds(attempt: Attempt) -> float:
     return (attempt.ended_at - attempt.started_at).total_seconds() * attempt.gpu_count * attempt.gpu_share
 
 
+_WITHOUT = {BATCH_SCRIPT: "sbatch", OTHER_GPUTUI: "?"}
+"""Words for jobs of a cluster without an image that were not submitted from here."""
 COLUMNS: Mapping[str, HistoryColumn] = {
     "id": HistoryColumn(table.TextColumn("ID", right=True), lambda job: job.shown_id),
     "state": HistoryColumn(table.TextColumn("ST"), lambda job: job.state.short),
@@ -72,7 +74,9 @@ COLUMNS: Mapping[str, HistoryColumn] = {
     "gpus": HistoryColumn(
         table.TextColumn("GPUS", right=True), lambda job: str(job.attempt.gpu_count if job.attempt else 0)
     ),
-    "image": HistoryColumn(table.TextColumn("IMAGE", 30, least=8), lambda job: job.spec.image or "host"),
+    "image": HistoryColumn(
+        table.TextColumn("IMAGE", 30, least=8), lambda job: job.spec.image or _WITHOUT.get(job.submitted_via, "host")
+    ),
     "command": HistoryColumn(table.TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)),
     "submitted": HistoryColumn(table.TextColumn("SUBMITTED"), lambda job: _at(job.submitted_at)),
     "started": HistoryColumn(table.TextColumn("STARTED"), lambda job: _at(job.started_at)),

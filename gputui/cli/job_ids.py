@@ -139,7 +139,9 @@ def _elements(queue: Queue, named: Named, arrays: _Arrays | None = None) -> Iter
             head = queue.get(array)
             if head.array is None or head.array.id != array:
                 raise NotFoundError(f"job {array} is not an array", hint=f"write {array}")
-            raise NotFoundError(f"array {array} has no element {index}")
+            places = {**places, **queue.arrays().get(array, {})}  # a cluster was asked anew
+            if index not in places:
+                raise NotFoundError(f"array {array} has no element {index}")
         yield places[index]
 
 

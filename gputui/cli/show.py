@@ -71,6 +71,7 @@ def story(
     `unread` has reasons for attempts without telemetry.
     """
     yield from _named(_facts(job, snapshot))
+    yield f"{'image':<{LABEL}}{job.image_words}"
     yield from _named(_wanted(element_spec(job)))
     for attempt in job.attempts:
         yield ""
@@ -173,7 +174,6 @@ def warning_words(warning: LimitWarning) -> str:
 
 def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     options, gpus = spec.options, spec.gpus
-    yield "image", spec.image or "none: a process of the host"
     yield "command", shlex.join(spec.command)
     yield "GPUs", queue.request_word(gpus)
     yield "GPU memory", format_size(gpus.memory) + (", shared" if gpus.share else "") if gpus.memory else None

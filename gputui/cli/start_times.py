@@ -50,8 +50,7 @@ def told_by_engine(snapshot: Snapshot, ids: Iterable[JobId]) -> Iterator[str]:
     from gputui.cli import queue
 
     for job_id in ids:
-        alike = (job for job in snapshot.jobs if job.array is not None and job.array.id == job_id)
-        if (job := snapshot.job(job_id) or next(alike, None)) is None:
+        if (job := snapshot.named(job_id)) is None:
             continue
         place = f" on {job.attempt.node}" if job.attempt and job.attempt.node else ""
         words = f"{job.state.name.lower()}{place}" if job.state.is_active else queue.why(job, snapshot) or "waits"

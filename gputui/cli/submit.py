@@ -115,7 +115,7 @@ def command(
         is_told = not (file or as_json or quiet)
         if dry_run:
             confirm_times("the new job", submissions[0].spec, quiet=not is_told)
-            _show(session, backend, submissions)
+            _show(session, backend, submissions, quiet=quiet)
             return
         done = backend.act(SubmitJobs(tuple(submissions)))
         if done.is_repeated:
@@ -127,6 +127,7 @@ def command(
         named = tuple(job_id for job_id, _ in told) if is_element(max(ids)) else ids
         _print_ids(told, as_json, named)
         confirm_times(f"job {told[0][0]}", submissions[0].spec, quiet=not is_told)
+        _tell_notes([f"job {job_id}" for job_id, _ in told], done.notes, quiet=quiet or as_json)
         if not quiet and terminal.is_tty(terminal.ERR):  # a forecast takes longer than the submission itself
             _tell_starts(session, backend, [job_id for job_id, _ in told])
 
@@ -163,7 +164,14 @@ def times_understood(spec: JobSpec, now: datetime) -> str:
     return "; ".join(told + [words.format(duration_text(each)) for words, each in lengths.items() if each is not None])
 
 
-def _show(session: Session, backend: DirectBackend, submissions: Sequence[Submission]) -> None:
+def _tell_notes(names: Iterable[str], notes: Iterable[str], *, quiet: bool) -> None:
+    """Print on stderr what an engine decides for jobs."""
+    for name, note in zip(names, notes, strict=False) if not quiet else ():
+        if note:
+            terminal.tell(f"{name}: {note}")
+
+
+def _show(session: Session, backend: DirectBackend, submissions: Sequence[Submission], *, quiet: bool) -> None:
     """Print when the jobs would start, and which jobs they would delay."""
     from gputui.cli import start_times  # the policy is not needed to submit
     from gputui.domain.policy.whatif import submitted
@@ -174,6 +182,7 @@ def _show(session: Session, backend: DirectBackend, submissions: Sequence[Submis
         return
     if not done.starts:
         start_times.print_shifts(session, backend, submitted(*done.jobs))
+    _tell_notes((f"job {each.spec.name}" for each in submissions), done.notes, quiet=quiet)
     for line in starts_told(submissions, done.starts, bootstrap.clock().now()):
         terminal.write(f"{plain(line)}\n")
 

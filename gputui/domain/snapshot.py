@@ -227,6 +227,11 @@ class Snapshot(Struct, frozen=True, weakref=True):
         entry = self.entry(job_id)
         return entry.element(job_id) if entry is not None else None
 
+    def named(self, job_id: JobId) -> Job | None:
+        """Return the job with that id; of an array the first element that it has."""
+        alike = (job for job in self.jobs if job.array is not None and job.array.id == job_id)
+        return self.job(job_id) or next(alike, None)
+
     def entry(self, job_id: JobId) -> Job | None:
         """Return the job with that id, or the entry that contains it; None if it is not in the queue file."""
         return next((job for job in self.jobs if job.id == job_id or (job.runs and job.has(job_id))), None)

@@ -49,6 +49,8 @@ class Done(Struct, frozen=True):
     """When each submission would start, by an engine that tells no more; None where it cannot tell."""
     drafts: tuple[str, ...] = ()
     """What each submission would be in the language of an engine, by one that forecasts no starts."""
+    notes: tuple[str, ...] = ()
+    """What an engine decides for each submission, in a sentence; empty for nothing."""
     is_repeated: bool = False
     """True if the same request was carried out before, so that nothing was done now."""
 

@@ -146,6 +146,10 @@ def _is_waiting(job: Job) -> bool:
     return job.state is JobState.PENDING
 
 
+def _may_run_again(job: Job) -> bool:
+    return not (_is_waiting(job) or job.requeue_requested or (job.runs_once and job.state.is_terminal))
+
+
 JOB_VERBS: tuple[Verb[Job], ...] = (
     Verb(
         name="hold",
@@ -212,8 +216,8 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         label="requeue",
         help="Run the job again; a running job is stopped first.",
         group=JOBS,
-        needs="a job that is not waiting",
-        may=lambda job: not _is_waiting(job) and not job.requeue_requested,
+        needs="a job that runs, or has ended in a queue that runs it again",
+        may=_may_run_again,
         wish=Requeue,
         done="{subject} will be requeued",
         done_many="{subject} will be requeued",

@@ -66,6 +66,13 @@ class Cluster(Protocol):
         """
         ...
 
+    def note(self, submission: Submission) -> str:
+        """Return in a sentence what the engine decides for such a job, such as its time limit; empty for nothing.
+
+        Raises the same errors as `submit`, as far as they are known without asking the engine.
+        """
+        ...
+
     def expected_start(self, submission: Submission) -> datetime | None:
         """Return when the job would start if it were submitted now; None if the engine cannot tell."""
         ...

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -200,7 +200,7 @@ def read(job: Job, before: Draft, after: Draft, by: Submitter) -> Edit:
     check_suits_state(job, suits_running=_WHILE_RUNNING.issuperset(names))
     for error in _refused(job, names, after).values():
         raise error
-    asked = drafts.asked({**after, "array": ""}, replace(by, environ=_environ(job, by)))
+    asked = drafts.asked(_checkable(job, names, after), replace(by, environ=_environ(job, by)))
     start = replace(job.spec, priority=job.priority)
     spec = start
     for name in names:
@@ -215,14 +215,22 @@ def faults(job: Job, before: Draft, after: Draft, by: Submitter) -> dict[str, In
         after = settled(job, after)
     except InputError as error:
         return {_LIMIT: error}
-    refused = _refused(job, changed(before, after), after)
-    found = refused or drafts.faults({**after, "array": ""}, by)
+    names = changed(before, after)
+    refused = _refused(job, names, after)
+    found = refused or drafts.faults(_checkable(job, names, after), by)
     if not found:
         try:
             read(job, before, after, by)
         except InputError as error:
             found[error.where or "image"] = error
     return found
+
+
+def _checkable(job: Job, names: Iterable[str], after: Draft) -> Draft:
+    """Return the texts to parse: of a job whose image nobody here knows, as others' in a cluster, the new ones only."""
+    if job.spec.image is not None or job.spec.command:
+        return {**after, "array": ""}
+    return {"image": "unknown", **{name: drafts.text_of(after, name) for name in names}}
 
 
 def _refused(job: Job, names: tuple[str, ...], after: Draft) -> dict[str, InputError]:

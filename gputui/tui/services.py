@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +18,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.submit_action import SubmitJobs
+from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import Clock
 from gputui.ports.backend import About, Backend
@@ -110,11 +109,11 @@ class Services(Struct, frozen=True, dict=True):
         return pace_of(self.settings.console)
 
     @property
-    def expected_start(self) -> Callable[[Submission], datetime | None] | None:
-        """Asks an engine when a job would start; may block. None: forecasts are made here."""
+    def foresee(self) -> Callable[[Submission], Done] | None:
+        """Asks an engine when a job would start and what it decides; may block. None: forecasts are made here."""
         if Capability.WHAT_IF not in self.lacking:
             return None
-        return lambda submission: self.backend.foresee(SubmitJobs((submission,))).starts[0]
+        return lambda submission: self.backend.foresee(SubmitJobs((submission,)))
 
     def scoped(self, snapshot: Snapshot, name: str) -> tuple[Services, Snapshot]:
         """Return the services and the snapshot of one server; nobody plans across several."""

@@ -99,6 +99,8 @@ class FakeCluster:
         self.closed = False
         self.refuses_cancel = ""
         """Words with which it refuses to cancel jobs."""
+        self.default_limit = ""
+        """Time limit of jobs that ask for none, as `note` tells it."""
         self.found: tuple[ClusterFault, ...] = ()
         """Faults that `faults` returns."""
         self._clock = clock
@@ -213,6 +215,12 @@ class FakeCluster:
     def draft(self, submission: Submission) -> str:
         del submission
         return ""
+
+    def note(self, submission: Submission) -> str:
+        limit = submission.spec.time_limit
+        return (
+            "" if limit or not self.default_limit else f"time limit {self.default_limit}, the default of partition gpu"
+        )
 
     def expected_start(self, submission: Submission) -> datetime | None:
         with self._asked():

@@ -157,7 +157,7 @@ def test_verbs_about_jobs(run: Run, cluster: FakeCluster) -> None:
 def test_an_unknown_job_is_refused_before_any_is_changed(run: Run, cluster: FakeCluster) -> None:
     run("submit", "--gpus", "2", "busybox")
     result = run("cancel", "1", "7")
-    assert (result.code, result.err) == (3, "gputui: error: there is no job 7\n")
+    assert (result.code, result.err) == (3, "gputui: error: there is no job 7; nothing was changed\n")
     assert state(cluster, 1) is JobState.RUNNING
 
 

@@ -13,6 +13,7 @@ from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.slurm.listings import JobRow
 from gputui.cluster.slurm.poll import Poll, Polled
 from gputui.cluster.slurm.site import SlurmSite
+from gputui.cluster.submissions import Submissions
 from gputui.domain.action import Cancel, DrainGpus, Edit, EditJobs, Hold, JobAction, Requeue, SetPriority, Signal
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
 from tests.cluster.test_slurm_recorded import row
@@ -52,7 +53,7 @@ class Site(Poll):
     """A poll that knows only the site."""
 
     def __init__(self, commands: SlurmCommands, directory: Path, found: SlurmSite) -> None:
-        super().__init__(commands, directory, 2.0, lambda row, detail: detail)
+        super().__init__(commands, directory, 2.0, Submissions(directory))
         self.found = found
 
     def latest(self, since: float = 0.0) -> Polled:

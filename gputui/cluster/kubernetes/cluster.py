@@ -42,6 +42,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.pod_template import settings_of
 from gputui.domain.settings import Settings
+from gputui.domain.short_ids import LEAST_LONG
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach, Entry
@@ -133,6 +134,10 @@ class KubernetesCluster:
             models = tuple(model for node in nodes if (model := node.metadata.label(name)))
         return KubeTarget(self._namespace(server), models, site.claims, site.counts_failures_by_index)
 
+    def note(self, submission: Submission) -> str:
+        del submission
+        return ""
+
     def expected_start(self, submission: Submission) -> datetime | None:
         raise CapabilityError(self.caps.why_not(Capability.TEST_ONLY))
 
@@ -140,8 +145,7 @@ class KubernetesCluster:
         if type(action) in _NEEDS:
             self._need(_NEEDS[type(action)])
         if isinstance(action, DrainGpus | ResumeGpus):
-            for node in action.uuids:
-                self._copy().nodes.put(changes.cordon(self._opened(), node, action, self._user))
+            changes.cordon(self._opened(), self._copy(), action, self._user)
             return ()
         server, picture = self._opened(), self._latest()
         found = self._parts(action.ids, picture)
@@ -165,14 +169,15 @@ class KubernetesCluster:
         return changes.hold(server, self._copy(), chosen, is_on)
 
     def job(self, job_id: JobId) -> Job:
-        snapshot = self.snapshot()
-        found, record = snapshot.job(job_id), self._records.of(job_id)
-        found = _better(found, record) if found is not None else record
-        if found is None:
-            found = next((job for job in snapshot.jobs if job.array and job.array.id == job_id), None)
-        if found is None:
+        snapshot, record = self.snapshot(), self._records.of(job_id)
+        found = snapshot.named(job_id)
+        if found is None and record is None and job_id >= LEAST_LONG:  # not the first digits of a number
+            found = self._latest(is_anew=True).snapshot.named(job_id)
+        if found is not None:
+            return _better(found, record)
+        if record is None:
             raise NotFoundError(f"Kubernetes knows no job {job_id}, and nothing was recorded of it")
-        return found
+        return record
 
     def last_known(self, job_id: JobId) -> Job | None:
         return self._records.of(job_id)
@@ -248,9 +253,12 @@ class KubernetesCluster:
                 self._mirror = KubeMirror(server, site, self._namespace(server))
             return self._mirror
 
-    def _latest(self) -> KubePicture:
+    def _latest(self, *, is_anew: bool = False) -> KubePicture:
+        """Return the latest picture; `is_anew`: with what a watch may not have told yet."""
         with self._lock:
             server, mirror = self._reached()[0], self._copy()
+            if is_anew:
+                mirror.look()
             version, now = mirror.refresh(), datetime.fromtimestamp(time.time(), UTC)
             if self._shown is not None and self._shown[0] == version:
                 picture = replace(self._shown[1], snapshot=replace(self._shown[1].snapshot, taken_at=now))

@@ -110,6 +110,11 @@ class Reflector(Generic[Item]):
         found = self._listed()[0]
         return {uid for uid in uids if whole_uid(uid) not in found}
 
+    def look(self) -> None:
+        """Take over all objects as they are now, beside a watch that may tell them later; raises ClusterError."""
+        for item in self._all({"limit": PAGE})[0].values():
+            self._put(item)
+
     def start(self) -> None:
         """Keep the copy up to date from now on, in a thread."""
         from gputui.threads import Watcher  # a single look starts no thread
@@ -330,6 +335,14 @@ class KubeMirror:
             if error is not None and (is_needed or not _is_forbidden(error)):
                 raise error
         return tuple(reflector.changes for _, reflector in self._reflectors())
+
+    def look(self) -> None:
+        """Take over jobs and pods that a watch has not told yet, or list all; raises ClusterError."""
+        if not self.jobs.is_watching:
+            self._list()
+            return
+        self.jobs.look()
+        self._pods.look()
 
     def objects(self) -> KubeObjects:
         return KubeObjects(

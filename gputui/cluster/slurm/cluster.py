@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gputui.cluster.slurm.node_checker import NodeChecker
     from gputui.cluster.slurm.picture import Pictures
     from gputui.cluster.slurm.poll import Poll, Polled
+    from gputui.cluster.slurm.site import SlurmSite
     from gputui.domain.cluster import Caps, ClusterFault
     from gputui.domain.container import ProcessRow
     from gputui.domain.job import Job
@@ -65,7 +67,7 @@ class SlurmCluster:
     def _pictures(self) -> Pictures:
         from gputui.cluster.slurm.picture import Pictures
 
-        return Pictures(self._submissions)
+        return Pictures(self._submissions, runs_once=not self._settings.requeue)
 
     @cached_property
     def _changes(self) -> JobChanger:
@@ -88,7 +90,9 @@ class SlurmCluster:
         return site.caps_of(self._polled.site if self._polled else None)
 
     def snapshot(self) -> Snapshot:
-        polled = self._latest()
+        return self._shown_of(self._latest())
+
+    def _shown_of(self, polled: Polled) -> Snapshot:
         with self._lock:
             if self._shown is None or self._shown[0] != polled.at:
                 paused = {(each.job_id, each.run_key) for each in self._poll.suspensions.all().values() if each.is_on}
@@ -97,9 +101,10 @@ class SlurmCluster:
             return self._shown[1]
 
     def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
-        home = self._home()
+        here = self._site()
+        limited = [site.with_limit(each, self._settings, here)[0] for each in submissions]
         try:
-            return self._submitter.submit(submissions, key, home, is_new=is_new)
+            return self._submitter.submit(limited, key, here.home, is_new=is_new)
         finally:
             self._poll.forget()
 
@@ -108,12 +113,17 @@ class SlurmCluster:
         del submission
         return ""
 
-    def expected_start(self, submission: Submission) -> datetime | None:
-        return self._submitter.expected_start(submission, self._home())
+    def note(self, submission: Submission) -> str:
+        return site.with_limit(submission, self._settings, self._site())[1]
 
-    def _home(self) -> str:
-        """Return the user's home directory where Slurm's commands run."""
-        return (site.known(self._directory / site.FILE) or self._poll.site()).home
+    def expected_start(self, submission: Submission) -> datetime | None:
+        here = self._site()
+        limited, _ = site.with_limit(submission, self._settings, here)
+        return self._submitter.expected_start(limited, here.home)
+
+    def _site(self) -> SlurmSite:
+        """Return Slurm's configuration and the user's name and home there, from any recent poll."""
+        return site.known(self._directory / site.FILE) or self._poll.site()
 
     def act(self, action: EngineAction) -> tuple[JobId, ...]:
         from gputui.cluster.slurm.changes import fits, needed
@@ -134,23 +144,24 @@ class SlurmCluster:
                 self._poll.forget()
 
     def job(self, job_id: JobId) -> Job:
-        snapshot = self.snapshot()
-        if (found := snapshot.job(job_id)) is not None:
+        asked_at, polled = time.time(), self._latest()
+        if (found := self._shown_of(polled).named(job_id)) is not None:
             return found
+        if self._poll.records.of(job_id) is None:  # others may have asked Slurm before it was submitted
+            polled = self._latest(asked_at)
+            if (found := self._shown_of(polled).named(job_id)) is not None:
+                return found
         array = self._submissions.of_number(job_id)
         if array is not None and array.submission.array:  # it stands for its first element
             job_id = element_id(job_id, array.submission.array[0])
-        ended, polled = self._settled().of(job_id), self._latest()
+        ended = self._settled().of(job_id)
         if ended is None and polled.site.has_accounting:
             from gputui.cluster.slurm import accounting
 
             ended = accounting.ended_job(self._commands, job_id)
-        if ended is not None:
-            return self._job_of(ended, polled)
-        found = next((job for job in snapshot.jobs if job.array and job.array.id == job_id), None)
-        if found is None:
+        if ended is None:
             raise NotFoundError(f"Slurm knows no job {ids.words(job_id)}, and nothing was recorded of it")
-        return found
+        return self._pictures.job_of(ended.row, ended.detail, polled.site.user)
 
     def last_known(self, job_id: JobId) -> Job | None:
         from gputui.cluster.slurm.ends import unseen
@@ -159,7 +170,7 @@ class SlurmCluster:
         submitted = self._submissions.of_number(ids.parts(job_id)[0]) if ended is None else None
         if submitted is not None:
             (ended,) = self._poll.ends.completed([unseen(job_id, submitted, polled.site.user)], has_accounting=False)
-        return None if ended is None else self._job_of(ended, polled)
+        return None if ended is None else self._pictures.job_of(ended.row, ended.detail, polled.site.user)
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         from gputui.cluster.slurm import accounting
@@ -173,7 +184,7 @@ class SlurmCluster:
             if ours is None or is_later(each, ours):  # ours has GPUs by index, and its comment
                 found[each.row.job_id] = each
         for each in found.values():
-            job = self._job_of(each, polled)
+            job = self._pictures.job_of(each.row, each.detail, polled.site.user)
             if job.ended_at is not None and (since is None or job.ended_at >= since):
                 yield job
 
@@ -239,8 +250,8 @@ class SlurmCluster:
     def close(self) -> None:
         self._commands.close()
 
-    def _latest(self) -> Polled:
-        self._polled = self._poll.latest()
+    def _latest(self, since: float = 0.0) -> Polled:
+        self._polled = self._poll.latest(since)
         return self._polled
 
     def _rows(self, chosen: Iterable[JobId]) -> dict[JobId, JobRow]:
@@ -284,12 +295,6 @@ class SlurmCluster:
         listed, here = {job_id for row in polled.rows for job_id in ids_of(row)}, polled.site
         self._poll.ends.settle(listed, polled.at, here.user, has_accounting=here.has_accounting)
         return self._poll.ends
-
-    def _job_of(self, ended: Ended, polled: Polled) -> Job:
-        from gputui.cluster.slurm.picture import job_of
-
-        submitted = self._pictures.submitted(ended.row, polled.site.user)
-        return job_of(ended.row, ended.detail, submitted)
 
     def _output(self, job: Job) -> str:
         number, _ = ids.parts(job.id)

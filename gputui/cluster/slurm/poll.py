@@ -97,14 +97,17 @@ class Poll:
         self._on_disk: tuple[tuple[int, int, int], Polled] | None = None
         self._thread_lock = Lock()
 
-    def latest(self) -> Polled:
-        """Return the latest poll, at most one interval old; raises ClusterUnavailableError if Slurm did not answer."""
+    def latest(self, since: float = 0.0) -> Polled:
+        """Return the latest poll, at most one interval old, and begun after `since`, a second since 1970.
+
+        Raises ClusterUnavailableError if Slurm did not answer.
+        """
         with self._thread_lock:
             found = self._latest
-            if found is None or not self._is_fresh(found):
+            if found is None or not self._is_fresh(found, since):
                 with locked(self._file.with_suffix(".lock")):
                     shared = self._read()  # what another process found within the interval
-                    found = shared if shared is not None and self._is_fresh(shared) else self._made()
+                    found = shared if shared is not None and self._is_fresh(shared, since) else self._made()
                     self._latest = found
         if found.error:
             raise ClusterUnavailableError(found.error)
@@ -129,8 +132,8 @@ class Poll:
                 self._write(replace(before, at=0.0, error=""))
             self._latest = None
 
-    def _is_fresh(self, polled: Polled) -> bool:
-        return 0 <= time.time() - polled.at < self._interval
+    def _is_fresh(self, polled: Polled, since: float) -> bool:
+        return polled.at >= since and 0 <= time.time() - polled.at < self._interval
 
     def _read(self) -> Polled | None:
         """Return what the file has; decodes it only if another process wrote it."""

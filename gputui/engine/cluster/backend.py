@@ -98,10 +98,11 @@ class EngineBackend:
             asked = self._checked(action)
             if not asked:
                 return Done()
+            notes = tuple(map(self._cluster.note, asked))
             try:
                 with self._unanswered.begun(asked) as (key, is_repeated):
                     ids = self._cluster.submit(asked, key, is_new=not is_repeated)
-                return Done(ids, is_repeated=is_repeated)
+                return Done(ids, notes=notes, is_repeated=is_repeated)
             finally:
                 self.queue.refresh()
         from gputui.engine.cluster import changes  # a submission waits while it is imported
@@ -118,7 +119,8 @@ class EngineBackend:
             if drafts := tuple(filter(None, map(self._cluster.draft, asked))):
                 return Done(drafts=drafts)
             self._cluster.caps.need(Capability.TEST_ONLY)
-            return Done(starts=tuple(map(self._cluster.expected_start, asked)))
+            notes = tuple(map(self._cluster.note, asked))
+            return Done(starts=tuple(map(self._cluster.expected_start, asked)), notes=notes)
         from gputui.engine.cluster import changes
 
         return changes.foresee(self.queue, action)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.action import (
     Action,
@@ -56,8 +57,7 @@ NEEDS: Mapping[type[Action], Capability] = {
 
 def act(queue: EngineQueue, action: Action) -> Done:
     """Carry out an action on jobs or nodes that exist."""
-    if type(action) in NEEDS:
-        queue.cluster.caps.need(NEEDS[type(action)])
+    action = _checked(queue, action)
     match action:
         case EditJobs():
             return _edit(queue, action)
@@ -74,8 +74,7 @@ def act(queue: EngineQueue, action: Action) -> Done:
 
 def foresee(queue: EngineQueue, action: Action) -> Done:
     """Return the jobs as `act` would leave them; raises the same errors, but for those of the engine."""
-    if type(action) in NEEDS:
-        queue.cluster.caps.need(NEEDS[type(action)])
+    action = _checked(queue, action)
     match action:
         case EditJobs():
             _check_edit(queue, action)
@@ -90,18 +89,40 @@ def foresee(queue: EngineQueue, action: Action) -> Done:
     return Done(action.ids, jobs=tuple(action.apply(queue.get(job_id), now, by) for job_id in action.ids))
 
 
+def _checked(queue: EngineQueue, action: Action) -> Action:
+    """Return the action on jobs that exist; an array that was submitted elsewhere a moment ago is all its elements.
+
+    Raises NotFoundError if one of them does not exist, CapabilityError if the engine has no such function.
+    """
+    if type(action) in NEEDS:
+        queue.cluster.caps.need(NEEDS[type(action)])
+    if not isinstance(action, JobAction):
+        return action
+    found: dict[JobId, None] = {}
+    for job_id in action.ids:
+        try:
+            job = queue.get(job_id)
+        except NotFoundError as error:
+            error.what += "; nothing was changed" if len(action.ids) > 1 else ""
+            raise
+        is_whole = job.array is not None and job.array.id == job_id != job.id
+        alike = queue.arrays().get(job_id, {}).values() if is_whole else ()
+        found |= dict.fromkeys(alike or (job_id,))
+    return action if tuple(found) == action.ids else replace(action, ids=tuple(found))
+
+
 def _edit(queue: EngineQueue, action: EditJobs) -> Done:
     """Change time limit, priority or hold of jobs."""
     _check_edit(queue, action)
     ids, edit = action.ids, action.edit
-    parts: list[Done] = []
+    parts = [act(queue, Release(ids))] if edit.held is False else []  # Slurm fixes the priority of a held job
     if "time_limit" in edit.spec:
         limit = edit.spec["time_limit"]
         parts.append(_set(queue, EditJobs(ids, Edit({"time_limit": limit})), "time limit", limit))
     if "priority" in edit.spec:
         parts.append(act(queue, SetPriority(ids, edit.spec["priority"])))
-    if edit.held is not None:
-        parts.append(act(queue, Hold(ids) if edit.held else Release(ids)))
+    if edit.held:
+        parts.append(act(queue, Hold(ids)))
     return _joined(parts)
 
 
@@ -178,12 +199,7 @@ def _check_nodes(queue: EngineQueue, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _call(queue: EngineQueue, action: JobAction) -> tuple[JobId, ...]:
-    """Have the cluster change jobs; what was read before is out of date then, also after an error.
-
-    Raises NotFoundError, with no job changed, if one of them does not exist.
-    """
-    for job_id in action.ids:
-        queue.get(job_id)
+    """Have the cluster change jobs; what was read before is out of date then, also after an error."""
     try:
         return queue.cluster.act(action) if action.ids else ()
     finally:

@@ -125,7 +125,8 @@ class ClusterPoll:
             snapshot = self._marked(self._done(self._joined(self._asked())))
             self._failures, self._silent_since = 0, None
         except ClusterError as error:
-            snapshot = self._silent(f"{self._queue.cluster.caps.engine} does not answer: {error}")
+            silence = f"{self._queue.cluster.caps.engine} does not answer"  # which the error may say itself
+            snapshot = self._silent(str(error) if silence in error.what else f"{silence}: {error}")
         except Exception as error:  # a border: an old picture must not look current
             if not self._failures:
                 log.exception("the cluster cannot be read")

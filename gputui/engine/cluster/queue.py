@@ -88,22 +88,23 @@ class EngineQueue:
         return places_of(self.jobs().values())
 
     def get(self, job_id: JobId) -> Job:
-        """Return a job; for an array, its first element. The first digits of a long number do, if no other has them."""
-        from gputui.domain.short_ids import begun_by
+        """Return a job; for an array, its first element. The first digits of a long number do, if no other has them.
 
-        jobs = self.jobs()
-        if (job := jobs.get(job_id)) is not None:
+        Of one that is not in the queue the cluster is asked anew.
+        """
+        if (job := self.jobs().get(job_id)) is not None:
             return job
-        array = next((job for job in jobs.values() if job.array and job.array.id == job_id), None)
-        if array is not None:
-            return jobs[array.id]
         try:
             found = self.cluster.job(job_id)
         except NotFoundError:
-            if (begun := begun_by(job_id, chain(jobs.values(), self.cluster.history()))) is None:
+            from gputui.domain.short_ids import begun_by
+
+            if (begun := begun_by(job_id, chain(self.jobs().values(), self.cluster.history()))) is None:
                 raise
             found = begun
-        return next(self._with_telemetry((found,)))
+        if found.id not in self.jobs() and not found.state.is_terminal:  # it has just been submitted elsewhere
+            self.refresh()
+        return self.jobs().get(found.id) or next(self._with_telemetry((found,)))
 
     def whole_id(self, number: JobId) -> JobId:
         from gputui.domain.short_ids import number_of

@@ -289,7 +289,7 @@ def _asked(job: Job) -> list[Line]:
     wants += f" of model {plain(request.model, 40)}" if request.model else ""
     wants += f", driver capabilities {', '.join(request.capabilities)}" if request.capabilities else ""
     lines: list[Line] = [
-        ("image", cell(plain(spec.image, 200)) if spec.image is not None else cell("none: a host process", DIM)),
+        ("image", cell(plain(job.image_words, 200), PLAIN if spec.image is not None else DIM)),
         ("command", cell(shlex.join(plain(word, 400) for word in spec.command))),
         ("tenant", cell(plain(spec.tenant, 80))),
         ("GPUs", cell(wants)),

@@ -261,7 +261,7 @@ class Submit(Dialog[None]):
         here = Origin(about.user, directory, os.environ, services.settings.scheduler, own, lacking=lacking)
         self._origin = here.at(snapshot)
         self._forecast = Forecaster(
-            self, services.settings, snapshot, self._now, self.purpose.instead, services.expected_start
+            self, services.settings, snapshot, self._now, self.purpose.instead, services.foresee
         )
         self._loader = DraftLoader(self, services)
 

@@ -23,6 +23,7 @@ from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.whatif import Comparison, Shift, Timeline, compared, replaced, submitted, timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.submit_action import Done
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import Cell, cell, clock
@@ -60,6 +61,8 @@ class Prospect(Struct, frozen=True):
     failure: str = ""
     has_others: bool = True
     """True if the effect on other jobs is known."""
+    note: str = ""
+    """What an engine decides for the job."""
 
 
 def prospect(
@@ -94,15 +97,14 @@ def prospect(
     return Prospect(now, bars[0].start, bars[0].gpus, "", False, count, bars[-1].start, len(bars), delayed, stopped)
 
 
-def told(
-    expected_start: Callable[[Submission], datetime | None], asked: Submission, now: datetime, *, is_edit: bool
-) -> Prospect:
+def told(foresee: Callable[[Submission], Done], asked: Submission, now: datetime, *, is_edit: bool) -> Prospect:
     """Return the forecast of a cluster's engine, which does not say which jobs wait for it."""
     try:
-        start = None if is_edit or asked.held else expected_start(asked)
+        done = Done() if is_edit or asked.held else foresee(asked)
     except GputuiError as error:
         return Prospect(now, reason=str(error), has_others=False)
-    return Prospect(now, start, reason="the cluster does not tell", has_others=False)
+    start, note = next(iter(done.starts), None), next(iter(done.notes), "")
+    return Prospect(now, start, reason="the cluster does not tell", has_others=False, note=note)
 
 
 def submitted_jobs(asked: Submission, first: JobId, now: datetime) -> list[Job]:
@@ -183,7 +185,8 @@ def start_line(found: Prospect | None, snapshot: Snapshot, *, is_held: bool = Fa
         if found.is_never:
             return cell(f"Can never start: {reason}", RED)
         return (("Start ", DIM), (f"no forecast: {reason}".rstrip(".: "), AMBER))
-    return (("Start ", DIM), *_when(found, snapshot), *_others(found), *_doubt(snapshot))
+    note: Cell = ((f" · {plain(found.note, 120)}", DIM),) if found.note else ()
+    return (("Start ", DIM), *_when(found, snapshot), *_others(found), *_doubt(snapshot), *note)
 
 
 def end_line(job: Job, limit: timedelta | None, now: datetime) -> Cell:
@@ -273,10 +276,10 @@ class Forecaster:
         snapshot: Snapshot,
         now: datetime,
         instead: Job | None = None,
-        expected_start: Callable[[Submission], datetime | None] | None = None,
+        foresee: Callable[[Submission], Done] | None = None,
     ) -> None:
-        """`expected_start` asks a cluster, in place of a forecast made here."""
-        self._expected_start = expected_start
+        """`foresee` asks a cluster, in place of a forecast made here."""
+        self._foresee = foresee
         self._screen = screen
         self._instead = instead
         """The waiting job that the form edits; None: a new job."""
@@ -325,14 +328,14 @@ class Forecaster:
 
     def _ask(self) -> None:
         base, asked, settings, instead = self._base, self._asked, self._settings, self._instead
-        expected_start = self._expected_start
+        foresee = self._foresee
         if asked is None:
             return
         self._pace.begin()
 
         def work(is_wanted: IsWanted) -> Message:
-            if expected_start is not None:
-                return ProspectSeen(asked, told(expected_start, asked, base.now, is_edit=instead is not None))
+            if foresee is not None:
+                return ProspectSeen(asked, told(foresee, asked, base.now, is_edit=instead is not None))
             if base.before is None:  # it serves every job based on this snapshot
                 base.before = timeline(base.snapshot, settings, base.now, is_wanted=lambda: base is self._base)
             found = prospect(base.snapshot, settings, base.now, asked, base.before, is_wanted, instead)
