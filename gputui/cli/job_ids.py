@@ -213,7 +213,12 @@ def is_live(job: Job) -> bool:
 
 def flat(queue: Queue, ids: Sequence[tuple[Named, ...]], suits: Callable[[Job], bool] = is_live) -> tuple[JobId, ...]:
     """Return the ids of all jobs named, each once; of whole arrays only the elements for which `suits` is true."""
-    return resolve_all(queue, (named for some in ids for named in some), suits)
+    names = [named for some in ids for named in some]
+    try:
+        return resolve_all(queue, names, suits)
+    except NotFoundError as error:
+        error.what += "; nothing was changed" if len(names) > 1 else ""
+        raise
 
 
 def left_alone(queue: Queue, asked: Sequence[JobId], done: Sequence[JobId]) -> list[str]:

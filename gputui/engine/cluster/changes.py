@@ -100,11 +100,7 @@ def _checked(queue: EngineQueue, action: Action) -> Action:
         return action
     found: dict[JobId, None] = {}
     for job_id in action.ids:
-        try:
-            job = queue.get(job_id)
-        except NotFoundError as error:
-            error.what += "; nothing was changed" if len(action.ids) > 1 else ""
-            raise
+        job = queue.get(job_id)
         is_whole = job.array is not None and job.array.id == job_id != job.id
         alike = queue.arrays().get(job_id, {}).values() if is_whole else ()
         found |= dict.fromkeys(alike or (job_id,))
