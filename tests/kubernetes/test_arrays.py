@@ -116,7 +116,7 @@ def test_names_leave_room_for_the_index_in_the_names_of_pods(harness: Kubernetes
 
 def test_an_element_without_a_pod_is_cancelled_with_its_array_only(harness: KubernetesHarness) -> None:
     ids = harness.kube.submit([Submission(spec(1), array=(0, 1), array_limit=1)], "k1")
-    with pytest.raises(ClusterRefusedError, match=r"job \d{10}_1: it has no pod yet"):
+    with pytest.raises(ClusterRefusedError, match=r"job \d{10}_1: not cancelled: it has no pod yet"):
         harness.kube.act(Cancel((ids[1],)))
     assert states(harness, ids) == [JobState.RUNNING, JobState.PENDING]
 

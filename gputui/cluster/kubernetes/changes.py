@@ -106,7 +106,7 @@ def hold(server: ApiServer, mirror: KubeMirror, chosen: Iterable[JobParts], is_o
     def changed(parts: JobParts) -> None:
         if parts.job.is_array and not parts.members:
             what = "its array is one Job of Kubernetes, held and released as a whole, before any element has started"
-            raise ClusterRefusedError(what, where=f"job {parts.shown_id}")
+            raise ClusterRefusedError(what)
         if parts.is_queued and parts.workload is not None:
             meta = parts.workload.metadata
             path = f"{parts.kueue}/namespaces/{meta.namespace}/workloads/{meta.name}"
