@@ -117,7 +117,14 @@ def command(
             confirm_times("the new job", submissions[0].spec, quiet=not is_told)
             _show(session, backend, submissions, quiet=quiet)
             return
-        done = backend.act(SubmitJobs(tuple(submissions)))
+        try:
+            done = backend.act(SubmitJobs(tuple(submissions)))
+        except KeyboardInterrupt:
+            if session.options.in_cluster:
+                from gputui.engine.cluster.unanswered import AGAIN
+
+                terminal.tell(f"interrupted: whether a job was submitted is not known ({AGAIN})")
+            raise
         if done.is_repeated:
             terminal.tell("note: the answer to the same submission was lost before: there is no second job")
         ids = done.ids

@@ -235,3 +235,21 @@ def test_a_job_through_a_login_shell_that_prints_lines(bed: Bed, tmp_path: Path,
             assert list(cluster.log(cluster.job(job_id), tail=None, follow=True)) == [b"it's ! 4711", b"and more"]
             ended = cluster.job(job_id)
             assert (ended.exit_code, ended.submitted_by, cluster.user) == (3, "root", "root")
+
+
+def test_ctrl_c_tells_that_nothing_is_known_and_the_same_again_is_the_same_job(
+    bed: Bed, here: Shell, tmp_path: Path
+) -> None:
+    slow_sbatch(bed, tmp_path, "", f"[ -e {tmp_path}/fast ] || sleep 600")
+    here.environ["PATH"] = f"{tmp_path}:{here.environ['PATH']}"
+    words = ("submit", "--hold", "--name", "stopped", "--host", "--", "true")
+    process = here.start(*words)
+    bed.wait(lambda: waiting(bed), "the job is there")
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (130, "")
+    assert err.startswith("gputui: interrupted: whether a job was submitted is not known (submit the same again within")
+    (tmp_path / "fast").touch()
+    code, out, err = here.run(*words)
+    assert (code, waiting(bed)) == (0, [int(out)])
+    assert "there is no second job" in err

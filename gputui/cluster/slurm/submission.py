@@ -156,8 +156,10 @@ class BatchSubmitter:
     def _one(self, submission: Submission, key: str, script: str, output: str, *, is_new: bool) -> int:
         known = self._submissions.of_key(key)
         if known is not None:  # tried before
-            number = known.number or self._find(key, known.at)
-            if number is not None:
+            if known.number is not None:
+                return known.number
+            if (number := self._find(key, known.at)) is not None:
+                self._submissions.settle(key, number)
                 return number
         else:
             self._submissions.intend(key, submission, output=_pattern(output, submission))
