@@ -266,6 +266,8 @@ class KubernetesCluster:
                 picture = self._pictures.of(mirror.objects(), server.place, now)
             is_complete = self._records.seen(server, picture, mirror.sees, mirror.jobs.missing)
             self._shown = version if is_complete else None, picture
+            if is_complete:
+                mirror.forget(picture.deleted.keys() - picture.parts.keys())
             return replace(picture, snapshot=replace(picture.snapshot, notices=self._records.notices()))
 
     def _parts(self, ids: Iterable[JobId], picture: KubePicture) -> list[JobParts]:

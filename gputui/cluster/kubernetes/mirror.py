@@ -6,7 +6,7 @@ Each kind is listed once, then kept up to date by a watch, and listed again once
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
@@ -368,6 +368,11 @@ class KubeMirror:
         """Keep the last state of a job that was seen to be deleted."""
         if was_seen:
             _remember(self._deleted, job.metadata.uid, job)
+
+    def forget(self, uids: Iterable[str]) -> None:
+        """Remember no longer that these jobs, or elements, were deleted."""
+        for uid in uids:
+            self._deleted.pop(whole_uid(uid), None)
 
     def sees(self, namespace: str) -> bool:
         """Return whether the copy has the jobs of this namespace."""

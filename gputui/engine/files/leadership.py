@@ -147,8 +147,8 @@ class Leadership:
             return False
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+        except OSError as error:  # where there are no locks, nobody waits
+            return isinstance(error, BlockingIOError)
         finally:
             os.close(fd)
         return False
