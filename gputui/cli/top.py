@@ -69,8 +69,8 @@ def command(
         while True:
             snapshot = nodes.joined(seen(backend, early))
             history.add(snapshot)
-            now, host = bootstrap.clock().now(), backend.about().host
-            for line in frame(snapshot, now, host, room, shown, tracker):
+            now, about = bootstrap.clock().now(), backend.about()
+            for line in frame(snapshot, now, about.host, room, shown, tracker, about.caps.lacking):
                 write(line)
             terminal.flush()
             number += 1

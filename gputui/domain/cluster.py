@@ -206,17 +206,8 @@ def asks_for(submission: Submission, option: str) -> bool:
     return value not in (None, ()) and value is not False
 
 
-_WITH: Mapping[str, tuple[str, ...]] = {
-    "retries": ("backoff", "retry_on", "gpu_memory_step"),
-    "publish": ("publish_all",),
-    "host": ("env_all",),
-}
+_WITH = {"retries": ("backoff", "retry_on", "gpu_memory_step"), "host": ("env_all",)}
 """Options that do nothing without another one."""
-
-
-def _followers(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with those that do nothing without them."""
-    return {**{name: why for first, why in options.items() for name in _WITH.get(first, ())}, **options}
 
 
 class Caps(Struct, frozen=True):
@@ -250,7 +241,8 @@ class Caps(Struct, frozen=True):
     def lacking_options(self) -> Mapping[str, str]:
         """Sentence for each option of jobs that it lacks, also for want of a capability."""
         needed = {name: why for name, each in NEEDED_FOR.items() if (why := self.why_not(each))}
-        return {**_followers(self.options), **needed}
+        idle = {name: self.options[first] for first, names in _WITH.items() if first in self.options for name in names}
+        return {**idle, **self.options, **needed}
 
     def check_submission(self, submission: Submission) -> None:
         """Raise CapabilityError or InputError for a job with an option that it lacks."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.arrays import count
+from gputui.domain.cluster import Capability
 from gputui.domain.conditions import ConditionTracker
 from gputui.domain.gpu_history import GpuHistory
 from gputui.domain.notices import pressing
+from gputui.domain.queue_columns import absent_columns
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import plural
@@ -45,10 +48,11 @@ def frame(
     room: FrameSize,
     history: GpuHistory | None = None,
     tracker: ConditionTracker | None = None,
+    lacking: Mapping[Capability, str] = MappingProxyType({}),
 ) -> list[Cell]:
     """Return lines of at most `width` cells. Rows that do not fit the height are counted in a last line.
 
-    `history` and `tracker` know the frames before this one.
+    `history` and `tracker` know the frames before this one; `lacking` is what a cluster lacks.
     """
     found = (tracker or ConditionTracker()).look(snapshot, now)
     rows = QueueRows()
@@ -65,7 +69,7 @@ def frame(
     lines += [((" ", DIM), *summary) for summary in [summary_line(snapshot, now, room.width - 1)] if summary]
     lines.append(())
     left = None if room.height is None else max(1, room.height - len(lines))
-    queue = _queue(snapshot, rows, now, room.width, left)
+    queue = _queue(snapshot, rows, now, room.width, left, absent_columns(lacking))
     kept = lines if room.height is None else lines[: room.height - len(queue)]
     return [tuple(fitted(line, room.width)) for line in (*kept, *queue)]
 
@@ -87,12 +91,14 @@ def _nodes(nodes: tuple[GpuNode, ...], width: int) -> list[Cell]:
     return [tuple(fitted(((" ", DIM), *line), width)) for line in lines]
 
 
-def _queue(snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, height: int | None) -> list[Cell]:
+def _queue(
+    snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, height: int | None, absent: Mapping[str, str]
+) -> list[Cell]:
     if not rows.keys:
         return list(empty_queue_words("", has_keys=False))
     names = Labels.of(snapshot).by_uuid
     sheet, keys = QueueTab(rows, ChosenColumns()), rows.keys
-    sheet.room = width
+    sheet.room, sheet.absent = width, absent
     placed = lay_out(sheet.columns, width)
     context = JobContext.of(snapshot, now, names, room={each.column.key: each.width for each in placed})
     context = replace(context, loads=rows.loads, id_digits=rows.id_digits)

@@ -64,6 +64,13 @@ def test_the_first_digits_name_a_job_in_every_command(gputui: Run, harness: Kube
     assert gputui("wait", short, "--timeout", "10s").code != 3
 
 
+def test_top_has_no_column_of_starts_that_kubernetes_does_not_tell(gputui: Run) -> None:
+    gputui("submit", "--gpus", "1", "--name", "train", "busybox", "true")
+    shown = gputui("top", "--width", "160").out
+    assert "train" in shown
+    assert "STARTS" not in shown
+
+
 def test_gpu_time_is_counted_though_kubernetes_does_not_name_gpus(gputui: Run, harness: KubernetesHarness) -> None:
     job_id = re.findall(r"\b\d{12}\b", gputui("submit", "--gpus", "2", "busybox", "true").out)[0]
     pod = harness.fake.objects.all("pods")[0]

@@ -272,6 +272,10 @@ APP_COMMANDS = (
 )
 
 
+def _tab(name: str, key: str, help_: str, capability: Capability | None = None) -> Command:
+    return _quiet(f"tab('{name}')", (key,), name, help_, QUEUE, id=f"tab_{name}", capability=capability)
+
+
 _LIVE, _ROWS = "the queue of live jobs, and the focus there", "the queue of live jobs or nodes, and the focus there"
 QUEUE_COMMANDS = (
     _quiet("mark", ("space",), "mark", "Mark the job: commands then act on all that are marked.", QUEUE, needs=_LIVE),
@@ -320,28 +324,10 @@ QUEUE_COMMANDS = (
         QUEUE,
         needs=_ROWS,
     ),
-    _quiet("tab('queue')", ("1",), "queue", "Show waiting and running jobs.", QUEUE, id="tab_queue"),
-    _quiet(
-        "tab('finished')", ("2",), "finished", "Show finished jobs, including the history.", QUEUE, id="tab_finished"
-    ),
-    _quiet(
-        "tab('recurring')",
-        ("3",),
-        "recurring",
-        "Show recurring jobs.",
-        QUEUE,
-        id="tab_recurring",
-        capability=Capability.RECURRING,
-    ),
-    _quiet(
-        "tab('reservations')",
-        ("4",),
-        "reservations",
-        "Show reservations.",
-        QUEUE,
-        id="tab_reservations",
-        capability=Capability.RESERVE,
-    ),
+    _tab("queue", "1", "Show waiting and running jobs."),
+    _tab("finished", "2", "Show finished jobs, including the history."),
+    _tab("recurring", "3", "Show recurring jobs.", Capability.RECURRING),
+    _tab("reservations", "4", "Show reservations.", Capability.RESERVE),
 )
 EDIT_COMMANDS = (
     command_of(verbs.MOVE),
