@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from gputui.domain.cluster import element_id
+from gputui.domain.errors import ClusterRefusedError
+from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
+from gputui.domain.state import JobState
 from tests.e2e.commands import Commands
 from tests.slurm.accounts import ACCOUNT, lacking
 from tests.slurm.bed import PATIENCE, Bed
 from tests.slurm.person import Person
 from tests.slurm.release import version
+from tests.slurm.test_cluster import cluster_of
 
 pytestmark = [
     pytest.mark.slurm,
@@ -106,3 +112,12 @@ def test_the_queue_is_there_without_slurmdbd(accounting: Bed, alice: Person) -> 
     assert accounting.accounts is not None
     with accounting.accounts.silent():
         assert [each["id"] for each in alice.run("queue", "--json", environ=seen).json] == [job]
+
+
+def test_what_accounts_have_of_a_refused_submission_is_not_the_job(accounting: Bed, tmp_path: Path) -> None:
+    cluster, key = cluster_of(accounting, tmp_path), str(uuid4())
+    with pytest.raises(ClusterRefusedError, match="not available"):
+        cluster.submit([Submission(JobSpec(command=("true",), gpus=GpuRequest(9, 9)))], key)
+    (job_id,) = cluster.submit([Submission(JobSpec(command=("true",)), held=True)], key)
+    assert cluster.job(job_id).state is JobState.PENDING
+    accounting.clear()

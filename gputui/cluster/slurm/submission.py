@@ -97,8 +97,8 @@ def streams_of_comment(comment: str) -> Interactive | None:
 
 
 def is_refused(row: JobRow) -> bool:
-    """Return whether it is what Slurm keeps of a submission that it refused."""
-    return row.state == "FAILED" and row.reason == "BadConstraints"
+    """Return whether it is what Slurm keeps of a submission that it refused; accounts have such a job too."""
+    return row.state == "FAILED" and not row.nodes
 
 
 class BatchSubmitter:
