@@ -71,6 +71,20 @@ def test_a_dry_run_asks_the_engine_and_submits_nothing(run: Run, cluster: FakeCl
     assert len(cluster.snapshot().jobs) == 3
 
 
+def test_what_the_engine_decides_for_a_job_is_told_at_its_submission(run: Run, cluster: FakeCluster) -> None:
+    cluster.default_limit = "1h00m"
+    told = "time limit 1h00m, the default of partition gpu\n"
+    assert run("submit", "--dry-run", "busybox").err == f"gputui: job busybox: {told}"
+    assert run("submit", "busybox").err == f"gputui: job 1: {told}"
+    for options in (["--quiet"], ["--json"], ["--time-limit", "2h", "--quiet"]):
+        assert run("submit", *options, "busybox").err == ""
+
+
+def test_an_engines_own_count_of_waits_is_not_foretold(run: Run, cluster: FakeCluster) -> None:
+    run("submit", "--hold", "--time-limit", "1h", "busybox")
+    assert run("edit", "1", "--time-limit", "2h").err == "edited job 1: time-limit 2h (was 1h)\n"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -7,10 +7,13 @@ from datetime import timedelta
 
 import pytest
 
+from gputui.domain.action import Cancel
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job_spec import Submission
+from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls
+from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import FRESH, EngineQueue
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, spec
@@ -64,6 +67,25 @@ def test_an_array_is_found_by_its_own_id_and_by_its_elements() -> None:
     assert reader.store.get(element_id(1, 2)).array is not None
     places = reader.store.arrays()[1]
     assert {index: places[index] for index in (0, 1, 2)} == {index: element_id(1, index) for index in (0, 1, 2)}
+
+
+def test_what_was_submitted_elsewhere_since_the_last_look_is_found() -> None:
+    reader = Reader()
+    assert list(reader.store.jobs()) == []
+    (job_id,) = reader.submit(Submission(spec()))
+    assert reader.store.get(job_id).id == job_id
+    reader.seconds += FRESH / 2
+    array = reader.submit(Submission(spec(), held=True, array=(0, 1, 2)))
+    assert reader.store.get(2).id == array[0]
+    assert list(reader.store.arrays()[2].values()) == list(array)
+
+
+def test_an_array_that_was_submitted_elsewhere_is_changed_as_a_whole() -> None:
+    reader = Reader()
+    backend = EngineBackend(reader.store, Settings())
+    assert list(reader.store.jobs()) == []
+    array = reader.submit(Submission(spec(), held=True, array=(0, 1, 2)))
+    assert backend.act(Cancel((1,))).ids == array
 
 
 def test_a_job_that_left_the_queue_is_asked_for() -> None:

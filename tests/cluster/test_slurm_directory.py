@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
+from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gputui.bootstrap.clusters import open_cluster
+from gputui.cluster.slurm.cluster import SlurmCluster
+from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.cluster.slurm.poll import Polled
 from gputui.config import Options
 from gputui.domain.errors import InputError, StoreAccessError
 from gputui.domain.settings import ClusterSettings, Settings
@@ -56,3 +62,15 @@ def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 def test_no_cluster_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no cluster is named"):
         open_cluster(options(tmp_path, ""))
+
+
+def test_a_shared_picture_tells_its_age_once_it_is_old(tmp_path: Path) -> None:
+    settings = Settings(cluster=ClusterSettings(poll_interval=timedelta(hours=1)))
+    cluster = SlurmCluster(SlurmCommands(None, 1.0, {"PATH": ""}), settings, tmp_path)
+    file = tmp_path / "poll.json"
+    file.write_bytes(msgspec.json.encode(Polled(time.time() - 1)))
+    assert cluster.snapshot().notices == ()
+    file.write_bytes(msgspec.json.encode(Polled(time.time() - 90)))
+    other = SlurmCluster(SlurmCommands(None, 1.0, {"PATH": ""}), settings, tmp_path)
+    [notice] = other.snapshot().notices
+    assert notice.text.startswith("this was so 1m30s ago: Slurm is asked every 1h00m")

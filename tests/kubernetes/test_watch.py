@@ -10,7 +10,7 @@ import pytest
 from gputui.cluster.kubernetes.api_server import connect
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.domain.action import Cancel
-from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.errors import ClusterUnavailableError, NotFoundError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
@@ -47,6 +47,16 @@ def test_changes_of_others_come_by_the_watch(harness: KubernetesHarness) -> None
     harness.fake.controller.finish(harness.pod(harness.kube.job(job_id)), 0)
     until(lambda: harness.kube.job(job_id).state, lambda state: state is JobState.COMPLETED, "its end is seen")
     assert (lists(harness), watches(harness)) == (before, 1)
+
+
+def test_a_job_that_the_watch_has_not_told_yet_is_looked_for_before_it_is_unknown(harness: KubernetesHarness) -> None:
+    watched(harness)
+    before = lists(harness)
+    with pytest.raises(NotFoundError):
+        harness.kube.job(123_456_789_012)
+    assert lists(harness) == before + 1
+    [job_id] = harness.open(user="bob").submit([Submission(spec(1))], "k1")
+    assert harness.kube.job(job_id).id == job_id
 
 
 @pytest.mark.parametrize("tells_gone_in_watch", [False, True])

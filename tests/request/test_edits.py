@@ -195,3 +195,13 @@ def test_masked_values_keep_their_secrets() -> None:
 
 def test_a_gpu_request_is_replaced_as_a_whole() -> None:
     assert changed(gpus="all", share="").spec.gpus == GpuRequest(1, 1024, (), True, 10 * GIB + 1, "h100")
+
+
+def test_the_limit_of_a_job_whose_image_nobody_here_knows_is_changed() -> None:
+    theirs = job(9, image=None, command=(), name="not | a name of ours", time_limit=timedelta(hours=1))
+    before = edits.draft_of(theirs, NOW)
+    after = {**before, "time_limit": "+30m"}
+    assert edits.faults(theirs, before, after, BY) == {}
+    assert edits.read(theirs, before, after, BY).spec == {"time_limit": timedelta(minutes=90)}
+    wrong = {**before, "time_limit": "soon"}
+    assert list(edits.faults(theirs, before, wrong, BY)) == ["time_limit"]

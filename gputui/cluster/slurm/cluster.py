@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from gputui.cluster.slurm.submission import BatchSubmitter, expanded, is_refused
 from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
+from gputui.domain.units import format_duration
 
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.ports.backend import Entry
     from gputui.ports.cluster import EngineAction
+
+
+_OLD = 10.0
+"""Seconds after which a picture that processes share tells its age."""
 
 
 class SlurmCluster:
@@ -90,7 +95,18 @@ class SlurmCluster:
         return site.caps_of(self._polled.site if self._polled else None)
 
     def snapshot(self) -> Snapshot:
-        return self._shown_of(self._latest())
+        polled = self._latest()
+        found, age = self._shown_of(polled), time.time() - polled.at
+        if age < _OLD:
+            return found
+        from msgspec.structs import replace
+
+        from gputui.domain.snapshot import Notice
+
+        ago = format_duration(timedelta(seconds=age))
+        words = f"this was so {ago} ago: Slurm is asked every {format_duration(self._settings.poll_interval)}"
+        notice = Notice("warning", f"{words} (cluster.poll_interval)", short=f"{ago} old")
+        return replace(found, notices=(*found.notices, notice))
 
     def _shown_of(self, polled: Polled) -> Snapshot:
         with self._lock:
