@@ -113,7 +113,7 @@ def loud(site: Site, config: Path) -> Iterator[str]:
 
 def test_lines_of_a_login_shell_are_left_out_of_every_answer(site: Site, gputui: Run, loud: str, config: Path) -> None:
     job = site.gpus[0].submit("--hold", "--name", "kept", "--", "true")
-    slow = f"sleep 2; {site.settings[1].command}"
+    slow = f"sleep 1; {site.settings[1].command}"
     config.write_text(config.read_text() + table("slow", "ssh://lab", slow) + table("bare", "ssh://lab", "/nowhere/g"))
     told = gputui("--on", "slow", "--on", loud, "--on", "bare", "gpus", "--json")
     assert (told.code, Counter(each["server"] for each in told.json)) == (127, {"slow": 2, loud: 2})

@@ -167,18 +167,20 @@ def test_a_cut_connection_is_followed_by_a_look_for_the_job(bed: Bed, slow_login
         assert cluster.job(job_id).name == "once"
 
 
+@pytest.mark.long
 def test_a_submission_that_comes_too_late_is_none(bed: Bed, slow_login: Sshd, tmp_path: Path) -> None:
     """Somebody holds the lock: neither the submission nor the look for it gets an answer in time."""
-    commands, cluster = remote(slow_login, bed, tmp_path / "state", 3.0)
+    commands, cluster = remote(slow_login, bed, tmp_path / "state")
+    hasty, impatient = remote(slow_login, bed, tmp_path / "state", 1.0)
     lock = slow_login.directory / "home/.cache/gputui/submit.lock"
     key = str(uuid4())
-    with closing(commands):
+    with closing(commands), closing(hasty):
         assert cluster.snapshot().nodes
         lock.parent.mkdir(parents=True)
         holder = subprocess.Popen(["flock", str(lock), "sleep", "600"], start_new_session=True)
         try:
             with pytest.raises(LostAnswerError, match="whether the job was submitted is not known"):
-                cluster.submit([HELD], key, is_new=True)
+                impatient.submit([HELD], key, is_new=True)
         finally:
             os.killpg(holder.pid, signal.SIGTERM)
             holder.wait()
