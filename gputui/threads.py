@@ -44,7 +44,7 @@ class Watcher(threading.Thread):
 
     def _tell(self, error: Exception, last: str) -> str:
         """Tell of an error; return its words, by which the next one is compared."""
-        words = describe_fault(error)
+        words = fault_words(error)
         if words != last:
             log.error("%s failed, and goes on: %s", self.name, words, exc_info=error)
         try:
@@ -55,10 +55,15 @@ class Watcher(threading.Thread):
 
 
 def describe_fault(fault: BaseException) -> str:
-    """Return the type and the message of an error that nobody expected; of the system's errors, the message."""
+    """Return the type and the message of an error."""
+    return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+
+
+def fault_words(fault: BaseException) -> str:
+    """Return an error for a sentence: of one of the system its file and message alone."""
     if isinstance(fault, OSError) and fault.strerror:
         return f"{fault.filename}: {fault.strerror}" if fault.filename else fault.strerror
-    return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+    return describe_fault(fault)
 
 
 _Task = Callable[[], None]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from gputui import threads
-from gputui.threads import Watcher, describe_fault
+from gputui.threads import Watcher, fault_words
 
 PATIENCE = 60.0
 
@@ -40,7 +40,7 @@ def test_an_error_is_told_and_the_watch_goes_on() -> None:
     told: list[Exception] = []
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     watcher = watched(full, ValueError("odd"), failed=told.append)
-    assert list(map(describe_fault, told)) == ["No space left on device", "ValueError: odd"]
+    assert list(map(fault_words, told)) == ["No space left on device", "ValueError: odd"]
     assert watcher.daemon
 
 
@@ -76,4 +76,4 @@ def test_a_watch_that_returns_ends_its_thread() -> None:
     ],
 )
 def test_a_fault_is_described_by_its_message(fault: Exception, words: str) -> None:
-    assert describe_fault(fault) == words
+    assert fault_words(fault) == words

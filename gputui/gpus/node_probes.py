@@ -37,7 +37,7 @@ from gputui.gpus.readings import (
     within,
 )
 from gputui.ports import Clock
-from gputui.threads import Watcher, describe_fault
+from gputui.threads import Watcher, fault_words
 
 MOST_GPUS = 128
 """Maximum number of GPUs and MIG instances of a node."""
@@ -446,7 +446,7 @@ class SshNodeProbes:
     def _break(self, error: Exception) -> None:
         """Read all nodes anew: it is not known which of them the error is about."""
         for node in tuple(self._nodes.values()):
-            self._fail(node, ProbeFault(ProbeCode.FAILED, f"no readings: {describe_fault(error)}"))
+            self._fail(node, ProbeFault(ProbeCode.FAILED, f"no readings: {fault_words(error)}"))
 
     def _woken(self) -> None:
         with contextlib.suppress(OSError):
@@ -492,7 +492,7 @@ class SshNodeProbes:
             return
         except Exception as error:  # a border: the other nodes are read on, whatever this one sends
             log.exception("what node %s sends cannot be taken", plain(node.name, 60))
-            self._fail(node, ProbeFault(ProbeCode.FAILED, f"no readings: {describe_fault(error)}"))
+            self._fail(node, ProbeFault(ProbeCode.FAILED, f"no readings: {fault_words(error)}"))
             return
         if is_new:
             node.heard_at = now

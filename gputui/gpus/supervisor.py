@@ -29,7 +29,7 @@ from gputui.domain.units import format_duration
 from gputui.gpus.probe import calls
 from gputui.gpus.readings import DECODER, Failed, ReadingAssembler, Sweep, describe_failure
 from gputui.ports import Clock, GpuProbe
-from gputui.threads import Watcher, describe_fault
+from gputui.threads import Watcher, fault_words
 
 _ESSENTIAL = frozenset({"", "nvmlInit", "nvmlDeviceGetCount"})
 """Calls without which nothing can be read: when one of them hangs, the driver does."""
@@ -340,7 +340,7 @@ class NvmlProbe:
                 self._closed.wait(self._pauses[min(self._failures, len(self._pauses)) - 1])
 
     def _break(self, error: Exception) -> None:
-        self._fail(ProbeCode.DIED, f"its output cannot be taken: {describe_fault(error)}")
+        self._fail(ProbeCode.DIED, f"its output cannot be taken: {fault_words(error)}")
 
     def _serve_one(self) -> None:
         """Start a process and read it until it ends, hangs or the probe is closed."""

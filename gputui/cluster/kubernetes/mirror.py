@@ -212,9 +212,9 @@ class Reflector(Generic[Item]):
                 pause = min(_LONGEST_PAUSE, pause * 2)
 
     def _fail(self, error: Exception) -> None:
-        from gputui.threads import describe_fault
+        from gputui.threads import fault_words
 
-        self.error = ClusterUnavailableError(f"the watch of {self._path} failed: {describe_fault(error)}")
+        self.error = ClusterUnavailableError(f"the watch of {self._path} failed: {fault_words(error)}")
 
     def _watch(self) -> None:
         query = self._query | {

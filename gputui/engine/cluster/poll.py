@@ -28,7 +28,7 @@ from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.node_readings import ReadingRules, engine_jobs, named_gpus, read_node
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Node, Notice, Snapshot
-from gputui.threads import DaemonExecutor, describe_fault
+from gputui.threads import DaemonExecutor, fault_words
 
 if TYPE_CHECKING:
     from gputui.engine.cluster.queue import EngineQueue
@@ -130,7 +130,7 @@ class ClusterPoll:
         except Exception as error:  # a border: an old picture must not look current
             if not self._failures:
                 log.exception("the cluster cannot be read")
-            snapshot = self._silent(f"the cluster cannot be read: {describe_fault(error)}")
+            snapshot = self._silent(f"the cluster cannot be read: {fault_words(error)}")
         self._feed.publish(snapshot)
 
     def _asked(self) -> Snapshot:
@@ -321,7 +321,7 @@ class SharedDuty:
         self._turn.release()
 
     def _blame(self, error: Exception) -> None:
-        fault = f"no {self._name}: {describe_fault(error)}"
+        fault = f"no {self._name}: {fault_words(error)}"
         if fault != self._fault:
             log.error("%s", fault, exc_info=error)
         self._fault = fault
