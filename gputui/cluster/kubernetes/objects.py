@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -124,7 +125,7 @@ class KubeResources(Struct, frozen=True):
     @property
     def gpus(self) -> Counter[str]:
         """Number of GPUs by resource; both fields have it, where both do."""
-        return Counter(self.limits or self.requests or _NO_GPUS)
+        return gpus_in(self.limits) or gpus_in(self.requests)
 
 
 def gpus_in(resources: Mapping[str, Any] | None) -> Counter[str]:
@@ -132,7 +133,13 @@ def gpus_in(resources: Mapping[str, Any] | None) -> Counter[str]:
     found = [name for name in resources or () if name.startswith(_NVIDIA) and _GPU_RESOURCE.fullmatch(name)]
     if not found or not resources:
         return _NO_GPUS
-    return Counter({name: number for name in sorted(found) if (number := count(resources[name]))})
+    return _counted(*((name, number) for name in sorted(found) if (number := count(resources[name]))))
+
+
+@lru_cache(maxsize=256)
+def _counted(*numbers: tuple[str, int]) -> Counter[str]:
+    """Return a counter, the same for all that ask for the same: nobody changes it."""
+    return Counter(dict(numbers))
 
 
 def count(value: object) -> int:
