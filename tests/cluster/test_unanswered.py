@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, LostAnswerError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.submit_action import SubmitJobs
@@ -42,7 +42,7 @@ class Forgetful(FakeCluster):
         ids = super().submit(submissions, key, is_new=is_new)
         self.losses -= 1
         if self.losses >= 0:
-            raise ClusterUnavailableError("the connection was cut")
+            raise LostAnswerError("the connection was cut")
         return ids
 
 

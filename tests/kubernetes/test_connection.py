@@ -16,7 +16,7 @@ from gputui.cluster.kubernetes.api_server import connect
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.kubeconfig import context_in
 from gputui.domain.container import ExecRequest
-from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.errors import ClusterUnavailableError, LostAnswerError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
@@ -50,6 +50,18 @@ def test_a_context_is_chosen(harness: KubernetesHarness, tmp_path: Path) -> None
 def test_without_a_kubeconfig_there_is_no_way(tmp_path: Path) -> None:
     with pytest.raises(ClusterUnavailableError, match="there is no way to Kubernetes"):
         connect(None, {"HOME": str(tmp_path)}, 5.0)
+
+
+def test_only_a_request_that_may_have_arrived_has_lost_its_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (tmp_path / "config").write_text(kubeconfig(f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        server = connect(None, {"KUBECONFIG": str(tmp_path / "config")}, 0.3)
+        with pytest.raises(LostAnswerError, match="Kubernetes does not answer"):
+            server.send("POST", "/apis/batch/v1/namespaces/x/jobs", {})
+    with pytest.raises(ClusterUnavailableError) as caught:
+        server.send("POST", "/apis/batch/v1/namespaces/x/jobs", {})
+    assert type(caught.value) is ClusterUnavailableError
+    server.close()
 
 
 def test_a_server_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 from msgspec import Struct
-from urllib3.exceptions import HTTPError, ProtocolError
+from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 from urllib3.util import Url, make_headers, parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
 from gputui.cluster.kubernetes.kubeconfig import ClusterEntry, KubePlace, place_of
 from gputui.cluster.kubernetes.login import Headers, Login, read_either
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, LostAnswerError
 from gputui.domain.installing import install_line
 from gputui.domain.text import plain
 
@@ -346,7 +346,8 @@ class ApiServer:
             return ask(self._login.headers())
 
     def _silent(self, error: Exception) -> ClusterUnavailableError:
-        return ClusterUnavailableError(f"Kubernetes does not answer: {_words(error)}", where=self.place)
+        kind = LostAnswerError if isinstance(error, ReadTimeoutError | ProtocolError) else ClusterUnavailableError
+        return kind(f"Kubernetes does not answer: {_words(error)}", where=self.place)
 
     def _refused(self, status: int, data: bytes, reason: str = "") -> ClusterRefusedError | ClusterUnavailableError:
         words = _told(data) or reason or "no reason given"

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import msgspec
 
-from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.errors import ClusterUnavailableError, LostAnswerError
 from gputui.domain.job_spec import Submission
 
 DIRECTORY = "submitting"
@@ -55,7 +55,8 @@ class UnansweredSubmissions:
             yield path.name, taken is not None
         except ClusterUnavailableError as error:
             os.close(descriptor)
-            raise type(error)(error.what, where=error.where, hint=error.hint or AGAIN) from error
+            hint = AGAIN if isinstance(error, LostAnswerError) else error.hint
+            raise type(error)(error.what, where=error.where, hint=hint) from error
         except Exception:
             path.unlink(missing_ok=True)
             os.close(descriptor)
