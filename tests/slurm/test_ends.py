@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import cycle, islice
@@ -12,8 +13,10 @@ import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.domain.accounting import Period, account
-from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
+from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, LimitWarning, Submission
+from gputui.domain.state import JobState
 from gputui.engine.cluster.queue import EngineQueue
+from tests.cluster.test_batch_end import COUNTS
 from tests.slurm.accounts import lacking
 from tests.slurm.bed import PATIENCE, Bed
 from tests.slurm.test_cluster import cluster_of
@@ -73,3 +76,28 @@ def test_none_of_five_hundred_jobs_is_lost(forgetful: Bed, tmp_path: Path) -> No
     ended = account(queue.records(), Period(begun, now), "user", now).total.ended
     succeeded = list(expected.values()).count(0)
     assert ended == {"completed": succeeded, "failed": 500 - succeeded}
+
+
+def test_each_signal_of_slurm_reaches_a_command_once(bed: Bed, tmp_path: Path) -> None:
+    cluster = cluster_of(bed, tmp_path)
+    spec = JobSpec(command=COUNTS, warning=LimitWarning(15, timedelta(seconds=50)), time_limit=timedelta(minutes=1))
+    (job_id,) = cluster.submit([Submission(spec)], str(uuid4()))
+    log, told = bed.home("alice") / "logs" / f"{job_id}.out", ["ready"]
+
+    def wait(what: str) -> None:
+        bed.wait(
+            lambda: log.exists() and re.findall(r"^(?:ready|SIG\w+)$", log.read_text(), re.MULTILINE) == told,
+            what,
+            2 * PATIENCE,
+        )
+
+    wait("the command runs")
+    for to in ("--batch", "--full", "--batch", "--full"):
+        bed.run("scancel", "--signal=USR1", to, str(job_id))
+        told.append("SIGUSR1")
+        wait(f"the signal came by {to}")
+    told.append("SIGTERM")  # to the script alone
+    wait("the warning came")
+    told += ["SIGCONT", "SIGTERM"]  # to all processes
+    wait("Slurm ended the job")
+    bed.wait(lambda: cluster.job(job_id).state is JobState.TIMEOUT, "it has ended", 2 * PATIENCE)
