@@ -89,6 +89,16 @@ def test_gpus_of_all_nodes_are_counted_once() -> None:
     assert (job["job_id"], job["tenant"], job["container"]) == ("1", "lab", "")
 
 
+def test_gpus_that_nobody_reads_are_not_called_healthy_and_have_no_uuid() -> None:
+    cluster = busy_cluster()
+    unread = scraped(cluster.snapshot())
+    assert {each["UUID"] for each in unread.labels("gputui_gpu_state")} == {""}
+    assert [unread.labels(f"gputui_gpu_{name}") for name in ("healthy", "health", "up")] == [[], [], []]
+    read = scraped(read_cluster(cluster, cluster.snapshot().taken_at))
+    assert len(read.labels("gputui_gpu_healthy")) == len(read.labels("gputui_gpu_state"))
+    assert {each["code"] for each in read.labels("gputui_gpu_health")} == {"Ok"}
+
+
 def test_what_only_one_machine_has_is_left_out() -> None:
     assert {family.name for family in FAMILIES} >= set(OF_ONE_MACHINE)
     found = scraped(busy_cluster().snapshot())
