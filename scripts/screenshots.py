@@ -44,6 +44,8 @@ from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.services import Services
 from scripts import _scene
 from scripts._braille import with_dots
+from tests.cluster.console import ClusterConsole
+from tests.cluster.scenes import many_nodes, with_troubles
 from tests.fake_backend import FakeBackend
 from tests.memory_store import MemoryJobStore
 from tests.tui.idle import use_exact_waits
@@ -112,6 +114,8 @@ class Shot:
     """Text pasted after the keys."""
     lost: int | None = None
     """GPU that falls off the bus at the end."""
+    is_cluster: bool = False
+    """True for a console over a cluster of 64 nodes, in place of the scene."""
 
 
 SHOTS = (
@@ -127,11 +131,30 @@ SHOTS = (
     Shot("queue", (120, 36), keys=("space", "j", "space", "S"), with_history=True),
     Shot("lost-gpu", (120, 36), with_history=True, lost=4),
     Shot("first-day", WIDE, _scene.Scene.first_day, with_history=True),
+    Shot("cluster", (160, 40), is_cluster=True),
 )
+
+
+async def take_cluster(shot: Shot) -> str:
+    """Return the screenshot of a console over a cluster as SVG."""
+    cluster = many_nodes()
+    console = ClusterConsole(cluster)
+    console.clock.advance(4000)
+    async with console.app.run_test(size=shot.size) as pilot:
+        await console.show(pilot, with_troubles(cluster.snapshot()))
+        await pilot.press(*shot.keys)
+        while "epoch 39" not in console.screen_text:
+            await pilot.pause(0.01)
+        svg = console.app.export_screenshot(title="gputui", simplify=True)
+        cluster.end(1)
+        console.app.exit(ExitChoice.PLAIN)
+    return svg
 
 
 async def take(shot: Shot) -> str:
     """Return the screenshot as SVG."""
+    if shot.is_cluster:
+        return await take_cluster(shot)
     feed, logs, scene = Feed(), Logs(), shot.scene()
     backend = FakeBackend(Actions(MemoryJobStore(), scene.clock, Actor(1000, "alice")), logs, "atlas")
     app = Gputui(feed, Services(backend, Settings(), scene.clock, PAGES))

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gputui.cluster.slurm.site import SlurmSite, caps_of
 from gputui.domain.action import DrainGpus
-from gputui.domain.cluster import Capability
 from gputui.domain.gpu import GpuSample, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Node, Snapshot
@@ -18,16 +18,12 @@ from tests.factories import GIB, FakeClock, spec
 
 NAMES = ("llama-7b-sft", "vit-large", "speech-distill", "bert-eval", "diffusion")
 USERS = ("alice", "bob", "carol")
-LACKING = {
-    Capability.DRAIN_GPU: "Slurm drains nodes, not single GPUs",
-    Capability.MOVE: "Slurm orders its queue itself: give the job another priority",
-}
 
 
 def cluster_of(nodes: Mapping[str, int]) -> FakeCluster:
     """Return a cluster with jobs on most of its nodes, a drained node, waiting jobs and an array."""
     clock = FakeClock()
-    cluster = FakeCluster(clock, nodes, lacking=LACKING)
+    cluster = FakeCluster(clock, nodes, caps=caps_of(SlurmSite(user="root")))
     for number, gpus in enumerate(nodes.values()):
         wanted = (gpus, gpus // 2, gpus // 2, 1)[number % 4]
         job = spec(gpus=max(1, wanted), name=NAMES[number % 5], tenant=USERS[number % 3], time_limit=timedelta(hours=8))
