@@ -13,6 +13,7 @@ from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
 from gputui.domain.conditions import ConditionTracker
+from gputui.domain.errors import CapabilityError
 from gputui.domain.gpu_history import GpuHistory, TakenStep
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
@@ -113,7 +114,12 @@ class Services(Struct, frozen=True, dict=True):
         """Asks an engine when a job would start and what it decides; may block. None: forecasts are made here."""
         if Capability.WHAT_IF not in self.lacking:
             return None
-        return lambda submission: self.backend.foresee(SubmitJobs((submission,)))
+        return self._foreseen
+
+    def _foreseen(self, submission: Submission) -> Done:
+        if why := self.lacking.get(Capability.TEST_ONLY):
+            raise CapabilityError(why)
+        return self.backend.foresee(SubmitJobs((submission,)))
 
     def scoped(self, snapshot: Snapshot, name: str) -> tuple[Services, Snapshot]:
         """Return the services and the snapshot of one server; nobody plans across several."""

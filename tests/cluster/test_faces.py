@@ -103,6 +103,20 @@ async def test_a_pasted_line_with_what_an_engine_lacks_says_why(engine: str) -> 
         end_all(console)
 
 
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [("Slurm", "Start ~"), ("Kubernetes", "Start no forecast: Kubernetes does not forecast when a job starts")],
+)
+async def test_the_form_tells_the_start_that_the_engine_expects_or_why_there_is_none(engine: str, words: str) -> None:
+    console = console_over(engine)
+    async with console.app.run_test(size=(120, 40)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "s", *"busybox")
+        while words not in console.screen_text:
+            await pilot.pause(0.01)
+        end_all(console)
+
+
 @both
 async def test_changes_are_made_without_a_forecast_of_ours(engine: str) -> None:
     console = console_over(engine)
