@@ -233,6 +233,7 @@ class NodeChecker:
 
         Jobs that have not ended after `patience` are cancelled, also when this is interrupted.
         """
+        self._forget()  # a node may have been drained since the last poll
         polled = self._latest()
         known = {row.name: row for row in polled.nodes}
         for name in nodes:
