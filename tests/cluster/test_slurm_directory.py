@@ -9,14 +9,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gputui.bootstrap.clusters import open_cluster
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.poll import Polled
+from gputui.cluster.slurm.listings import Ended, JobDetail
+from gputui.cluster.slurm.poll import Poll, Polled
+from gputui.cluster.submissions import Submissions
 from gputui.config import Options
+from gputui.domain.action import Cancel
 from gputui.domain.errors import InputError, StoreAccessError
 from gputui.domain.settings import ClusterSettings, Settings
+from tests.cluster.test_slurm_recorded import row
 
 
 def options(state: Path, engine: str = "slurm") -> Options:
@@ -74,3 +79,12 @@ def test_a_shared_picture_tells_its_age_once_it_is_old(tmp_path: Path) -> None:
     other = SlurmCluster(SlurmCommands(None, 1.0, {"PATH": ""}), settings, tmp_path)
     [notice] = other.snapshot().notices
     assert notice.text.startswith("this was so 1m30s ago: Slurm is asked every 1h00m")
+
+
+def test_a_job_that_slurm_has_forgotten_stops_no_cancellation_of_others(tmp_path: Path) -> None:
+    settings = Settings(cluster=ClusterSettings(poll_interval=timedelta(hours=1)))
+    commands = SlurmCommands(None, 1.0, {"PATH": ""})
+    (tmp_path / "poll.json").write_bytes(msgspec.json.encode(Polled(time.time())))
+    past = replace(row(state="COMPLETED"), number="7", array="7", index="N/A")
+    Poll(commands, tmp_path, 1.0, Submissions(tmp_path)).records.add([Ended(past, JobDetail(past.run_key, past.state))])
+    assert SlurmCluster(commands, settings, tmp_path).act(Cancel((7,))) == ()

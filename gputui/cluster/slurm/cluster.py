@@ -143,7 +143,7 @@ class SlurmCluster:
 
     def act(self, action: EngineAction) -> tuple[JobId, ...]:
         from gputui.cluster.slurm.changes import fits, needed
-        from gputui.domain.action import DrainGpus, ResumeGpus
+        from gputui.domain.action import Cancel, DrainGpus, ResumeGpus
 
         if (capability := needed(action)) is not None:
             self._latest()
@@ -152,7 +152,8 @@ class SlurmCluster:
             self._changes.update_nodes(action)
             self._poll.forget()
             return ()
-        rows = {job_id: row for job_id, row in self._rows(action.ids).items() if fits(action, row)}
+        found = self._rows(action.ids, with_past=isinstance(action, Cancel))
+        rows = {job_id: row for job_id, row in found.items() if fits(action, row)}
         try:
             return self._changes.act(action, rows) if rows else ()
         finally:
@@ -270,16 +271,21 @@ class SlurmCluster:
         self._polled = self._poll.latest(since)
         return self._polled
 
-    def _rows(self, chosen: Iterable[JobId]) -> dict[JobId, JobRow]:
-        """Return the jobs as Slurm lists them; raises NotFoundError for one that it does not know."""
+    def _rows(self, chosen: Iterable[JobId], *, with_past: bool = False) -> dict[JobId, JobRow]:
+        """Return the jobs as Slurm lists them; raises NotFoundError for one that it does not know.
+
+        `with_past`: those that it has forgotten, but gputui has not, are left out.
+        """
         known: dict[JobId, JobRow] = {}
         for row in self._latest().rows:
             known[row.job_id] = row
             known |= {element_id(int(row.array), index): row for index in row.indices}
         for job_id in (chosen := tuple(dict.fromkeys(chosen))):
-            if job_id not in known:
+            if job_id not in known and with_past:
+                self.job(job_id)
+            elif job_id not in known:
                 raise NotFoundError(f"Slurm knows no job {ids.words(job_id)}; it forgets jobs minutes after their end")
-        return {job_id: known[job_id] for job_id in chosen}
+        return {job_id: known[job_id] for job_id in chosen if job_id in known}
 
     def _is_ours(self, row: JobRow) -> bool:
         return self._pictures.submitted(row, self._poll.site().user) is not None
