@@ -322,7 +322,7 @@ def _of_settings(values: Mapping[str, str], container: str) -> Iterator[ClusterF
         yield ClusterFault(
             "MinJobAge",
             f"Slurm forgets jobs {age} s after their end, and has no slurmdbd",
-            "Their exit codes are lost unless gputui sees them in time.",
+            "Ends of jobs that were not submitted from here are lost unless gputui sees them in time.",
             "MinJobAge=300 in slurm.conf, or slurmdbd",
         )
 
