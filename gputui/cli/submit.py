@@ -134,7 +134,8 @@ def command(
         named = tuple(job_id for job_id, _ in told) if is_element(max(ids)) else ids
         _print_ids(told, as_json, named)
         confirm_times(f"job {told[0][0]}", submissions[0].spec, quiet=not is_told)
-        _tell_notes([f"job {job_id}" for job_id, _ in told], done.notes, quiet=quiet or as_json)
+        if done.notes:
+            _tell_notes([f"job {job_id}" for job_id, _ in told], done.notes, quiet=quiet or as_json)
         if not quiet and terminal.is_tty(terminal.ERR):  # a forecast takes longer than the submission itself
             _tell_starts(session, backend, [job_id for job_id, _ in told])
 
