@@ -39,6 +39,7 @@ from tests.factories import ACTOR, FakeClock
 from tests.factories import spec as make_spec
 from tests.kubernetes import harness as kubernetes
 from tests.kubernetes.fake.server import FakeKubernetes
+from tests.servers.connections import local_ssh
 
 PATIENCE = 60.0
 """Seconds to wait for a scheduler."""
@@ -180,10 +181,6 @@ ALL_BUT = {each: f"no engine has {each.value}" for each in NO_ENGINE_HAS}
 """Sentences of a cluster that has what an engine can have."""
 NOTHING = {each: f"the site does not want {each.value}" for each in Capability}
 """Sentences of a cluster that lacks all."""
-_SSH = """#!/bin/sh
-while [ "$1" != -- ]; do shift; done
-exec "{python}" -P -m gputui {options} api-stdio
-"""
 
 
 class KubernetesHarness(ClusterHarness):
@@ -228,13 +225,10 @@ class RemoteHarness:
 
     def __init__(self, directory: Path) -> None:
         self._there = LocalHarness(directory)
-        ssh = directory / "bin" / "ssh"
-        ssh.parent.mkdir()
-        ssh.write_text(_SSH.format(python=sys.executable, options=" ".join(self._there.options.arguments())))
-        ssh.chmod(0o755)
         self._patch = pytest.MonkeyPatch()
-        self._patch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-        self.backend = open_servers([ServerSettings("a", "ssh://a")])
+        self._patch.setenv("PATH", f"{local_ssh(directory)}:{os.environ['PATH']}")
+        command = " ".join((sys.executable, "-P", "-m", "gputui", *self._there.options.arguments()))
+        self.backend = open_servers([ServerSettings("a", "ssh://a", command)])
         self.backend.start()
         [server] = self.backend.servers
         deadline = time.monotonic() + PATIENCE

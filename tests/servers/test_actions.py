@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -42,19 +44,17 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.servers.backend import RemoteBackend
 from tests.factories import NOW, gpu, spec
-from tests.servers.connections import Connections
+from tests.servers.connections import Connections, local_ssh
 
-_SSH = """#!/bin/sh
-while [ "$1" != -- ]; do shift; done
-exec "{python}" -P -m gputui --state "{directory}/$2" --runtime process --probe sim:2:A100 api-stdio
-"""
+_COMMAND = "{python} -P -m gputui --state {directory}/{name} --runtime process --probe sim:2:A100"
 
 
 class Pair(Connections):
     """A console's connections to the queues of `a` and `b`, which nobody schedules."""
 
-    def __init__(self) -> None:
-        super().__init__([ServerSettings(name, f"ssh://{name}") for name in "ab"], 20.0)
+    def __init__(self, directory: Path) -> None:
+        command = partial(_COMMAND.format, python=sys.executable, directory=directory)
+        super().__init__([ServerSettings(name, f"ssh://{name}", command(name=name)) for name in "ab"], 20.0)
         self.actions = self.there
         self.start()
         self.until(lambda shown: all(not server.problem for server in shown.servers) and shown.servers)
@@ -76,13 +76,9 @@ class Pair(Connections):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     directory = tmp_path_factory.mktemp("pair")
-    ssh = directory / "bin" / "ssh"
-    ssh.parent.mkdir()
-    ssh.write_text(_SSH.format(python=sys.executable, directory=directory))
-    ssh.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-        made = Pair()
+        patch.setenv("PATH", f"{local_ssh(directory)}:{os.environ['PATH']}")
+        made = Pair(directory)
         yield made
         made.there.close(10)
 

@@ -28,7 +28,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import SubmitJobs
 from tests.backend.harnesses import ALL_BUT, ClusterHarness
 from tests.factories import spec
-from tests.servers.connections import Connections
+from tests.servers.connections import Connections, local_ssh
 
 PATIENCE = 60.0
 
@@ -41,13 +41,9 @@ def options(tmp_path: Path) -> Options:
 @pytest.fixture
 def console(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connections]:
     """Yield a console over the queue, by a command in place of ssh."""
-    ssh = tmp_path / "bin" / "ssh"
-    ssh.parent.mkdir()
-    words = " ".join((sys.executable, "-P", "-m", "gputui", *options.arguments(), "api-stdio"))
-    ssh.write_text(f"#!/bin/sh\nexec {words}\n")
-    ssh.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{ssh.parent}:/usr/bin:/bin")
-    made = Connections([ServerSettings("a", "ssh://a")], PATIENCE)
+    monkeypatch.setenv("PATH", f"{local_ssh(tmp_path)}:/usr/bin:/bin")
+    command = " ".join((sys.executable, "-P", "-m", "gputui", *options.arguments()))
+    made = Connections([ServerSettings("a", "ssh://a", command)], PATIENCE)
     made.start()
     yield made
     made.there.close(10)
