@@ -23,6 +23,7 @@ from gputui.domain.settings import Settings
 
 if TYPE_CHECKING:
     from gputui.domain.access import Caller, Resolve
+    from gputui.domain.cluster import Caps
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.job import BootTime
@@ -93,12 +94,20 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def check_command(options: Options, name: str) -> None:
-    """Raise CapabilityError if the command makes no sense with the engine of the cluster that the settings name."""
-    if options.in_cluster:
-        from gputui.bootstrap import clusters
+def first_caps(options: Options) -> Caps | None:
+    """Return what the cluster's engine can do, as far as it is known before that is asked; None without a cluster."""
+    if not options.in_cluster:
+        return None
+    from gputui.domain.cluster import parse_engine
 
-        clusters.first_caps(options).need_command(name)
+    engine = parse_engine(options.settings.cluster.engine)
+    if engine is not None and engine.kind == "slurm":
+        from gputui.cluster.slurm.site import caps_of
+
+        return caps_of(None)
+    from gputui.cluster.kubernetes.site import caps_of as of_kubernetes
+
+    return of_kubernetes(None)
 
 
 def runtime_names(options: Options) -> tuple[str, ...]:

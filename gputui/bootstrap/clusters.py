@@ -21,7 +21,6 @@ from gputui.domain.cluster import Engine, asks_for, parse_engine
 from gputui.domain.errors import CapabilityError, InputError, StoreAccessError
 
 if TYPE_CHECKING:
-    from gputui.domain.cluster import Caps
     from gputui.domain.job_spec import Submission
     from gputui.domain.node_readings import NodeCheck
     from gputui.domain.snapshot import Snapshot
@@ -105,18 +104,6 @@ def _short(text: str) -> str:
     import hashlib  # loads OpenSSL
 
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def first_caps(options: Options) -> Caps:
-    """Return the capabilities of the engine that the settings name, as far as they are known before it is asked."""
-    engine = parse_engine(options.settings.cluster.engine)
-    if engine is not None and engine.kind == "slurm":
-        from gputui.cluster.slurm.site import caps_of
-
-        return caps_of(None)
-    from gputui.cluster.kubernetes.site import caps_of as of_kubernetes
-
-    return of_kubernetes(None)
 
 
 def open_backend(options: Options) -> EngineBackend:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gputui import __version__, thin
+from gputui import __version__, bootstrap, thin
 from gputui.cli import terminal
 from gputui.cli.session import Session
 from gputui.config.options import ensure_home, present_directory
@@ -194,15 +194,10 @@ class LazyGroup(CommandGroup):
 def _elsewhere() -> tuple[str, Mapping[str, str]]:
     """Return the engine of the cluster, and what to use there in place of each command; nothing on one machine."""
     try:
-        options = Session().options
-        if not options.in_cluster:
-            return "", {}
-        from gputui.bootstrap import clusters
-
-        caps = clusters.first_caps(options)
+        caps = bootstrap.first_caps(Session().options)
     except GputuiError:  # help tells no errors of settings
         return "", {}
-    return caps.engine, caps.commands
+    return (caps.engine, caps.commands) if caps is not None else ("", {})
 
 
 PROGRAM = "gputui"

@@ -65,8 +65,8 @@ class Session:
         options = self.resolved()
         for source, keys in options.ignored if _COMPLETING not in terminal.environ() else ():
             terminal.tell(f"warning: {ignored(options, source, keys)}")
-        if self.command is not None:
-            bootstrap.check_command(options, self.command)
+        if self.command is not None and (caps := bootstrap.first_caps(options)) is not None:
+            caps.need_command(self.command)
         if options.probe.model is not None:
             from gputui.bootstrap import adapters
 

@@ -119,11 +119,9 @@ def command(
             return
         try:
             done = backend.act(SubmitJobs(tuple(submissions)))
-        except KeyboardInterrupt:
-            if session.options.in_cluster:
-                from gputui.engine.cluster.unanswered import AGAIN
-
-                terminal.tell(f"interrupted: whether a job was submitted is not known ({AGAIN})")
+        except KeyboardInterrupt as stop:
+            for words in stop.args:
+                terminal.tell(words)
             raise
         if done.is_repeated:
             terminal.tell("note: the answer to the same submission was lost before: there is no second job")

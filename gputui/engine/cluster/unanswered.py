@@ -22,7 +22,7 @@ from gputui.domain.job_spec import Submission
 
 DIRECTORY = "submitting"
 """Directory of these files."""
-AGAIN = "submit the same again within an hour: the job is looked for first, and there is no second one"
+_AGAIN = "submit the same again within an hour: the job is looked for first, and there is no second one"
 _TOLD_WITHIN = 5.0
 """Seconds in which an answer is shown to the user."""
 _LASTS = 3600.0
@@ -41,7 +41,7 @@ class UnansweredSubmissions:
         """Yield the key to submit these with, and whether they are a repetition.
 
         They stay known until `told`, or some seconds after their answer: also after ClusterUnavailableError, or what
-        is no Exception.
+        is no Exception. KeyboardInterrupt gets words for the user.
         """
         self.told()
         if self._parent == Path() or not self._parent.is_dir():
@@ -55,8 +55,11 @@ class UnansweredSubmissions:
             yield path.name, taken is not None
         except ClusterUnavailableError as error:
             os.close(descriptor)
-            hint = AGAIN if isinstance(error, LostAnswerError) else error.hint
+            hint = _AGAIN if isinstance(error, LostAnswerError) else error.hint
             raise type(error)(error.what, where=error.where, hint=hint) from error
+        except KeyboardInterrupt as stop:
+            stop.args = (f"interrupted: whether a job was submitted is not known ({_AGAIN})",)
+            raise
         except Exception:
             path.unlink(missing_ok=True)
             os.close(descriptor)
