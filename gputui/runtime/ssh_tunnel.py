@@ -1,14 +1,15 @@
-"""ssh tunnels to remote engines: one connection per engine, forwarding a local UNIX socket to the engine's.
+"""ssh tunnels to remote engines: one connection per engine and process, forwarding a local UNIX socket to the engine's.
 
 The user's ssh command is run, so ~/.ssh/config, agents, jump hosts and known hosts apply. It never prompts: it runs in
 batch mode, in its own session, without a terminal. Its messages are translated into errors with advice.
+
+docker-py's own ssh logs in for each connection, ignores the Port of ~/.ssh/config, takes no path of a socket, limits no
+call in time, and lets ssh write over the console.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import functools
 import os
 import re
 import shutil
@@ -16,14 +17,15 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
-from msgspec import Struct
+from msgspec.structs import replace
 
-from gputui.domain.errors import RuntimeUnavailableError
+from gputui.domain.errors import InputError, RuntimeUnavailableError
+from gputui.domain.ssh_address import parse_ssh_address
 
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
@@ -74,320 +76,191 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
 )
 _FORGET = re.compile(r"ssh-keygen -f .* -R .*")
-REMOTE_SOCKET = "/var/run/docker.sock"
 LOGIN_WITHIN = 20.0
 """Seconds that ssh may take to log in."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Shortest and longest pause in seconds before a login after one that failed or did not last."""
 _LASTS = 10.0
 """Seconds after which a connection counts as established."""
+_RECENT = 5.0
+"""Seconds for which what ssh said may be the reason of a failed call."""
 _KEPT_LINES = 40
-_PREFIX = "gputui-ssh-"
 _OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": "10",
     "ServerAliveInterval": "3",  # after two misses a silent line is given up: within 10 s
     "ServerAliveCountMax": "2",
-    "TCPKeepAlive": "yes",
     "ExitOnForwardFailure": "no",  # forwards of the user's configuration may be taken by another ssh
-    "StreamLocalBindMask": "0177",
-    "StreamLocalBindUnlink": "yes",
-    "ControlMaster": "yes",
-    "ControlPersist": "no",
+    "ControlPath": "none",
     "ForwardAgent": "no",
     "ForwardX11": "no",
     "PermitLocalCommand": "no",
     "RemoteCommand": "none",
-    "RequestTTY": "no",
     "LogLevel": "INFO",
 }
-
-
-def explain(target: SshTarget, lines: Sequence[str]) -> RuntimeUnavailableError:
-    """Return the error for the messages of an ssh process, with a command that fixes the problem."""
-    told = [line.strip() for line in lines if line.strip()]
-    forget = next((found[0] for line in told if (found := _FORGET.search(line))), f"ssh-keygen -R {target.host}")
-    for pattern, sentence, hint in _KNOWN:
-        line = next((line for line in reversed(told) if re.search(pattern, line)), None)
-        if line is not None:
-            facts = {"host": target.host, "socket": target.socket, "command": target.command}
-            facts |= {"line": line, "forget": forget.strip()}
-            return RuntimeUnavailableError(f"ssh: {sentence.format(**facts)}", hint=hint.format(**facts))
-    last = told[-1] if told else "it ended without a message"
-    return RuntimeUnavailableError(f"ssh to {target.host} failed: {last}", hint=f"try `{target.command}`")
-
-
-class SshTarget(Struct, frozen=True):
-    """Parts of an ssh:// URL, as written."""
-
-    host: str
-    user: str | None = None
-    port: str | None = None
-    socket: str = REMOTE_SOCKET
-
-    @classmethod
-    def from_url(cls, url: str) -> SshTarget:
-        """Return the parts of `ssh://[user@]host[:port][/path/of/docker.sock]`. Raises RuntimeUnavailableError."""
-        place, slash, path = url.removeprefix("ssh://").partition("/")
-        user, at, rest = place.rpartition("@")
-        if rest.startswith("["):
-            host, _, tail = rest[1:].partition("]")
-            port = tail.removeprefix(":")
-        else:
-            host, _, port = rest.partition(":")
-        is_sound = host and not host.startswith("-") and not user.startswith("-") and ":" not in user
-        if not is_sound or (port and not port.isdigit()):
-            raise RuntimeUnavailableError(f"{url!r} is not an ssh address", hint="use ssh://user@host")
-        socket = slash + path if path.strip("/") else REMOTE_SOCKET
-        return cls(host, unquote(user) if at else None, port or None, unquote(socket))
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """ssh arguments for the target. Without a port in the URL, the user's configuration decides."""
-        user = ("-l", self.user) if self.user else ()
-        port = ("-p", self.port) if self.port else ()
-        return (*user, *port, "--", self.host)
-
-    @property
-    def command(self) -> str:
-        """ssh command with which a user can try the connection."""
-        port = f"-p {self.port} " if self.port else ""
-        return f"ssh {port}{self.user + '@' if self.user else ''}{self.host}"
-
-
-class _Login:
-    """ssh process, run and reaped by its own thread."""
-
-    def __init__(self, words: list[str], environ: dict[str, str]) -> None:
-        self._words = words
-        self._environ = environ
-        self.begun_at = time.monotonic()
-        self.is_over = threading.Event()
-        self.lines: deque[tuple[float, str]] = deque(maxlen=_KEPT_LINES)
-        """Lines that ssh printed, each with its monotonic time."""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
-        self._is_unwanted = False
-        self._thread = threading.Thread(target=self._run, name="ssh-tunnel", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        # setpriv's parent-death signal follows this thread, so the same thread must wait for ssh
-        try:
-            with self._lock:
-                if self._is_unwanted:
-                    return
-                self._process = subprocess.Popen(
-                    self._words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    env=self._environ,
-                    start_new_session=True,
-                )
-            with self._process as process:
-                for line in process.stderr or ():
-                    self.lines.append((time.monotonic(), line.decode(errors="replace").rstrip()))
-        except OSError as error:
-            self.lines.append((time.monotonic(), f"cannot run ssh: {error}"))
-        finally:
-            self.is_over.set()
-
-    def end(self) -> None:
-        """End the process and wait for it."""
-        with self._lock:
-            self._is_unwanted = True
-            if self._process and self._process.poll() is None:
-                self._process.terminate()
-        if not self.is_over.wait(2) and self._process:
-            self._process.kill()
-            self.is_over.wait(2)
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_COMMAND = f"cat {_BOOT_ID}; echo end; exec cat"
+"""Command of the login: it names the machine, and ends with its input, so with this process, however that ends."""
 
 
 class Tunnel:
     """ssh connection to one host, which reconnects after a loss."""
 
     def __init__(self, url: str) -> None:
-        self.target = SshTarget.from_url(url)
+        """`url` is `ssh://[user@]host[:port][/path/of/docker.sock]`. Raises RuntimeUnavailableError."""
+        place, slash, path = url.removeprefix("ssh://").partition("/")
+        place = place.replace("@", "%40", place.count("@") - 1)  # a user may be one of a domain
+        try:
+            address = parse_ssh_address(f"ssh://{place}", "")
+        except InputError as error:
+            raise RuntimeUnavailableError(f"{url!r} is not an ssh address", hint="use ssh://user@host") from error
+        self._address = replace(address, user=unquote(address.user))
+        self._remote = unquote(slash + path) if path.strip("/") else "/var/run/docker.sock"
         self._lock = threading.Lock()
-        self._login: _Login | None = None
+        self._login: subprocess.Popen[bytes] | None = None
         self._directory: Path | None = None
-        self._pause = 0.0
-        self._not_before = 0.0
+        self._begun_at = self._pause = self._not_before = 0.0
         self._last_error: RuntimeUnavailableError | None = None
 
     def socket_path(self) -> str:
-        """Return the path of the forwarded socket, connecting if necessary. Raises RuntimeFault.
+        """Return the path of the forwarded socket, connecting if necessary. Raises RuntimeUnavailableError.
 
         After a failed login further ones wait for a pause, because servers lock out clients that retry too often.
         """
         with self._lock:
-            if self._login and not self._login.is_over.is_set() and self._socket.exists():
-                return str(self._socket)
-            self._note_loss()
+            if self._login is not None:
+                if self._login.poll() is None and self._file("d").exists():
+                    return str(self._file("d"))
+                self._end()
+                if time.monotonic() - self._begun_at > _LASTS:
+                    self._pause = 0.0
+                else:
+                    self._failed("the connection was lost")
             if self._last_error and time.monotonic() < self._not_before:
                 raise RuntimeUnavailableError(self._last_error.what, hint=self._last_error.hint)
             self._connect()
-            return str(self._socket)
+            return str(self._file("d"))
 
-    def run(self, *words: str, within: float = 10.0) -> str | None:
-        """Return the output of a command on the host, over the same connection; None if it failed."""
-        if self._directory is None:
-            return None
-        ssh = [*self._ssh(), "-n", "-T", *self._options(ControlMaster="no"), *self.target.words, *words]
-        try:
-            done = subprocess.run(
-                ssh, capture_output=True, stdin=subprocess.DEVNULL, timeout=within, start_new_session=True, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    def is_here(self) -> bool:
+        """Return whether the host is this machine, by the boot id that the login told; False when uncertain."""
+        deadline = time.monotonic() + 10
+        with suppress(OSError):
+            while not (told := self._file("told").read_bytes()).endswith(b"end\n") and time.monotonic() < deadline:
+                time.sleep(0.02)
+            return Path(_BOOT_ID).read_bytes().strip() in told
+        return False
 
-    def fault(self, since: float) -> RuntimeUnavailableError | None:
-        """Return ssh's messages since that monotonic time as an error; None without messages."""
+    def fault(self) -> RuntimeUnavailableError | None:
+        """Return what ssh has just said as an error; None if it said nothing."""
         login = self._login
         if login is None:
             return None
-        login.is_over.wait(0.2)  # ssh prints the reason after the connection has ended
-        lines = [line for at, line in tuple(login.lines) if at >= since]
-        return explain(self.target, lines) if lines else None
+        with suppress(subprocess.TimeoutExpired):
+            login.wait(0.2)  # ssh prints the reason after the connection has ended
+        is_recent = self._file("said").stat().st_mtime > time.time() - _RECENT
+        lines = self._said()[-1:] if is_recent else []
+        return self._explained(lines) if lines else None
 
     def close(self) -> None:
-        """End the connection and remove its sockets."""
+        """End the connection and remove its files."""
         with self._lock:
-            if self._login:
-                self._login.end()
-            self._login = None
+            self._end()
             if self._directory:
                 shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
-    @property
-    def _socket(self) -> Path:
-        return (self._directory or Path()) / "d"
+    def _file(self, name: str) -> Path:
+        """Return the socket `d`, or the file of what the login `told` or ssh `said`."""
+        return (self._directory or Path("/")) / name
 
     def _connect(self) -> None:
-        """Log in and wait for the socket."""
-        self._directory = self._directory or _private_directory()
-        for name in ("d", "c"):
-            (self._directory / name).unlink(missing_ok=True)
-        forward = f"{self._socket}:{self.target.socket}"
-        options = self._options(ControlMaster="yes")
-        words = [*_bound_to_us(), *self._ssh(), "-nNT", *options, "-L", forward, *self.target.words]
-        login = self._login = _Login(words, {**os.environ, "SSH_ASKPASS_REQUIRE": "never"})
-        deadline = time.monotonic() + LOGIN_WITHIN
-        while not self._socket.exists():
-            if login.is_over.wait(0.02) or time.monotonic() > deadline:
-                is_late = not login.is_over.is_set()
-                login.end()
-                lines = [line for _, line in login.lines] or ["the login took too long" if is_late else "ssh ended"]
-                raise self._failed(explain(self.target, lines))
-        self._last_error = None
-
-    def _failed(self, error: RuntimeUnavailableError) -> RuntimeUnavailableError:
-        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
-        self._not_before = time.monotonic() + self._pause
-        self._last_error = error
-        return error
-
-    def _note_loss(self) -> None:
-        """Handle the end of the connection; after a lasting one, reconnect at once."""
-        login, self._login = self._login, None
-        if login is None or self._last_error:
-            return
-        login.end()
-        if time.monotonic() - login.begun_at > _LASTS:
-            self._pause = 0.0
-            return
-        lines = [line for _, line in login.lines] or ["the connection was lost"]
-        self._failed(explain(self.target, lines))
-
-    def _options(self, **changed: str) -> list[str]:
-        settings = {**_OPTIONS, "ControlPath": str((self._directory or Path()) / "c"), **changed}
-        return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-
-    def _ssh(self) -> list[str]:
-        found = shutil.which("ssh")
-        if found is None:
+        """Log in and wait for the socket. Raises RuntimeUnavailableError."""
+        ssh = shutil.which("ssh")
+        if ssh is None:
             raise RuntimeUnavailableError(
-                f"the ssh command is not installed, and {self.target.host} is reached by it",
+                f"the ssh command is not installed, and {self._address.host} is reached by it",
                 hint="install the package openssh-client",
             )
-        return [found]
+        self._directory = self._directory or _private_directory()
+        self._file("d").unlink(missing_ok=True)
+        options = [f"-o{key}={value}" for key, value in _OPTIONS.items()]
+        words = [ssh, "-T", *options, f"-L{self._file('d')}:{self._remote}", *self._address.words, _COMMAND]
+        self._file("said").write_bytes(b"")
+        with self._file("said").open("ab") as said, self._file("told").open("wb") as told:
+            environ = {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
+            self._login = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=told, stderr=said, env=environ, start_new_session=True
+            )
+        self._begun_at = time.monotonic()
+        while not self._file("d").exists():
+            is_over = self._login.poll() is not None
+            if is_over or time.monotonic() > self._begun_at + LOGIN_WITHIN:
+                self._end()
+                raise self._failed("ssh ended" if is_over else "the login took too long")
+            time.sleep(0.02)
+        self._last_error = None
+        self._file("said").write_bytes(b"")  # a banner is no reason of a later fault
 
+    def _end(self) -> None:
+        login, self._login = self._login, None
+        if login is None:
+            return
+        with login:
+            login.terminate()
+            try:
+                login.wait(2)
+            except subprocess.TimeoutExpired:
+                login.kill()
 
-def _bound_to_us() -> list[str]:
-    """Return a command prefix that ends ssh together with this process; empty without setpriv."""
-    found = shutil.which("setpriv")
-    return [found, "--pdeathsig", "TERM", "--"] if found and _knows_pdeathsig(found) else []
+    def _failed(self, otherwise: str) -> RuntimeUnavailableError:
+        """Return why the connection ended, and refuse to connect for a while."""
+        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
+        self._not_before = time.monotonic() + self._pause
+        self._last_error = self._explained(self._said() or [otherwise])
+        return self._last_error
 
+    def _said(self) -> list[str]:
+        lines = self._file("said").read_text(errors="replace").splitlines()
+        return [line.strip() for line in lines[-_KEPT_LINES:] if line.strip()]
 
-@functools.cache
-def _knows_pdeathsig(setpriv: str) -> bool:
-    """Return whether setpriv has the option: util-linux before 2.33 and busybox do not."""
-    try:
-        told = subprocess.run(
-            [setpriv, "--help"], capture_output=True, stdin=subprocess.DEVNULL, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return b"--pdeathsig" in told.stdout + told.stderr
+    def _explained(self, said: Sequence[str]) -> RuntimeUnavailableError:
+        """Return the error for messages of ssh, with a command that fixes the problem."""
+        host, command = self._address.host, self._address.command
+        forget = next((found[0].strip() for line in said if (found := _FORGET.search(line))), f"ssh-keygen -R {host}")
+        for pattern, sentence, hint in _KNOWN:
+            line = next((line for line in reversed(said) if re.search(pattern, line)), None)
+            if line is not None:
+                facts = {"host": host, "socket": self._remote, "command": command, "line": line, "forget": forget}
+                return RuntimeUnavailableError(f"ssh: {sentence.format(**facts)}", hint=hint.format(**facts))
+        return RuntimeUnavailableError(f"ssh to {host} failed: {said[-1]}", hint=f"try `{command}`")
 
 
 def _private_directory() -> Path:
-    """Create a directory for sockets with a short path: socket paths are limited to 107 bytes."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    for parent in (runtime, tempfile.gettempdir(), "/tmp"):
+    """Create a directory for a socket with a short path: socket paths are limited to 107 bytes.
+
+    Directories that this user's killed processes left are removed.
+    """
+    for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):
         if parent and len(parent) <= 60:
-            with contextlib.suppress(OSError):
-                _remove_stale(Path(parent))
-                made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-                (made / "pid").write_text(str(os.getpid()))
-                return made
+            for left in Path(parent).glob("gputui-ssh-*-*"):
+                with suppress(OSError):
+                    is_used = Path("/proc", left.name.split("-")[2]).exists()
+                    if not is_used and left.lstat().st_uid == os.geteuid():
+                        shutil.rmtree(left)
+            with suppress(OSError):
+                return Path(tempfile.mkdtemp(prefix=f"gputui-ssh-{os.getpid()}-", dir=parent))
     raise RuntimeUnavailableError("there is no directory for the socket of an ssh connection", hint="set TMPDIR=/tmp")
 
 
-def _remove_stale(parent: Path) -> None:
-    """Remove directories left by this user's killed processes."""
-    for directory in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError, ValueError):
-            is_mine = directory.lstat().st_uid == os.geteuid() and not directory.is_symlink()
-            if is_mine and not Path("/proc", str(int((directory / "pid").read_text()))).exists():
-                shutil.rmtree(directory)
+_TUNNELS: dict[str, Tunnel] = {}
 
 
-class Tunnels:
-    """Tunnels of this process: one per address, shared and counted."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._used: dict[str, tuple[Tunnel, int]] = {}
-
-    def acquire(self, url: str) -> Tunnel:
-        """Return the tunnel to that address; every call needs a `release`."""
-        with self._lock:
-            tunnel, count = self._used.get(url) or (Tunnel(url), 0)
-            self._used[url] = (tunnel, count + 1)
-            return tunnel
-
-    def release(self, url: str) -> None:
-        """Close the tunnel after its last release."""
-        with self._lock:
-            tunnel, count = self._used.pop(url)
-            if count > 1:
-                self._used[url] = (tunnel, count - 1)
-                return
-        tunnel.close()
-
-    def close(self) -> None:
-        """Close all tunnels, at the end of the process."""
-        with self._lock:
-            tunnels, self._used = [tunnel for tunnel, _ in self._used.values()], {}
-        for tunnel in tunnels:
-            tunnel.close()
+def tunnel_to(url: str) -> Tunnel:
+    """Return this process's tunnel to an address, which it keeps. Raises RuntimeUnavailableError."""
+    return _TUNNELS.setdefault(url, Tunnel(url))
 
 
-TUNNELS = Tunnels()
-
-
-atexit.register(TUNNELS.close)
+@atexit.register
+def close_tunnels() -> None:
+    while _TUNNELS:
+        _TUNNELS.popitem()[1].close()

@@ -170,7 +170,7 @@ SOCKET, LOOPBACK, FAR = (Endpoint(url) for url in ("unix:///none", "tcp://127.0.
     ],
 )
 def test_local_and_remote_engines_are_distinguished(endpoint: Endpoint, info: dict[str, Any], is_here: bool) -> None:
-    assert runs_here(info, endpoint, None) == is_here
+    assert runs_here(info, endpoint) == is_here
 
 
 def test_facts_of_this_machine_are_read() -> None:

@@ -46,7 +46,7 @@ class Watch:
             stats = [_read(f"/proc/{pid}/stat") for pid in set(children)]
             names = [stat.partition("(")[2].rpartition(")")[0] for stat in stats]
             states = [stat.rpartition(")")[2].split()[:1] for stat in stats]
-            self.ssh = max(self.ssh, names.count("ssh") + names.count("setpriv"))
+            self.ssh = max(self.ssh, names.count("ssh"))
             # one that has just ended is a zombie until it is waited for
             self.zombies = max(self.zombies, states.count(["Z"]))
             self.descriptors = max(self.descriptors, _descriptors(self._pid))

@@ -16,7 +16,7 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.endpoint import Endpoint, find_endpoint
 from gputui.runtime.docker.faults import fault, unavailable
-from gputui.runtime.ssh_tunnel import TUNNELS, Tunnel
+from gputui.runtime.ssh_tunnel import tunnel_to
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -126,8 +126,6 @@ class Connection:
         self._lock = threading.Lock()
         self._idle: list[_Idle] = []
         self._endpoint: Endpoint | None = None
-        self._tunnel: Tunnel | None = None
-        self._tunnel_url = ""
         self._api_version: str | None = None
         self._era = 0
         self._pause = 0.0
@@ -143,11 +141,6 @@ class Connection:
     def endpoint(self) -> Endpoint | None:
         """Address of the engine; None before the first call."""
         return self._endpoint
-
-    @property
-    def tunnel(self) -> Tunnel | None:
-        """ssh tunnel to the engine, if any."""
-        return self._tunnel
 
     @property
     def longest_pause(self) -> float:
@@ -195,7 +188,6 @@ class Connection:
         from docker.errors import APIError, DockerException
         from requests.exceptions import InvalidHeader, InvalidSchema, InvalidURL, MissingSchema, RequestException
 
-        since = time.monotonic()
         try:
             yield
         except APIError as error:
@@ -203,24 +195,20 @@ class Connection:
         except (DockerException, InvalidHeader, InvalidSchema, InvalidURL, MissingSchema) as error:
             raise fault(str(error)) from error  # docker-py refused the request before it was sent
         except (RequestException, OSError) as error:
-            raise self.lost(error, since) from error
+            raise self.lost(error) from error
 
-    def lost(self, error: BaseException, since: float | None = None) -> RuntimeUnavailableError:
-        """Record that the engine does not answer; return the error to raise."""
-        found = self._why(error, time.monotonic() if since is None else since)
+    def lost(self, error: BaseException) -> RuntimeUnavailableError:
+        """Record that the engine does not answer; return the error to raise, from ssh's messages if ssh failed."""
+        found = error if isinstance(error, RuntimeUnavailableError) else None
+        if found is None and self._endpoint and self._endpoint.is_ssh:
+            found = tunnel_to(self._endpoint.url).fault()
+        found = found or unavailable(self.where, error)
         with self._lock:
             self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
             self._closed_until = time.monotonic() + self._pause
             self._last_error = found
         self.forget()
         return found  # another thread may have connected meanwhile and cleared `_last_error`
-
-    def _why(self, error: BaseException, since: float) -> RuntimeUnavailableError:
-        """Return the error for an unreachable engine, from ssh's messages if ssh failed."""
-        if isinstance(error, RuntimeUnavailableError):
-            return error
-        said = self._tunnel.fault(since) if self._tunnel else None
-        return said or unavailable(self.where, error)
 
     def dial(self) -> tuple[socket.socket, str]:
         """Return a newly connected socket, owned by the caller, and the API version to use on it.
@@ -243,12 +231,7 @@ class Connection:
         _close(dropped)
 
     def close(self) -> None:
-        """Drop all idle clients, and release the ssh tunnel."""
         self.forget()
-        with self._lock:
-            url, self._tunnel, self._tunnel_url = self._tunnel_url, None, ""
-        if url:
-            TUNNELS.release(url)
 
     def _borrow(self, patient: bool) -> EngineClient:
         with self._lock:
@@ -290,28 +273,16 @@ class Connection:
     @contextmanager
     def _reached(self) -> Iterator[Endpoint]:
         """Yield the address to connect to; any failure inside means that the engine does not answer."""
-        since = time.monotonic()
         try:
             # never changed: after `docker context use` all containers would appear to be lost
             self._endpoint = self._endpoint or find_endpoint(self._settings)
             self._is_near = self._endpoint.socket_path is not None
             _check_listening(self._endpoint)
-            yield self._tunnelled(self._endpoint) if self._endpoint.is_ssh else self._endpoint
+            url = self._endpoint.url
+            yield Endpoint(f"unix://{tunnel_to(url).socket_path()}") if self._endpoint.is_ssh else self._endpoint
         # docker-py raises bare Exceptions of many kinds for a bad TLS file or address
         except Exception as error:
-            raise self.lost(error, since) from error
-
-    def _tunnelled(self, endpoint: Endpoint) -> Endpoint:
-        """Return the local socket of the tunnel to an engine behind ssh."""
-        with self._lock:
-            if self._tunnel_url != endpoint.url:
-                self._tunnel = TUNNELS.acquire(endpoint.url)
-                before, self._tunnel_url = self._tunnel_url, endpoint.url
-                if before:
-                    TUNNELS.release(before)
-            tunnel = self._tunnel
-        assert tunnel is not None
-        return Endpoint(f"unix://{tunnel.socket_path()}", None, endpoint.source)
+            raise self.lost(error) from error
 
     def _give_back(self, client: EngineClient, era: int) -> None:
         """Keep the client for the next call, and close clients that were idle for long."""

@@ -26,7 +26,7 @@ from gputui.domain.errors import RuntimeFault
 from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.endpoint import Endpoint
-from gputui.runtime.ssh_tunnel import Tunnel
+from gputui.runtime.ssh_tunnel import tunnel_to
 
 EngineJson = Mapping[str, Any]
 _LEAST_API = (1, 40)
@@ -39,7 +39,6 @@ _LARGEST = 4 * 1024**2
 _KIND = re.compile(rf"""^kind:\s*["']?{re.escape(CDI_KIND)}["']?\s*$""", re.MULTILINE)
 _NAME = re.compile(r"""^[\s-]*name:\s*["']?([\w:.-]+)["']?\s*$""", re.MULTILINE)
 """Name in a CDI specification: only devices have one, so nvidia-ctk's YAML needs no parser."""
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FORWARDERS = {"ssh", "sshd", "autossh", "socat", "kubectl"}
 """Commands that listen at a local socket for a remote engine."""
 
@@ -239,16 +238,13 @@ class MachineFacts(Struct, frozen=True):
 
 def is_local(connection: Connection, info: Mapping[str, Any]) -> bool:
     """Return whether the engine of a connection, with that `/info`, runs on this machine."""
-    return connection.endpoint is not None and runs_here(info, connection.endpoint, connection.tunnel)
+    return connection.endpoint is not None and runs_here(info, connection.endpoint)
 
 
-def runs_here(info: Mapping[str, Any], endpoint: Endpoint, tunnel: Tunnel | None) -> bool:
+def runs_here(info: Mapping[str, Any], endpoint: Endpoint) -> bool:
     """Return whether the engine with that `/info` runs on this machine; False when uncertain."""
-    if tunnel is not None:
-        told = tunnel.run("cat", BOOT_ID)
-        with suppress(OSError):
-            return bool(told) and (told or "").strip() == Path(BOOT_ID).read_text().strip()
-        return False
+    if endpoint.is_ssh:
+        return tunnel_to(endpoint.url).is_here()
     engine, here = MachineFacts.of_engine(info), MachineFacts.here()
     if engine.contradicts(here):
         return False
