@@ -205,7 +205,8 @@ def why(job: Job, snapshot: Snapshot) -> str:
     if expected is not None and not (reason is not None and reason.mentions(expected)):
         today = expected.astimezone().date() == snapshot.taken_at.astimezone().date()
         sentence += f"; about {expected.astimezone():{'%H:%M' if today else '%Y-%m-%d %H:%M'}}"
-    return f"{sentence} ({reason.code})" if reason else sentence  # the sentence first, as narrow terminals cut the end
+    # the sentence first, as narrow terminals cut the end
+    return f"{sentence} ({reason.code})" if reason and not reason.names_code else sentence
 
 
 @lru_cache(maxsize=64)

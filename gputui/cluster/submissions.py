@@ -37,8 +37,8 @@ class Submitted(Struct, frozen=True):
     """Namespace of its jobs; in Kubernetes."""
     number: int | None = None
     """Slurm's number of the job or the array."""
-    known_at: datetime = datetime.max.replace(tzinfo=UTC)
-    """When its number or its uids were noted."""
+    known_at: datetime | None = None
+    """When its number, its uids or its refusal were noted."""
     uids: tuple[str, ...] = ()
     """Kubernetes' uids of its jobs, in the order of its indices; empty until the server has told all of them."""
 
@@ -56,7 +56,7 @@ class Submissions:
         self._journal.append([Note(key, datetime.now(UTC), submission, output, namespace)])
 
     def settle(self, key: str, number: int | None = None, uids: tuple[str, ...] = ()) -> None:
-        """Note durably which jobs it has become."""
+        """Note durably which jobs it has become; none if it was refused."""
         self._journal.append([Note(key, datetime.now(UTC), number=number, uids=uids)])
 
     def of_key(self, key: str) -> Submitted | None:

@@ -109,6 +109,11 @@ class Reason(Struct, frozen=True):
     times: tuple[datetime, ...] = ()
     """Times in the text, in the order in which they occur."""
 
+    @property
+    def names_code(self) -> bool:
+        """Return whether the text has the code too, as the words of Slurm have."""
+        return f"({self.code})" in self.text
+
     def mentions(self, at: datetime) -> bool:
         """Return whether the text already contains that minute."""
         return any(abs(at - told) < _MINUTE for told in self.times)

@@ -160,6 +160,11 @@ def test_a_held_job_says_so_even_without_a_scheduler() -> None:
     assert queue.why(job(cancel_requested=True), Snapshot()) == "will be cancelled"
 
 
+def test_a_reason_that_names_its_code_gets_no_second_one() -> None:
+    reason = Reason(PendingReason.JOB_HELD_USER, "held by its user (JobHeldUser)")
+    assert queue.why(job(3), Snapshot(reasons={3: reason})) == "held by its user (JobHeldUser)"
+
+
 def test_obstacles_to_all_starts_are_noted_beside_the_table(
     run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from gputui.cluster.submissions import Submissions
 from gputui.domain.action import Cancel, Requeue
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.cluster import element_id
-from gputui.domain.errors import ClusterUnavailableError, NotFoundError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import ClusterSettings, Settings
@@ -60,9 +60,9 @@ class Controller:
         site = ClusterSettings(poll_interval=timedelta(), log_directory=str(self.here / "logs"))
         return SlurmCluster(SlurmCommands(None, 60, environ), Settings(cluster=site), self.here / "state")
 
-    def submits(self, *indices: int) -> tuple[JobId, ...]:
+    def submits(self, *indices: int, limit: timedelta | None = None) -> tuple[JobId, ...]:
         """Submit job 7, or its elements, for two GPUs."""
-        job = spec(image=None, command=("true",))
+        job = spec(image=None, command=("true",), time_limit=limit)
         return self.cluster.submit([Submission(job, array=indices)], "k", is_new=True)
 
     def loses_the_answer(self) -> None:
@@ -135,6 +135,25 @@ def test_a_job_that_nobody_watched_has_what_its_script_noted(slurm: Controller, 
     assert told(slurm.cluster.job(7)) == told(job)
     assert (job.started_at, job.ended_at) == tuple(datetime.fromtimestamp(slurm.begun + at, UTC) for at in (1, 5))
     assert (job.spec.command, job.submitted_by) == (("true",), ME)
+
+
+@pytest.mark.parametrize(
+    ("lasted", "code", "state"),
+    [
+        (3600, 143, JobState.TIMEOUT),
+        (3605, 137, JobState.TIMEOUT),
+        (3600, 1, JobState.FAILED),
+        (3600, 0, JobState.COMPLETED),
+        (1800, 143, JobState.FAILED),
+    ],
+)
+def test_a_job_that_a_signal_ended_at_its_time_limit_ran_into_it(
+    slurm: Controller, lasted: int, code: int, state: JobState
+) -> None:
+    slurm.begun -= 4000
+    slurm.submits(limit=timedelta(hours=1))
+    slurm.notes(f"end {slurm.begun + 1 + lasted} {code}")
+    assert told(slurm.cluster.job(7))[:2] == (state, code)
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
@@ -240,6 +259,19 @@ def test_a_repeated_submission_is_the_job_that_slurm_forgot(slurm: Controller) -
     slurm.loses_the_answer()
     slurm.notes(job="9")
     assert slurm.submits() == (9,)
+
+
+def test_a_submission_that_slurm_refused_is_not_looked_for_and_may_be_repeated(slurm: Controller) -> None:
+    sbatch = slurm.here / "bin" / "sbatch"
+    accepts = sbatch.read_text()
+    sbatch.write_text("#!/bin/sh\ncat >/dev/null; echo 'sbatch: error: Invalid account' >&2; exit 1\n")
+    with pytest.raises(ClusterRefusedError, match="Invalid account"):
+        slurm.submits()
+    slurm.notes(f"end {slurm.begun + 5} 0", job="9")
+    assert list(slurm.cluster.history()) == []
+    (slurm.here / "logs" / ".9.run").unlink()
+    sbatch.write_text(accepts)
+    assert slurm.submits() == (7,)
 
 
 def test_output_is_read_while_slurm_does_not_answer(slurm: Controller) -> None:

@@ -6,6 +6,7 @@ with the window in which it ended if nobody noted that.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +32,9 @@ _LOST = 86400
 """Seconds for which the job of a submission is looked for whose answer was lost."""
 _SKEW = 60
 """Seconds by which the clocks of a node and of slurmctld may differ."""
+_STOPPED = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+_LATE = 5
+"""Seconds by which a batch script may begin after Slurm's clock of its time limit has."""
 _TOGETHER = 1000
 """Number of jobs that one sacct is asked for."""
 _READ = "tr '\\n' '\\0' | xargs -0 -r grep -sHZ ''"
@@ -81,9 +85,16 @@ def told_by(ended: Ended, note: RunNote) -> Ended:
     detail = replace(detail, run_key=row.run_key, nodes=(note.node,), gpus=gpus, restarts=note.restarts)
     if note.ended is None:
         return replace(ended, row=row, detail=replace(detail, alive=max(detail.alive, note.started)))
-    state = "COMPLETED" if not note.code else "CANCELLED" if ended.cancelled_at else "FAILED"
+    state = "COMPLETED" if not note.code else "CANCELLED" if ended.cancelled_at else _failure(row, note)
     detail = replace(detail, state=state, exit_code=note.code, told=note.why)
     return replace(ended, row=replace(row, state=state, ended=str(note.ended)), detail=detail)
+
+
+def _failure(row: JobRow, note: RunNote) -> str:
+    """Return the state of a run that has failed: Slurm ends one by a signal once its time limit is over."""
+    limit = texts.span(row.limit)
+    is_late = limit is not None and (note.ended or 0) - note.started >= limit.total_seconds() - _LATE
+    return "TIMEOUT" if is_late and note.code in _STOPPED else "FAILED"
 
 
 def _is_same(row: JobRow, detail: JobDetail, note: RunNote) -> bool:
@@ -120,13 +131,14 @@ class Ends:
     def settle(self, listed: Collection[JobId], at: float, user: str, *, has_accounting: bool) -> None:
         """Record the ends of our jobs that Slurm, asked at that time, did not list any more."""
         found, now, recorded = [], time.time(), self._records.all()
-        lost = [each for each in self._submissions.all() if each.number is None and now - each.at.timestamp() < _LOST]
+        lost = [each for each in self._submissions.all() if each.known_at is None and now - each.at.timestamp() < _LOST]
         begun = self.begun(lost) if lost else {}
         for key, (number, _) in begun.items():
             self._submissions.settle(key, number)
         for submitted in self._submissions.all():
-            known_at = begun[submitted.key][1] if submitted.key in begun else submitted.known_at.timestamp()
-            if submitted.number is None or known_at >= at:
+            if submitted.number is None or submitted.known_at is None:
+                continue
+            if (begun[submitted.key][1] if submitted.key in begun else submitted.known_at.timestamp()) >= at:
                 continue
             for job_id in _ids(submitted):
                 known = recorded.get(job_id)

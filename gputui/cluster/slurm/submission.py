@@ -170,6 +170,9 @@ class BatchSubmitter:
             number = _number(self._run(steps, facts, f"{script}\n# all of {key}\n"))
         except LostAnswerError as lost:
             number = self._looked_up(facts, lost)
+        except ClusterRefusedError:
+            self._submissions.settle(key)  # nobody has to look for its job
+            raise
         self._submissions.settle(key, number)
         return number
 

@@ -155,7 +155,8 @@ def _state(job: Job, context: JobContext, live: Live) -> list[Line]:
     is_told = bool(live.gpus) and "".join(value for value, _ in here) == gpu_list(job, context.gpu_names)
     if any(value for value, _ in here) and not is_told:
         label = "where" if job.state.is_active else "why"
-        lines.append((label, ((f"{reason.code}: " if reason and not job.held else "", DIM), *here)))
+        code = f"{reason.code}: " if reason and not (job.held or reason.names_code) else ""
+        lines.append((label, ((code, DIM), *here)))
     return lines
 
 
