@@ -37,8 +37,6 @@ class Endpoint(Struct, frozen=True):
 
     url: str
     tls: TlsFiles | None = None
-    source: str = ""
-    """Origin of the address, for messages."""
 
     @property
     def socket_path(self) -> str | None:
@@ -62,7 +60,7 @@ def find_endpoint(settings: RuntimeSettings) -> Endpoint:
     chosen = os.environ.get("DOCKER_CONTEXT") or _read_json(config_directory() / "config.json").get("currentContext")
     name = str(chosen or "default")
     if name == "default":
-        return Endpoint(DEFAULT_URL, None, "the default")
+        return Endpoint(DEFAULT_URL)
     return _of_context(name)
 
 
@@ -75,13 +73,13 @@ def _checked(url: str, source: str, tls: Any) -> Endpoint:
         url = f"unix://{url}" if url.startswith("/") else f"tcp://{url}"
     if url.startswith(_TCP):
         found = tls()
-        return Endpoint(url, found or (TlsFiles() if url.startswith("https://") else None), source)
+        return Endpoint(url, found or (TlsFiles() if url.startswith("https://") else None))
     if not url.startswith((*_UNIX, _SSH)):
         raise RuntimeUnavailableError(
             f"{source} is {url!r}, which is not an address of an engine",
             hint="use unix:///path, tcp://host:port or ssh://user@host",
         )
-    return Endpoint(url, None, source)
+    return Endpoint(url)
 
 
 def config_directory() -> Path:
