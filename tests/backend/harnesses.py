@@ -51,6 +51,7 @@ class LocalHarness:
 
     missing = 10**6
     has_processes = True
+    has_drafts = False
     entering = Capability.INSIDE
 
     def __init__(self, directory: Path) -> None:
@@ -123,6 +124,7 @@ class ClusterHarness:
 
     missing = 10**6
     entering = Capability.INSIDE
+    has_drafts = False
     drainable = ("gpu1",)
 
     def __init__(self, directory: Path, lacking: Mapping[Capability, str]) -> None:
@@ -189,6 +191,7 @@ class KubernetesHarness(ClusterHarness):
     missing = 10**6
     drainable = ("gpu1",)
     has_processes = True
+    has_drafts = True
 
     def __init__(self, directory: Path) -> None:
         self._fake = FakeKubernetes()
@@ -221,6 +224,7 @@ class RemoteHarness:
     """The queue of another harness, through a connection of a console."""
 
     has_processes = True
+    has_drafts = False
     entering = Capability.INSIDE
 
     def __init__(self, directory: Path) -> None:
