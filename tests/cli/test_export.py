@@ -42,7 +42,10 @@ def test_manifests_are_printed_as_documents(run: Run, store: KeptStore) -> None:
     names = [each["metadata"]["name"] for each in yaml.safe_load_all(result.out)]
     key = "memory000000"
     assert names == [f"train-{key}-1", f"train-{key}-2-0", f"train-{key}-2-1", f"train-{key}-2-2"]
-    assert result.err == "gputui: job 2_[0-2%2]: left out --array: the limit of elements at a time\n"
+    assert result.err == (
+        "gputui: job 2_[0-2%2]: left out --array: a limit of elements at a time is for indices from 0 on, without a "
+        "sweep or a hostname, on releases from 1.29 on\n"
+    )
 
 
 def test_an_array_is_one_script(run: Run, store: KeptStore) -> None:
