@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import cycle
 from pathlib import Path
 from typing import NoReturn
 
@@ -104,12 +105,11 @@ def test_the_owner_says_what_the_command_itself_says(served: Served, words: list
     assert served.run(ASK, *words) == served.run(FAT, *words)
 
 
-@pytest.mark.parametrize("command", sorted(thin.COMMANDS))
-def test_the_help_is_the_same_and_as_wide(served: Served, command: str) -> None:
-    for columns in ("", "70", "200"):
-        helped = served.run(ASK, command, "--help", COLUMNS=columns)
-        assert helped == served.run(FAT, command, "--help", COLUMNS=columns)
-        assert (helped[0], helped[1].startswith(b"Usage: gputui")) == (0, True)
+@pytest.mark.parametrize(("command", "columns"), zip(sorted(thin.COMMANDS), cycle(("", "70", "200")), strict=False))
+def test_the_help_is_the_same_and_as_wide(served: Served, command: str, columns: str) -> None:
+    helped = served.run(ASK, command, "--help", COLUMNS=columns)
+    assert helped == served.run(FAT, command, "--help", COLUMNS=columns)
+    assert (helped[0], helped[1].startswith(b"Usage: gputui")) == (0, True)
 
 
 def on_a_terminal(served: Served, way: Sequence[str], words: Sequence[str], columns: int) -> tuple[int, bytes]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +22,7 @@ from gputui.domain.marks import CommandMarks
 from tests.cluster.talk import Talk
 from tests.login_shells import SHELLS, talkative
 from tests.needs import need
+from tests.process_list import command_lines
 from tests.runtime.sshd import Sshd
 
 pytestmark = pytest.mark.ssh
@@ -26,6 +31,15 @@ _CONFIG = """#!/bin/sh
 echo 'ClusterName             = lab'
 echo 'SLURM_VERSION           = 22.05.8'
 echo 'GresTypes               = gpu'
+"""
+_KILLED = """
+import os, signal, sys
+from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.cluster.slurm.inside import RemoteLog
+from gputui.cluster.ssh import SshConnection
+for line in RemoteLog(SlurmCommands(SshConnection("lab"), 60.0), sys.argv[1], None, lambda: False):
+    print(line.decode(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -76,6 +90,19 @@ def test_a_log_has_only_the_lines_of_its_file(commands: SlurmCommands, tmp_path:
         assert next(followed) == b"last without an end"
         file.write(b"more\n" + b"x" * 80)
     assert list(followed) == [b"more", b"x" * 80]
+
+
+@pytest.mark.parametrize("login", ["bash"], indirect=True)
+def test_nothing_follows_a_log_there_for_a_command_that_was_killed(login: Sshd, tmp_path: Path) -> None:
+    path = tmp_path / "7.out"
+    path.write_bytes(b"first\n")
+    environ = os.environ | {"PATH": login.path, "TMPDIR": str(login.directory)}
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], env=environ, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"first\n"), done.stderr
+    deadline = time.monotonic() + PATIENCE
+    while following := [words for words in command_lines().values() if os.fsencode(path) in words]:
+        assert time.monotonic() < deadline, following
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("has_input", [False, True])

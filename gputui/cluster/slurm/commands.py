@@ -91,10 +91,13 @@ class SlurmCommands:
         return result.out
 
     def popen(self, *argv: str) -> tuple[subprocess.Popen[bytes], CommandMarks]:
-        """Start a command on the login node whose output is read as it comes, between marks; the caller ends it."""
-        marks, nothing = CommandMarks(), subprocess.DEVNULL
+        """Start a command on the login node whose output is read as it comes, between marks; the caller ends it.
+
+        Its input has no bytes, and ends with the connection.
+        """
+        marks, pipe, nothing = CommandMarks(), subprocess.PIPE, subprocess.DEVNULL
         words = self._argv(argv, marks)
-        process = subprocess.Popen(words, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing, env=self._env())
+        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=nothing, env=self._env())
         return process, marks
 
     def channel(

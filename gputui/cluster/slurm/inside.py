@@ -31,6 +31,9 @@ _OWN = ("Access/permission denied", "Invalid user")
 _PAUSE = 0.25
 """Seconds between two looks at a file, which may grow on another machine."""
 _REMOTE_PAUSE = 2.0
+_FOLLOW = """exec 3<&0; tail -F "$@" & tail=$!
+{ cat <&3; kill $tail; } >/dev/null 2>&1 & wait $tail"""
+"""Lines of sh: a `tail` that ends with the connection, which it would see only when the file grows."""
 _CHUNK = 64 * 1024
 _LONGEST_LINE = 1024**2
 
@@ -166,7 +169,8 @@ class RemoteLog:
         if is_over is None and commands.run("test", "-e", path).code:
             raise NotFoundError("it has no output there yet, or the file is gone", where=f"{commands.place}:{path}")
         start = ["-n", "+1" if tail is None else str(tail)]
-        self._process, self._marks = commands.popen("tail", *start, *(["-F"] if is_over else []), "--", path)
+        follow = ["sh", "-c", _FOLLOW, "sh", *start] if is_over else ["tail", *start]
+        self._process, self._marks = commands.popen(*follow, "--", path)
         self._is_over = is_over
         self._is_read = False
         self._closed = Event()
@@ -193,6 +197,8 @@ class RemoteLog:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         if self._process.stdout is not None and not self._is_read:
             self._process.stdout.close()
 
