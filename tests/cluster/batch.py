@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputui.cluster.slurm.batch_script import batch_script, record_file
-from gputui.cluster.slurm.ends import RunNote, parse_note
+from gputui.cluster.slurm.poll import RunNote, parse_note
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from tests.factories import spec, uuid

@@ -12,7 +12,7 @@ import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.ends import RunNote, parse_note
+from gputui.cluster.slurm.poll import RunNote, parse_note
 from gputui.cluster.submissions import Submissions
 from gputui.domain.action import Cancel, Requeue
 from gputui.domain.cause import Cause, CauseCode

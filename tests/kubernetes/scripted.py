@@ -8,8 +8,7 @@ from threading import Event, Thread
 from typing import TypeAlias
 
 from gputui.cluster.kubernetes.api_server import ApiServer
-from gputui.cluster.kubernetes.kubeconfig import ClusterEntry, KubePlace, UserEntry
-from gputui.cluster.kubernetes.login import Login
+from gputui.cluster.kubernetes.kubeconfig import ClusterEntry, KubePlace, Login, UserEntry
 
 Answer: TypeAlias = tuple[int, bytes] | Callable[[], tuple[int, bytes]]
 

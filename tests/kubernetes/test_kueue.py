@@ -10,7 +10,7 @@ import pytest
 
 from gputui.cluster.kubernetes.jobs import JobParts
 from gputui.cluster.kubernetes.objects import KubeJob, KubePod, KubeWorkload, Reader
-from gputui.cluster.kubernetes.reasons import reason_of
+from gputui.cluster.kubernetes.picture import reason_of
 from gputui.domain.state import PendingReason, Reason
 
 _R = PendingReason

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gputui.cluster.kubernetes import login
+from gputui.cluster.kubernetes import kubeconfig
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, connect
 from gputui.domain.errors import ClusterUnavailableError
 from tests.kubernetes.fake.access import ADMIN
@@ -90,7 +90,7 @@ def test_a_program_logs_in_once_for_many_requests(place: Place, version: str) ->
 
 
 def test_a_program_that_answers_for_a_while_is_asked_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login, "_PAUSE", 0.0)
+    monkeypatch.setattr(kubeconfig, "_PAUSE", 0.0)
     place.answers(ADMIN, expirationTimestamp="2020-01-01T00:00:00Z")
     server = place.by_program()
     server.get("/version")
@@ -105,7 +105,7 @@ def test_a_program_that_answers_for_a_while_is_asked_again(place: Place, monkeyp
 def test_a_login_that_ran_out_is_renewed_in_mid_watch(
     harness: KubernetesHarness, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(login, "_PAUSE", 0.0)
+    monkeypatch.setattr(kubeconfig, "_PAUSE", 0.0)
     harness.fake.access.rename_token(ADMIN, "later")
     place.answers("later")
     server = place.by_program()
@@ -190,7 +190,7 @@ def test_a_program_that_fails_is_told_and_nothing_goes_on(
 
 
 def test_a_program_that_hangs_is_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login, "_WITHIN", 0.3)
+    monkeypatch.setattr(kubeconfig, "_WITHIN", 0.3)
     place.runs("sleep 60 & wait")
     server = place.by_program()
     with pytest.raises(ClusterUnavailableError, match="did not answer within"):

@@ -22,8 +22,7 @@ from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 from urllib3.util import Url, make_headers, parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
-from gputui.cluster.kubernetes.kubeconfig import ClusterEntry, KubePlace, place_of
-from gputui.cluster.kubernetes.login import Headers, Login, read_either
+from gputui.cluster.kubernetes.kubeconfig import ClusterEntry, Headers, KubePlace, Login, place_of, read_either
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, LostAnswerError
 from gputui.domain.installing import install_line

@@ -10,7 +10,7 @@ from threading import RLock
 
 from msgspec.structs import replace
 
-from gputui.cluster.kubernetes import changes, pod_channel, site
+from gputui.cluster.kubernetes import pod_channel, site, submission
 from gputui.cluster.kubernetes.api_server import ApiServer
 from gputui.cluster.kubernetes.jobs import JobParts, elements_of, newest, number_of, state_of, whole_uid
 from gputui.cluster.kubernetes.manifest import KubeTarget, as_yaml
@@ -145,7 +145,7 @@ class KubernetesCluster:
         if type(action) in _NEEDS:
             self._need(_NEEDS[type(action)])
         if isinstance(action, DrainGpus | ResumeGpus):
-            changes.cordon(self._opened(), self._copy(), action, self._user)
+            submission.cordon(self._opened(), self._copy(), action, self._user)
             return ()
         server, picture = self._opened(), self._latest()
         found = self._parts(action.ids, picture)
@@ -162,11 +162,11 @@ class KubernetesCluster:
 
                 return record
 
-            return changes.cancel(server, self._copy(), _together(living, picture), prepare)
+            return submission.cancel(server, self._copy(), _together(living, picture), prepare)
         is_on = isinstance(action, Hold)
         waiting = [parts for parts in found if state_of(parts.job, parts.pods) is JobState.PENDING]
         chosen = _together((parts for parts in waiting if parts.is_held is not is_on), picture)
-        return changes.hold(server, self._copy(), chosen, is_on)
+        return submission.hold(server, self._copy(), chosen, is_on)
 
     def job(self, job_id: JobId) -> Job:
         snapshot, record = self.snapshot(), self._records.of(job_id)

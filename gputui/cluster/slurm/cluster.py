@@ -22,12 +22,11 @@ from gputui.domain.units import format_duration
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel
     from gputui.cluster.slurm.changes import JobChanger
-    from gputui.cluster.slurm.ends import Ends
     from gputui.cluster.slurm.inside import RemoteLog, SharedFileLog, StepPlace
     from gputui.cluster.slurm.listings import Ended, JobRow
     from gputui.cluster.slurm.node_checker import NodeChecker
     from gputui.cluster.slurm.picture import Pictures
-    from gputui.cluster.slurm.poll import Poll, Polled
+    from gputui.cluster.slurm.poll import Ends, Poll, Polled
     from gputui.cluster.slurm.site import SlurmSite
     from gputui.domain.cluster import Caps, ClusterFault
     from gputui.domain.container import ProcessRow
@@ -181,7 +180,7 @@ class SlurmCluster:
         return self._pictures.job_of(ended.row, ended.detail, polled.site.user)
 
     def last_known(self, job_id: JobId) -> Job | None:
-        from gputui.cluster.slurm.ends import unseen
+        from gputui.cluster.slurm.poll import unseen
 
         polled, ended = self._poll.last(), self._poll.ends.of(job_id)
         submitted = self._submissions.of_number(ids.parts(job_id)[0]) if ended is None else None
@@ -191,7 +190,7 @@ class SlurmCluster:
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         from gputui.cluster.slurm import accounting
-        from gputui.cluster.slurm.ends import is_later
+        from gputui.cluster.slurm.poll import is_later
 
         self._settled()
         polled = self._latest()
@@ -311,7 +310,7 @@ class SlurmCluster:
 
     def _settled(self) -> Ends:
         """Return the ends of jobs, with those of all jobs from here that Slurm has forgotten."""
-        from gputui.cluster.slurm.ends import ids_of
+        from gputui.cluster.slurm.poll import ids_of
 
         polled = self._latest()
         listed, here = {job_id for row in polled.rows for job_id in ids_of(row)}, polled.site

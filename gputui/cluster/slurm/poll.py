@@ -1,15 +1,19 @@
 """Poll of Slurm that all processes of a user on this machine share: one squeue and one scontrol per interval.
 
-Beside it are records of what Slurm forgets, or does not know: jobs that have ended, and paused containers.
+Beside it are records of what Slurm forgets, or does not know: jobs that have ended, and paused containers. Each job
+that was submitted from this state directory gets a record of its end, whoever watched: with its exit code, from the
+note of its batch script beside the output or Slurm's accounts, or with the window in which it ended if nobody noted
+that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
+import signal
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -18,9 +22,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.cluster.journal import Index, locked, write_whole
-from gputui.cluster.slurm import ids, site, states
+from gputui.cluster.slurm import ids, site, states, texts
+from gputui.cluster.slurm.batch_script import COMMENT, NICE_STEP, clock, record_file
 from gputui.cluster.slurm.commands import SlurmCommands, mark_of
-from gputui.cluster.slurm.ends import Ends, ids_of
 from gputui.cluster.slurm.listings import (
     Ended,
     JobDetail,
@@ -36,11 +40,236 @@ from gputui.cluster.slurm.listings import (
 from gputui.cluster.slurm.site import SlurmSite
 from gputui.cluster.slurm.submission import key_of_comment
 from gputui.cluster.slurm.texts import NOTHING
-from gputui.cluster.submissions import Submissions
+from gputui.cluster.submissions import Submissions, Submitted
+from gputui.domain.cluster import element_id
 from gputui.domain.decoding import json_decoder
-from gputui.domain.errors import ClusterUnavailableError
-from gputui.domain.job_spec import JobId
+from gputui.domain.errors import ClusterError, ClusterUnavailableError
+from gputui.domain.job_spec import NORMAL_PRIORITY, JobId
 from gputui.domain.state import JobState
+
+_RETRIED = 7 * 86400
+"""Seconds for which an unknown end is looked for again: a file system or the accounts may have been away."""
+_LOST = 86400
+"""Seconds for which the job of a submission is looked for whose answer was lost."""
+_SKEW = 60
+"""Seconds by which the clocks of a node and of slurmctld may differ."""
+_STOPPED = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+_LATE = 5
+"""Seconds by which a batch script may begin after Slurm's clock of its time limit has."""
+_TOGETHER = 1000
+"""Number of jobs that one sacct is asked for."""
+_READ = "tr '\\n' '\\0' | xargs -0 -r grep -sHZ ''"
+"""Line of sh that prints path, NUL and line for each line of the files on standard input; missing ones are left out."""
+
+
+class RunNote(Struct, frozen=True):
+    """What the batch script of a job noted of its last run; times in seconds since 1970."""
+
+    started: int
+    restarts: int
+    node: str
+    gpus: tuple[int, ...] = ()
+    key: str = ""
+    """Key of its submission: numbers of jobs are used again where Slurm is set up anew."""
+    ended: int | None = None
+    code: int | None = None
+    why: str = ""
+    """Code of a cause and a sentence, if the script knew why the run failed."""
+
+
+def parse_note(lines: Iterable[str]) -> RunNote | None:
+    """Return the last run in the lines of a file that `record.sh` describes; a line that cannot be read is left out."""
+    found: RunNote | None = None
+    for line in lines:
+        match line.split():
+            case ["start", at, restarts, node, gpus, key] if at.isdigit() and restarts.isdigit():
+                indices = tuple(int(each) for each in gpus.split(",") if each.isdigit())
+                found = RunNote(int(at), int(restarts), node, indices, key)
+            case ["end", at, code, *why] if found is not None and at.isdigit() and code.isdigit():
+                found = replace(found, ended=int(at), code=int(code), why=" ".join(why))
+    return found
+
+
+def told_by(ended: Ended, note: RunNote) -> Ended:
+    """Return the end with what the batch script noted of the same run."""
+    row, detail = ended.row, ended.detail
+    gpus = tuple((note.node, index) for index in note.gpus) or detail.gpus
+    if row.state != states.END_UNKNOWN:
+        if not _is_same(row, detail, note):
+            return ended
+        code = detail.exit_code if note.code is None or row.state == "COMPLETED" else note.code
+        return replace(ended, detail=replace(detail, gpus=detail.gpus or gpus, exit_code=code, told=note.why))
+    has_been_seen = str(detail.alive) != row.submitted
+    if has_been_seen and note.ended is not None and note.ended < detail.alive - _SKEW:
+        return ended  # of an earlier run: it has waited since
+    row = replace(row, started=str(note.started), nodes=note.node)
+    detail = replace(detail, run_key=row.run_key, nodes=(note.node,), gpus=gpus, restarts=note.restarts)
+    if note.ended is None:
+        return replace(ended, row=row, detail=replace(detail, alive=max(detail.alive, note.started)))
+    state = "COMPLETED" if not note.code else "CANCELLED" if ended.cancelled_at else _failure(row, note)
+    detail = replace(detail, state=state, exit_code=note.code, told=note.why)
+    return replace(ended, row=replace(row, state=state, ended=str(note.ended)), detail=detail)
+
+
+def _failure(row: JobRow, note: RunNote) -> str:
+    """Return the state of a run that has failed: Slurm ends one by a signal once its time limit is over."""
+    limit = texts.span(row.limit)
+    is_late = limit is not None and (note.ended or 0) - note.started >= limit.total_seconds() - _LATE
+    return "TIMEOUT" if is_late and note.code in _STOPPED else "FAILED"
+
+
+def _is_same(row: JobRow, detail: JobDetail, note: RunNote) -> bool:
+    """Return whether the note is of that run: on its only node, and begun while it lasted; clocks may differ."""
+    nodes, start, end = detail.nodes or texts.hosts(row.nodes), texts.moment(row.started), texts.moment(row.ended)
+    if nodes != (note.node,) or start is None or end is None:
+        return False
+    return start.timestamp() - _SKEW <= note.started <= end.timestamp() + _SKEW
+
+
+class Ends:
+    """Completes records of ends, and makes those of jobs whose end no poll showed."""
+
+    def __init__(self, commands: SlurmCommands, submissions: Submissions, records: Index[JobId, Ended]) -> None:
+        self._commands = commands
+        self._submissions = submissions
+        self._records = records
+
+    def of(self, job_id: JobId) -> Ended | None:
+        """Return the recorded end of a job; None if it has none."""
+        found = self._records.of(job_id)
+        return found if found is not None and found.row.life.is_terminal else None
+
+    def completed(self, ends: Sequence[Ended], *, has_accounting: bool) -> list[Ended]:
+        """Return ends with what Slurm did not tell of our jobs: GPUs, exit codes, and ends that no poll showed."""
+        ours = {each.row.job_id: known for each in ends if (known := self._lacking(each)) is not None}
+        if not ours:
+            return list(ends)
+        unseen = [each.row.owner for each in ends if each.row.state == states.END_UNKNOWN]
+        told = self._accounts(unseen) if has_accounting and unseen else {}
+        notes = self._notes(ours)
+        return [self._completed(each, told.get(each.row.job_id), notes.get(each.row.job_id)) for each in ends]
+
+    def settle(self, listed: Collection[JobId], at: float, user: str, *, has_accounting: bool) -> None:
+        """Record the ends of our jobs that Slurm, asked at that time, did not list any more."""
+        found, now, recorded = [], time.time(), self._records.all()
+        lost = [each for each in self._submissions.all() if each.known_at is None and now - each.at.timestamp() < _LOST]
+        begun = self.begun(lost) if lost else {}
+        for key, (number, _) in begun.items():
+            self._submissions.settle(key, number)
+        for submitted in self._submissions.all():
+            if submitted.number is None or submitted.known_at is None:
+                continue
+            if (begun[submitted.key][1] if submitted.key in begun else submitted.known_at.timestamp()) >= at:
+                continue
+            for job_id in _ids(submitted):
+                known = recorded.get(job_id)
+                if job_id not in listed and _is_open(known, now):
+                    found.append(unseen(job_id, submitted, user, known))
+        completed = self.completed(found, has_accounting=has_accounting)
+        self._records.add(each for each in completed if recorded.get(each.row.job_id) != each)
+
+    def begun(self, submissions: Sequence[Submitted]) -> dict[str, tuple[int, int]]:
+        """Return number and start of the jobs that these submissions became, by key, as far as they have begun."""
+        folders = {record_file(each.output, "").rpartition("/")[0] for each in submissions}
+        keys = [f"-e{each.key}" for each in submissions]
+        named = ("-maxdepth", "1", "-name", ".*.run", "-exec", "grep", "-sZHF", *keys, "{}", "+")
+        found = {}
+        for line in self._commands.run("find", *sorted(folders), *named).out.split("\n"):
+            path, _, noted = line.partition("\0")
+            job_id, note = ids.of_words(path.rpartition("/.")[2].removesuffix(".run")), parse_note([noted])
+            if job_id is not None and note is not None and note.key in {each.key for each in submissions}:
+                found[note.key] = ids.parts(job_id)[0], note.started
+        return found
+
+    def _lacking(self, ended: Ended) -> Submitted | None:
+        """Return the submission of our job, if its end lacks something that its batch script may have noted."""
+        row, detail = ended.row, ended.detail
+        lacks_gpus = detail.requested and detail.nodes and not detail.gpus
+        if not lacks_gpus and detail.exit_code is not None and row.life is not JobState.FAILED:
+            return None
+        submitted = self._submissions.of_number(row.owner)
+        return submitted if submitted is not None and key_of_comment(row.comment) == submitted.key else None
+
+    def _notes(self, ours: Mapping[JobId, Submitted]) -> dict[JobId, RunNote]:
+        paths = {record_file(each.output, ids.words(job_id)): job_id for job_id, each in ours.items() if each.output}
+        lines: dict[str, list[str]] = {}
+        told = self._commands.script(_READ, "grep", stdin="".join(f"{path}\n" for path in paths))
+        for line in told.out.split("\n"):
+            path, _, noted = line.partition("\0")
+            lines.setdefault(path, []).append(noted)
+        found = {job_id: parse_note(lines.get(path, ())) for path, job_id in paths.items()}
+        return {job_id: note for job_id, note in found.items() if note is not None and note.key == ours[job_id].key}
+
+    def _accounts(self, owners: Iterable[int]) -> dict[JobId, Ended]:
+        from gputui.cluster.slurm import accounting
+
+        words, found = [str(each) for each in dict.fromkeys(owners)], dict[JobId, Ended]()
+        with suppress(ClusterError):  # what they do not tell now is asked again
+            for start in range(0, len(words), _TOGETHER):
+                told = accounting.ended_jobs(self._commands, None, tuple(words[start : start + _TOGETHER]))
+                found |= {each.row.job_id: each for each in told}
+        return found
+
+    def _completed(self, ended: Ended, told: Ended | None, note: RunNote | None) -> Ended:
+        if ended.row.state == states.END_UNKNOWN and told is not None:
+            row = replace(told.row, comment=ended.row.comment)
+            ended = replace(ended, row=row, detail=replace(told.detail, run_key=row.run_key))
+        if note is not None:
+            ended = told_by(ended, note)
+        if ended.row.state == states.END_UNKNOWN and ended.cancelled_at:
+            row = replace(ended.row, state="CANCELLED", ended=ended.cancelled_at)
+            ended = replace(ended, row=row, detail=replace(ended.detail, state=row.state))
+        return ended
+
+
+def is_later(told: Ended, recorded: Ended) -> bool:
+    """Return whether accounts tell of a later run than the record, or of an end that nobody noted."""
+    begun, ended = texts.moment(told.row.started), texts.moment(recorded.row.ended)
+    return recorded.row.state == states.END_UNKNOWN or (begun is not None and ended is not None and begun > ended)
+
+
+def ids_of(row: JobRow) -> Iterator[JobId]:
+    """Yield the ids of the job, or of the elements, of a row of squeue."""
+    if row.indices:
+        yield from (element_id(int(row.array), index) for index in row.indices)
+    else:
+        yield row.job_id
+
+
+def unseen(job_id: JobId, submitted: Submitted, user: str, known: Ended | None = None) -> Ended:
+    """Return the unknown end of a job that was submitted from here; `known` is what was recorded of it before."""
+    now = str(int(time.time()))
+    if known is not None:
+        is_over = known.row.life.is_terminal
+        return known if is_over else replace(known, row=replace(known.row, state=states.END_UNKNOWN, ended=now))
+    spec, (number, index) = submitted.submission.spec, ids.parts(job_id)
+    row = JobRow(
+        number=str(number),
+        array=str(number),
+        index="N/A" if index is None else str(index),
+        state=states.END_UNKNOWN,
+        submitted=str(int(submitted.at.timestamp())),
+        ended=now,
+        limit=clock(spec.time_limit) if spec.time_limit else "",
+        nice=str((NORMAL_PRIORITY - spec.priority) * NICE_STEP),
+        user=user,
+        name=spec.name,
+        comment=COMMENT + submitted.key,
+    )
+    return Ended(row, JobDetail(row.run_key, row.state, alive=int(submitted.at.timestamp())))
+
+
+def _ids(submitted: Submitted) -> Iterator[JobId]:
+    number, array = submitted.number or 0, submitted.submission.array
+    yield from (element_id(number, index) for index in array) if array else (number,)
+
+
+def _is_open(known: Ended | None, now: float) -> bool:
+    """Return whether it is to be looked for the end of a job."""
+    if known is None or not known.row.life.is_terminal:
+        return True
+    return known.row.state == states.END_UNKNOWN and now - float(known.row.ended or 0) < _RETRIED
+
 
 MOST_DETAILS = 200
 """Number of jobs whose details are asked for in one poll."""
@@ -137,7 +366,7 @@ class Poll:
 
     def _read(self) -> Polled | None:
         """Return what the file has; decodes it only if another process wrote it."""
-        with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
+        with suppress(OSError, msgspec.DecodeError, ValueError):
             with self._file.open("rb") as file:
                 status = os.fstat(file.fileno())
                 version = (status.st_ino, status.st_mtime_ns, status.st_size)
