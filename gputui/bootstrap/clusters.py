@@ -266,10 +266,6 @@ def kubernetes_manifest(options: Options, submission: Submission, key: str) -> E
     """Return the manifests of a job, or of each element of an array; raises InputError."""
     from gputui.cluster.kubernetes import manifest
 
-    settings = options.settings
-    if (classes := settings.cluster.priority_classes) and len(classes) != 3:
-        hint = "name three PriorityClasses: for low, normal and high"
-        raise InputError("has not three entries", where="cluster.priority_classes", hint=hint)
     documents = manifest.manifests(submission, key, options.settings)
     return Exported(
         "---\n".join(map(manifest.as_yaml, documents)), tuple(manifest.left_out(submission, options.settings))

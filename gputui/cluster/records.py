@@ -67,25 +67,20 @@ class TelemetryRecords:
         self._found, self._ended = self._records.all(), self._ends.all()
 
     def of(self, job_id: JobId, started_at: datetime) -> tuple[AttemptTelemetry, tuple[str, ...]] | None:
-        """Return what was measured in this run, with its GPUs; None if nothing was, or it has not ended."""
         found = self._found.get((job_id, int(started_at.timestamp())))
         return (found.telemetry, found.gpus) if found is not None else None
 
     def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry, gpus: tuple[str, ...]) -> None:
-        """Record durably what was measured in a run that has ended; raises OSError."""
         self._records.add([TelemetryRecord(job_id, int(started_at.timestamp()), found, gpus)])
 
     def note_end(self, job_id: JobId, started_at: datetime, words: str) -> None:
-        """Record durably why a run of a job is ended; raises OSError."""
         self._ends.add([EndNote(job_id, int(started_at.timestamp()), words)])
 
     def end_of(self, job_id: JobId, started_at: datetime) -> str:
-        """Return why this run was ended from here; empty if it was not."""
         found = self._ended.get((job_id, int(started_at.timestamp())))
         return found.words if found is not None else ""
 
     def idle(self, now: datetime) -> Mapping[str, datetime]:
-        """Return the idle GPUs, by the time since which they are."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             marks = decode_json(self._marks.read_bytes(), IdleMarks)
             if abs(now - marks.at) <= _LASTS:
@@ -93,7 +88,6 @@ class TelemetryRecords:
         return {}
 
     def mark(self, gpus: Mapping[str, datetime], now: datetime) -> None:
-        """Mark these GPUs as idle, and no others; raises OSError."""
         before = self._marked
         if before is not None and before.gpus == gpus and (not gpus or now - before.at < _AGAIN):
             return
@@ -117,10 +111,8 @@ class ToldEnds:
         self._told = Index(directory / "told.jsonl", Told, lambda each: each.event, _MOST_BYTES)
 
     def events(self) -> Collection[str]:
-        """Return the ids of all events that were told."""
         return self._told.all().keys()
 
     def add(self, events: Iterable[str]) -> None:
-        """Record durably that these were told; raises OSError."""
         now = time.time()
         self._told.add(Told(event, now) for event in events)

@@ -323,14 +323,15 @@ class ClusterContract:
             views = {view.gpu.uuid: view for view in cluster.snapshot().gpus}
             drained = [uuid for uuid, view in views.items() if view.state is GpuState.DRAINED]
             assert len(drained) == 4
-            assert {drain.reason for drain in cluster.snapshot().controls.drains.values()} == {"fan noise, ticket 812"}
+            reasons = {view.drain.reason for view in views.values() if view.drain is not None}
+            assert reasons == {"fan noise, ticket 812"}
             ids = self.submit(cluster, *[harness.spec(gpus=2)] * 2)
             job = self.until_state(cluster, ids[0], JobState.RUNNING)
             assert job.attempt is not None
             assert job.attempt.node == "gpu3"
         finally:
             cluster.act(ResumeGpus(("gpu1", "gpu2")))
-        assert not cluster.snapshot().controls.drains
+        assert not any(view.drain for view in cluster.snapshot().gpus)
         self.until_state(cluster, ids[1], JobState.RUNNING)
 
     def test_a_node_that_does_not_exist_is_not_drained(self, cluster: Cluster) -> None:

@@ -32,7 +32,7 @@ from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, H
 from gputui.domain.job import ArrayRef, Attempt, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.runs import Run
-from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
+from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.ports import Channel, Clock
 from gputui.ports.backend import Attach, Entry
@@ -192,9 +192,6 @@ class FakeCluster:
                 taken_at=now,
                 nodes=tuple(self._node(name) for name in self._gpus),
                 jobs=jobs,
-                controls=Controls(
-                    drains={gpu.uuid: drain for node, drain in self._drains.items() for gpu in self._gpus[node]}
-                ),
                 leader=Leader(0, "head", "slurm", "slurm", now),
                 order=tuple(job.id for job in waiting if any(job.id == entry.id for entry in jobs)),
                 reasons={job.id: reasons[job.id] for job in jobs if job.id in reasons},

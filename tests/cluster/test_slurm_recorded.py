@@ -141,7 +141,8 @@ def test_nodes_and_gpus(snapshot: Snapshot) -> None:
     }
     assert views["gpu3:0"].why == "node gpu3 is drained: fan | noise"
     assert views["gpu1:0"].gpu.model == "H200"
-    drain = snapshot.controls.drains["gpu3:1"]
+    drain = views["gpu3:1"].drain
+    assert drain is not None
     assert (drain.reason, drain.by, drain.at) == ("fan | noise", "root", datetime(2026, 11, 24, 0, 12, 49, tzinfo=UTC))
 
 

@@ -176,7 +176,8 @@ def test_gpus_of_a_node_are_counted(harness: KubernetesHarness) -> None:
 
 def test_a_drained_node_has_its_reason_and_a_node_that_is_not_ready_its_own(harness: KubernetesHarness) -> None:
     harness.kube.act(DrainGpus(("gpu1",), "fan\nnoise"))
-    drain = harness.kube.snapshot().controls.drains["gpu1:0"]
+    drain = harness.kube.snapshot().nodes[0].gpus[0].drain
+    assert drain is not None
     assert (drain.reason, drain.by) == ("fan noise", "alice")
     assert abs((datetime.now(UTC) - drain.at).total_seconds()) < 600
     node = harness.fake.objects.get("nodes", "", "gpu2")
@@ -187,4 +188,4 @@ def test_a_drained_node_has_its_reason_and_a_node_that_is_not_ready_its_own(harn
     )
     assert views[0].why == "node gpu2 is not ready: Kubelet stopped posting node status."
     harness.kube.act(ResumeGpus(("gpu1",)))
-    assert not harness.kube.snapshot().controls.drains
+    assert not any(view.drain for view in harness.kube.snapshot().gpus)

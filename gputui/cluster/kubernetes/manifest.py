@@ -240,6 +240,9 @@ def manifests(
 
     Raises InputError for what no pod can run.
     """
+    if (classes := settings.cluster.priority_classes) and len(classes) != 3:
+        hint = "name three PriorityClasses: for low, normal and high"
+        raise InputError("has not three entries", where="cluster.priority_classes", hint=hint)
     if submission.spec.is_host:
         raise InputError("Kubernetes runs containers, and this is a host job", where="--image")
     target = target or KubeTarget(settings.cluster.namespace or "")

@@ -30,7 +30,7 @@ from gputui.domain.cluster import element_runs, index_of
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
+from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason, utc_moment
 from gputui.domain.text import plain
 
@@ -198,15 +198,6 @@ def drain_of(node: KubeNode) -> Drain | None:
     return Drain(told(meta.annotation(REASON), "cordoned"), plain(meta.annotation(BY)) or "Kubernetes", at)
 
 
-def _drains(nodes: Iterable[KubeNode]) -> Mapping[str, Drain]:
-    return {
-        gpu_label(plain(node.metadata.name), index): drain
-        for node in nodes
-        if (drain := drain_of(node)) is not None
-        for index in range(min(_MOST_GPUS, gpus_in(node.status.capacity).total()))
-    }
-
-
 def _node(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Node:
     allocatable, views = node.status.allocatable or {}, list[GpuView]()
     for resource, number in gpus_in(node.status.capacity).items():  # each that its device plugin offers
@@ -345,7 +336,6 @@ class KubePictures:
             taken_at=now,
             nodes=nodes_of(objects.nodes.values(), objects.pods.values(), jobs),
             jobs=tuple(sorted(entries, key=lambda job: job.id)),
-            controls=Controls(drains=_drains(objects.nodes.values())),
             leader=Leader(0, place, "", KIND, now),
             order=tuple(job.id for job in waiting),
             reasons={job.id: of_number[job.id] for job in waiting},

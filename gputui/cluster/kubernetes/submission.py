@@ -90,10 +90,6 @@ class KubeSubmitter:
         for sentence in manifest.left_out(submission, self._settings, target):
             match = _OPTION.fullmatch(sentence)
             raise InputError(match["why"] if match else sentence, where=match["option"] if match else "submit")
-        classes = self._settings.cluster.priority_classes
-        if classes and len(classes) != 3:
-            hint = "name three PriorityClasses: for low, normal and high"
-            raise InputError("has not three entries", where="cluster.priority_classes", hint=hint)
         documents = list(manifest.manifests(submission, key, self._settings, target))
         if not target.claims and any(each["kind"] != "Job" for each in documents):
             what = "this server has no claims of devices, by which jobs would get their GPUs"

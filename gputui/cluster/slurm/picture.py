@@ -18,7 +18,7 @@ from gputui.domain.cluster import element_runs
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, ArrayRef, Attempt, Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, JobId, JobSpec
-from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
+from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 
 _NO_DETAIL = JobDetail("", "")
@@ -269,7 +269,6 @@ class Pictures:
             taken_at=now,
             nodes=nodes_of(polled.nodes, jobs),
             jobs=jobs,
-            controls=Controls(drains=_drains(polled)),
             leader=Leader(0, site.controller or site.cluster, site.slurm_user, KIND, site.started_at or now),
             order=tuple(job.id for _, job in waiting),
             reasons={job.id: _reason(row, polled.details.get(row.run_key), now) for row, job in waiting},
@@ -317,12 +316,3 @@ def _starts(waiting: Iterable[tuple[JobRow, Job]], now: datetime) -> Iterable[tu
             continue
         if states.reason_of(row.reason, "", None, now).code is not PendingReason.DEPENDENCY:
             yield job.id, start
-
-
-def _drains(polled: Polled) -> Mapping[str, Drain]:
-    return {
-        gpu_name(row.name, index): drain
-        for row in polled.nodes
-        if (drain := drain_of(row)) is not None
-        for index in range(len(row.gpus))
-    }
