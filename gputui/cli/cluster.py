@@ -57,10 +57,10 @@ def check(session: Session, image: str | None, waits: bool, timeout: str, as_jso
     Of Kubernetes it prints what a job with a GPU is there, with the template of the settings, and whether the API
     server takes it; nothing runs.
     """
+    patience = job_values.duration(timeout, "--timeout")
     if draft := clusters.checked_draft(session.options, nodes, image):
         terminal.write(draft)
         return 0
-    patience = job_values.duration(timeout, "--timeout")
     checks = clusters.check_nodes(session.options, nodes, patience, image=image, waits=waits, tell=terminal.tell)
     if as_json:
         print_json([{"node": check.node, "result": str(check.verdict), **asdict(check)} for check in checks])
