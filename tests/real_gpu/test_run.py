@@ -97,6 +97,7 @@ def test_loads_are_found_as_they_are(machine: dict[str, str]) -> None:
 
 
 @pytest.mark.nvml
+@pytest.mark.long
 def test_a_difference_is_told(machine: dict[str, str]) -> None:
     smi = Path(machine["PATH"].split(":")[0]) / "nvidia-smi"
     smi.write_text(smi.read_text().replace('"$@"', '"$@" | sed s/H100/H200/'))

@@ -32,6 +32,7 @@ from gputui.tui.screens.log_pane import HISTORY
 from gputui.tui.screens.main import Main
 from gputui.tui.textual_internals import OwnStylesCache
 from tests.factories import ACTOR, FakeClock, job
+from tests.lane import in_its_lane
 from tests.memory_store import MemoryJobStore
 from tests.tui import sample
 from tests.tui.console import Console
@@ -60,6 +61,10 @@ MORE_SCREENS = {
     "again": "E",
     "timeline what if": "T plus",
 }
+
+
+HALVES = [in_its_lane(0, is_long=False), in_its_lane(1, is_long=True)]
+"""Halves of the screens: the test line has the other one in each of two tests."""
 
 
 async def opened(console: Console, pilot: Pilot[ExitChoice], key: str) -> weakref.ref[Screen[object]]:
@@ -97,11 +102,12 @@ async def test_drawn_lines_are_freed() -> None:
 
 
 @pytest.mark.usefixtures("few_objects")
-async def test_a_closed_screen_is_freed() -> None:
+@pytest.mark.parametrize("number", HALVES)
+async def test_a_closed_screen_is_freed(number: int) -> None:
     console = Console(what_if="always")
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        for name, key in SCREENS.items():
+        for name, key in list(SCREENS.items())[number::2]:
             await opened(console, pilot, key)
             threads, widgets = threading.active_count(), _living_widgets()
             closed = await opened(console, pilot, key)
@@ -230,11 +236,12 @@ async def test_the_queue_of_marked_jobs_is_freed_once_none_is_marked() -> None:
 
 
 @pytest.mark.usefixtures("uncollected")
-async def test_a_closed_screen_keeps_no_queue_though_something_keeps_the_screen() -> None:
+@pytest.mark.parametrize("number", HALVES)
+async def test_a_closed_screen_keeps_no_queue_though_something_keeps_the_screen(number: int) -> None:
     """The garbage collector would free a cycle, but it runs only every few minutes."""
     async with seen(what_if="always") as (console, pilot, kept):
         usual = console.snapshot
-        for name, keys in {**SCREENS, **MORE_SCREENS}.items():
+        for name, keys in list({**SCREENS, **MORE_SCREENS}.items())[1 - number :: 2]:
             await console.press(pilot, *keys.split())
             closed = console.app.screen
             assert closed is not console.app.screen_stack[0], name
