@@ -15,6 +15,7 @@ from gputui.gpus.supervisor import is_whole as is_complete
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, nvlinks, uuid
 from tests.gpus.watching import FAST, SystemClock, is_whole
+from tests.lane import in_its_lane
 
 HASTY = replace(FAST, hang_after=timedelta(seconds=0.7))
 FREE = GpuState.FREE
@@ -35,14 +36,14 @@ def is_read(reading: ProbeReading) -> bool:
     [
         ("nvmlDeviceGetNvLinkState", FREE),
         ("nvmlDeviceGetPowerUsage", FREE),
-        ("nvmlDeviceGetName", FREE),
-        ("nvmlDeviceGetTotalEccErrors", FREE),
-        ("nvmlDeviceGetMigMode", FREE),
-        ("nvmlDeviceGetGraphicsRunningProcesses", FREE),
-        ("nvmlDeviceGetMemoryInfo", GpuState.UNKNOWN),
         ("nvmlDeviceGetComputeRunningProcesses", GpuState.UNKNOWN),
-        ("nvmlDeviceGetUUID", GpuState.DRAINED),
         ("nvmlDeviceGetHandleByIndex", GpuState.DRAINED),
+        pytest.param("nvmlDeviceGetName", FREE, marks=pytest.mark.long),
+        pytest.param("nvmlDeviceGetTotalEccErrors", FREE, marks=pytest.mark.long),
+        pytest.param("nvmlDeviceGetMigMode", FREE, marks=pytest.mark.long),
+        pytest.param("nvmlDeviceGetGraphicsRunningProcesses", FREE, marks=pytest.mark.long),
+        pytest.param("nvmlDeviceGetMemoryInfo", GpuState.UNKNOWN, marks=pytest.mark.long),
+        pytest.param("nvmlDeviceGetUUID", GpuState.DRAINED, marks=pytest.mark.long),
     ],
 )
 def test_a_call_that_hangs_for_one_gpu_costs_its_own_value(
@@ -90,7 +91,7 @@ def test_the_first_reading_does_without_a_call_that_hangs(standin: StandIn) -> N
 
 
 @pytest.mark.nvml
-@pytest.mark.parametrize("patience", [0.9, 1.4, 2.0])
+@pytest.mark.parametrize("patience", [0.9, in_its_lane(1.4, is_long=True), in_its_lane(2.0, is_long=True)])
 def test_the_first_reading_does_without_a_call_that_hangs_for_all_gpus(standin: StandIn, patience: float) -> None:
     standin.write("hang nvmlDeviceGetMemoryInfo", gpus=3)
     reading = first_reading(NvmlProbe(HASTY, SystemClock()), patience)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.gpu import ProbeCode, ProbeReading
-from gputui.gpus.node_probes import NodeOutput, SshNodeProbes
+from gputui.gpus.node_probes import MOST_GARBLED, NodeOutput, SshNodeProbes
 from tests.gpus.standin import StandIn, uuid
 from tests.gpus.watching import PATIENCE, SystemClock
 
@@ -147,7 +147,7 @@ def test_no_error_ends_the_probes_of_nodes(standin: StandIn, watch: Watch) -> No
     ],
 )
 def test_a_node_says_why_it_is_not_read(watch: Watch, script: str, words: str) -> None:
-    loop = f"for i in $(seq 30); do echo x; done; {script}" if "sleep" in script else script
+    loop = f"yes | head -n {MOST_GARBLED}; {script}" if "sleep" in script else script
     watched = watch(lambda node: ("sh", "-c", loop))
     watched.probes.follow(["gpu1"])
     reading = watched.until("gpu1", lambda reading: reading.status.code is ProbeCode.UNREACHABLE)
