@@ -79,7 +79,7 @@ def _engines() -> dict[str, Caps]:
     """Return the capabilities of each engine, for users and for operators."""
     return {
         "Slurm, user": caps_of(SlurmSite(user="user", uid=1000, slurm_user="slurm")),
-        "Slurm, operator": caps_of(SlurmSite(user="root", uid=0)),
+        "Slurm, operator": caps_of(SlurmSite(user="operator", uid=1001, slurm_user="slurm", admin_level="Operator")),
         "Kubernetes, user": kubernetes_caps_of(_kubernetes(is_operator=False)),
         "Kubernetes, operator": kubernetes_caps_of(_kubernetes(is_operator=True)),
     }

@@ -106,6 +106,25 @@ def test_limits_of_an_account_are_reasons(accounting: Bed, alice: Person) -> Non
     accounting.wait(lambda: reason in alice.run("explain", str(second), check=False).out, "the limit is told")
 
 
+@pytest.mark.parametrize(("level", "drains"), [("Operator", False), ("Administrator", True)])
+def test_operators_raise_priorities_and_administrators_drain_nodes_too(
+    accounting: Bed, alice: Person, level: str, drains: bool
+) -> None:
+    accounting.run("sacctmgr", "--immediate", "modify", "user", "alice", "set", f"AdminLevel={level}")
+    bobs = submit(accounting, "--begin=now+1hour", "--time=5", "--wrap=true", user="bob")
+    environ = newcomer(alice, level)
+    try:
+        alice.run("priority", bobs, "70", environ=environ)
+        alice.run("edit", bobs, "--time-limit", "10m", environ=environ)
+        result = alice.run("drain", "gpu1", "--reason", "fans", check=False, environ=environ)
+        slurms = accounting.run("scontrol", "update", "NodeName=gpu1", "State=RESUME", user="alice", check=False)
+    finally:
+        accounting.run("sacctmgr", "--immediate", "modify", "user", "alice", "set", "AdminLevel=None")
+    refusal = "gputui: error: only Slurm's administrators may drain and resume nodes\n"
+    assert (result.err if result.code else "") == ("" if drains else refusal)
+    assert (slurms.returncode == 0) is drains
+
+
 def test_the_queue_is_there_without_slurmdbd(accounting: Bed, alice: Person) -> None:
     seen = newcomer(alice, "without")
     job = alice.submit("waits", "--hold")

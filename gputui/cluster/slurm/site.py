@@ -45,7 +45,7 @@ _SCRIPT = (
     ";; esac"
 )
 """The user's level in the accounts is not waited for long: the queue is there without slurmdbd."""
-_OPERATORS = frozenset({"Operator", "Administrator", "Admin"})
+_ADMINISTRATORS = frozenset({"Administrator", "Admin"})
 _C = Capability
 _NEVER = {
     _C.MOVE: "Slurm orders its queue itself: give the job another priority",
@@ -64,10 +64,8 @@ _COMMANDS = {
     "pause": "an administrator stops a partition: scontrol update PartitionName=NAME State=DOWN",
     "unpause": "an administrator starts a partition again: scontrol update PartitionName=NAME State=UP",
 }
-_OPERATORS_ONLY = {
-    _C.RAISE_PRIORITY: "only Slurm's operators may raise a priority above 50",
-    _C.DRAIN_NODE: "only Slurm's operators may drain and resume nodes",
-}
+_NO_RAISE = "only Slurm's operators may raise a priority above 50"
+_NO_DRAIN = "only Slurm's administrators may drain and resume nodes"
 _NO_OVERLAP = "Slurm runs commands in running jobs from release 20.11 on, and this is {}"
 _NO_TOP = "only Slurm's operators may reorder jobs here: SchedulerParameters lacks enable_user_top"
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
@@ -107,8 +105,13 @@ class SlurmSite(Struct, frozen=True):
 
     @property
     def is_operator(self) -> bool:
-        """Return whether the user may act on the jobs of others and on nodes."""
-        return self.uid == 0 or self.user == self.slurm_user or self.admin_level in _OPERATORS
+        """Return whether the user may act on the jobs of others."""
+        return self.is_administrator or self.admin_level == "Operator"
+
+    @property
+    def is_administrator(self) -> bool:
+        """Return whether the user may act on nodes too."""
+        return self.uid == 0 or self.user == self.slurm_user or self.admin_level in _ADMINISTRATORS
 
     @property
     def release(self) -> tuple[int, int] | None:
@@ -239,8 +242,10 @@ def _partitions_of(settings: ClusterSettings, site: SlurmSite) -> tuple[list[Par
 def caps_of(site: SlurmSite | None) -> Caps:
     """Return the capabilities; before Slurm has answered, those of a user without rights."""
     lacking = dict(_NEVER)
+    if site is None or not site.is_administrator:
+        lacking[_C.DRAIN_NODE] = _NO_DRAIN
     if site is None or not site.is_operator:
-        lacking |= _OPERATORS_ONLY
+        lacking[_C.RAISE_PRIORITY] = _NO_RAISE
         if site is None or not site.users_may_top:
             lacking[_C.TOP] = _NO_TOP
     if site is not None and not site.can_overlap:
