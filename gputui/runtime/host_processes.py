@@ -294,7 +294,13 @@ class LocalProcesses:
         `before` is called right before the signal is sent. Raises GputuiError if the process has ended, is another one
         by now, or belongs to a user whom this process may not signal.
         """
-        _check_not_above(target)
+        pid, seen = os.getpid(), set[int]()
+        while pid and pid not in seen:  # this process or a parent: the console would end with it
+            if pid == target.pid:
+                raise GputuiError(f"gputui itself runs in pid {pid}", hint="quit gputui instead")
+            seen.add(pid)
+            found = read_stat(pid)
+            pid = found.parent if found else 0
         with _pidfd(target.pid) as fd:
             _check(target)  # with the pidfd open, it can no longer refer to another process
             self._send(fd, target, 0)
@@ -347,26 +353,12 @@ def _check(target: ProcessTarget) -> None:
         raise GputuiError(text, hint="look again; nothing was sent")
 
 
-def _check_not_above(target: ProcessTarget) -> None:
-    """Raise GputuiError for this process and its parents: the console would end with them."""
-    pid, seen = os.getpid(), set[int]()
-    while pid and pid not in seen:
-        if pid == target.pid:
-            raise GputuiError(f"gputui itself runs in pid {pid}", hint="quit gputui instead")
-        seen.add(pid)
-        found = read_stat(pid)
-        pid = found.parent if found else 0
-
-
 def _gone(target: ProcessTarget) -> GputuiError:
     return NotFoundError(f"pid {target.pid} has ended already")
 
 
 def _owner(pid: int) -> str:
-    try:
-        return user_name(os.stat(f"/proc/{pid}").st_uid)  # noqa: PTH116
-    except OSError:
-        return "another user"
+    return _user(pid) or "another user"
 
 
 def _watch(fd: int | None, target: ProcessTarget, patience: float) -> SignalOutcome:

@@ -480,14 +480,10 @@ def run(
         probe.step(time.monotonic(), refresh=refresh, pcie_of=commands.pcie)
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its supervisor dies, even while a driver call hangs."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main(arguments: list[str], read_group: ReadGroup | None = None) -> int:
     """Run the probe; return 1 after a failure, which was written as a line. For `read_group` see `run`."""
-    die_with_parent()
+    # the kernel kills this process when its supervisor dies, even while a driver call hangs
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         run(*arguments, read_group=read_group)
     except BrokenPipeError:

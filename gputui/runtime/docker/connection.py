@@ -125,7 +125,8 @@ class Connection:
         self._settings = settings
         self._lock = threading.Lock()
         self._idle: list[_Idle] = []
-        self._endpoint: Endpoint | None = None
+        self.endpoint: Endpoint | None = None
+        """Address of the engine; None before the first call."""
         self._api_version: str | None = None
         self._era = 0
         self._pause = 0.0
@@ -135,12 +136,7 @@ class Connection:
 
     @property
     def where(self) -> str:
-        return self._endpoint.url if self._endpoint else (self._settings.docker_host or "its address")
-
-    @property
-    def endpoint(self) -> Endpoint | None:
-        """Address of the engine; None before the first call."""
-        return self._endpoint
+        return self.endpoint.url if self.endpoint else (self._settings.docker_host or "its address")
 
     @property
     def longest_pause(self) -> float:
@@ -165,7 +161,7 @@ class Connection:
     def borrowed(self, *, patient: bool = True) -> Iterator[EngineClient]:
         """Yield a client, and return it to the pool afterwards."""
         era = self._era
-        client = self._borrow(patient)
+        client = self.open(patient=patient)
         try:
             yield client
         except RuntimeFault as error:  # the engine answered with an error, so the client works
@@ -178,9 +174,6 @@ class Connection:
             client.close()
             raise
         self._give_back(client, era)
-
-    def open(self, *, patient: bool = False) -> EngineClient:
-        return self._borrow(patient)
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -200,8 +193,8 @@ class Connection:
     def lost(self, error: BaseException) -> RuntimeUnavailableError:
         """Record that the engine does not answer; return the error to raise, from ssh's messages if ssh failed."""
         found = error if isinstance(error, RuntimeUnavailableError) else None
-        if found is None and self._endpoint and self._endpoint.is_ssh:
-            found = tunnel_to(self._endpoint.url).fault()
+        if found is None and self.endpoint and self.endpoint.is_ssh:
+            found = tunnel_to(self.endpoint.url).fault()
         found = found or unavailable(self.where, error)
         with self._lock:
             self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
@@ -233,7 +226,8 @@ class Connection:
     def close(self) -> None:
         self.forget()
 
-    def _borrow(self, patient: bool) -> EngineClient:
+    def open(self, *, patient: bool = False) -> EngineClient:
+        """Return a client of the caller's own. Raises RuntimeUnavailableError."""
         with self._lock:
             if patient and self._last_error and not self._is_near and time.monotonic() < self._closed_until:
                 raise type(self._last_error)(self._last_error.what, hint=self._last_error.hint)
@@ -253,8 +247,8 @@ class Connection:
         A stopping engine still answers on open connections. Engines that are not behind a local socket are not checked.
         """
         try:
-            if self._endpoint:
-                _check_listening(self._endpoint)
+            if self.endpoint:
+                _check_listening(self.endpoint)
         except OSError as error:
             raise self.lost(error) from error
 
@@ -275,11 +269,11 @@ class Connection:
         """Yield the address to connect to; any failure inside means that the engine does not answer."""
         try:
             # never changed: after `docker context use` all containers would appear to be lost
-            self._endpoint = self._endpoint or find_endpoint(self._settings)
-            self._is_near = self._endpoint.socket_path is not None
-            _check_listening(self._endpoint)
-            url = self._endpoint.url
-            yield Endpoint(f"unix://{tunnel_to(url).socket_path()}") if self._endpoint.is_ssh else self._endpoint
+            self.endpoint = self.endpoint or find_endpoint(self._settings)
+            self._is_near = self.endpoint.socket_path is not None
+            _check_listening(self.endpoint)
+            url = self.endpoint.url
+            yield Endpoint(f"unix://{tunnel_to(url).socket_path()}") if self.endpoint.is_ssh else self.endpoint
         # docker-py raises bare Exceptions of many kinds for a bad TLS file or address
         except Exception as error:
             raise self.lost(error) from error
@@ -307,25 +301,23 @@ def _in_time(client: EngineClient, ask: Callable[[APIClient], T], within: float 
 
 
 def _version(endpoint: Endpoint, timeout: float) -> str:
-    """Return the engine's API version."""
+    """Return the engine's API version, one that docker-py speaks. Raises RuntimeUnavailableError."""
+    from docker.constants import MINIMUM_DOCKER_API_VERSION
+
     from gputui.runtime.docker.transport import EngineClient
 
     asking = EngineClient(endpoint, timeout=timeout)
     try:
-        return _spoken(_in_time(asking, lambda _: asking.server_version(), timeout), endpoint.url)
+        version = _in_time(asking, lambda _: asking.server_version(), timeout)
     finally:
         asking.close()
-
-
-def _spoken(version: str, where: str) -> str:
-    """Return an API version that docker-py speaks. Raises RuntimeUnavailableError."""
-    from docker.constants import MINIMUM_DOCKER_API_VERSION
-
     found, least = (re.fullmatch(r"(\d+)\.(\d+)", text) for text in (version, MINIMUM_DOCKER_API_VERSION))
     if found is None or least is None:
-        raise RuntimeUnavailableError(f"{where} is no Docker engine: it names no API version", hint="see `docker info`")
+        raise RuntimeUnavailableError(
+            f"{endpoint.url} is no Docker engine: it names no API version", hint="see `docker info`"
+        )
     if tuple(map(int, found.groups())) < tuple(map(int, least.groups())):
-        what = f"Docker at {where} is too old: its API is {version}"
+        what = f"Docker at {endpoint.url} is too old: its API is {version}"
         raise RuntimeUnavailableError(what, hint="upgrade to Docker 20.10 (API 1.41) or newer")
     return version
 

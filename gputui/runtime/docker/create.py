@@ -76,7 +76,8 @@ _UNMASKED = "systempaths=unconfined"
 
 def host_fields(options: ContainerOptions) -> dict[str, Any]:
     """Return the fields of HostConfig that the options set."""
-    fields: dict[str, Any] = {name: _plain(getattr(options, field)) for name, field in _AS_THEY_ARE.items()}
+    set_so = ((name, getattr(options, field)) for name, field in _AS_THEY_ARE.items())
+    fields: dict[str, Any] = {name: list(value) if isinstance(value, tuple) else value for name, value in set_so}
     fields |= {name: True for name, field in _FLAGS.items() if getattr(options, field)}
     fields |= {name: _pairs(getattr(options, field)) for name, field in _PAIRS.items() if getattr(options, field)}
     fields |= {name: _rates(options, *rate) for name, rate in _RATES.items()}
@@ -86,9 +87,16 @@ def host_fields(options: ContainerOptions) -> dict[str, Any]:
     )
     kept = {"ALL"} if "ALL" in dropped else dropped - added
     fields["CapAdd"], fields["CapDrop"] = sorted({"ALL"} if "ALL" in added else added), sorted(kept)
-    fields["BlkioWeightDevice"] = [{"Path": path, "Weight": weight} for path, weight in _split(options, int)]
+    weights = (text.rpartition(":") for text in options.blkio_weight_device)
+    fields["BlkioWeightDevice"] = [
+        {"Path": path, "Weight": _parse("--blkio-weight-device", int, weight)} for path, _, weight in weights
+    ]
     fields["Tmpfs"] = {path: rest for path, _, rest in (text.partition(":") for text in options.tmpfs)} or None
-    fields["Devices"] = [_device(spec) for spec in _devices(options) if not spec.cdi]
+    fields["Devices"] = [
+        {"PathOnHost": spec.host, "PathInContainer": spec.inside, "CgroupPermissions": spec.permissions}
+        for spec in _devices(options)
+        if not spec.cdi
+    ]
     fields["PortBindings"] = _bindings(options) or None
     fields["NetworkMode"] = _parse("--network", docker_args.network, options.network).name if options.network else None
     fields["SecurityOpt"] = [text for text in options.security_opt if text != _UNMASKED]
@@ -156,19 +164,10 @@ def _devices(options: ContainerOptions) -> list[docker_args.DeviceSpec]:
     return [_parse("--device", docker_args.device, text) for text in options.device]
 
 
-def _device(spec: docker_args.DeviceSpec) -> dict[str, str]:
-    return {"PathOnHost": spec.host, "PathInContainer": spec.inside, "CgroupPermissions": spec.permissions}
-
-
 def _rates(options: ContainerOptions, field: str, read: Callable[[str], int]) -> list[dict[str, Any]]:
     option = "--" + field.replace("_", "-")
     parts = [text.rpartition(":") for text in getattr(options, field)]
     return [{"Path": path, "Rate": _parse(option, read, rate)} for path, _, rate in parts]
-
-
-def _split(options: ContainerOptions, read: Callable[[str], int]) -> list[tuple[str, int]]:
-    parts = [text.rpartition(":") for text in options.blkio_weight_device]
-    return [(path, _parse("--blkio-weight-device", read, weight)) for path, _, weight in parts]
 
 
 def _health(options: ContainerOptions) -> dict[str, Any] | None:
@@ -191,10 +190,6 @@ def _health(options: ContainerOptions) -> dict[str, Any] | None:
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _parse(option: str, read: Callable[[str], T], text: str) -> T:

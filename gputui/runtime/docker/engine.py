@@ -24,7 +24,6 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import EngineGpus
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.policy.gpus.engine import CDI_KIND
-from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.endpoint import Endpoint
 from gputui.runtime.ssh_tunnel import tunnel_to
 
@@ -236,13 +235,10 @@ class MachineFacts(Struct, frozen=True):
         return None not in (self.name, self.kernel, self.memory)
 
 
-def is_local(connection: Connection, info: Mapping[str, Any]) -> bool:
-    """Return whether the engine of a connection, with that `/info`, runs on this machine."""
-    return connection.endpoint is not None and runs_here(info, connection.endpoint)
-
-
-def runs_here(info: Mapping[str, Any], endpoint: Endpoint) -> bool:
+def runs_here(info: Mapping[str, Any], endpoint: Endpoint | None) -> bool:
     """Return whether the engine with that `/info` runs on this machine; False when uncertain."""
+    if endpoint is None:
+        return False
     if endpoint.is_ssh:
         return tunnel_to(endpoint.url).is_here()
     engine, here = MachineFacts.of_engine(info), MachineFacts.here()

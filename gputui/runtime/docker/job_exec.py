@@ -20,7 +20,7 @@ from gputui.domain.job_spec import Interactive
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Channel, Permit
 from gputui.runtime.docker.connection import Connection
-from gputui.runtime.docker.engine import EngineJson, is_local
+from gputui.runtime.docker.engine import EngineJson, runs_here
 from gputui.runtime.docker.faults import fault
 from gputui.runtime.docker.records import by_name, submitter_of
 from gputui.runtime.host_processes import ProcessSampler
@@ -213,7 +213,7 @@ class DockerExec:
         told = self._connection.call(lambda client: _top(client, container_id))
         if self._runs_here is None:
             info = self._connection.call(lambda client: client.info())
-            self._runs_here = is_local(self._connection, info)
+            self._runs_here = runs_here(info, self._connection.endpoint)
         if not self._runs_here:
             return told
         seen = {row.pid: row for row in self._sampler.sample(row.pid for row in told)}

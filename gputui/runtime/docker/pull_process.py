@@ -162,7 +162,15 @@ class PullProcess:
         try:
             self._follow(process, tell, cancelled)
         finally:
-            _end(process)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with any ssh that it started
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            try:
+                process.wait(1.0)
+            except subprocess.TimeoutExpired:  # stuck in the kernel
+                threading.Thread(target=process.wait, name="pull-undertaker", daemon=True).start()
 
     def _start(self) -> subprocess.Popen[bytes]:
         # -P: keeps a json.py in the current directory from being imported instead of Python's own
@@ -214,19 +222,6 @@ class PullProcess:
     def _failed(self, why: str) -> RuntimeFault:
         cause = Cause(CauseCode.PULL_FAILED, f"cannot pull {self._image}: {why}")
         return RuntimeFault(cause, hint="does the registry answer?")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and any ssh it started, and reap it without a long wait."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
-    try:
-        process.wait(1.0)
-    except subprocess.TimeoutExpired:  # stuck in the kernel
-        threading.Thread(target=process.wait, name="pull-undertaker", daemon=True).start()
 
 
 def main() -> None:

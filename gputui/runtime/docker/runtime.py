@@ -37,9 +37,9 @@ from gputui.runtime.docker.engine import (
     GpuMode,
     engine_began,
     engine_root,
-    is_local,
     listed_cdi_names,
     read_facts,
+    runs_here,
 )
 from gputui.runtime.docker.events import EventWatcher
 from gputui.runtime.docker.faults import SilentError, fault, is_conflict, is_missing
@@ -135,7 +135,7 @@ class DockerRuntime:
 
     def _facts_of(self, version: EngineJson, info: EngineJson) -> EngineFacts:
         facts = read_facts(version, info)
-        is_here = is_local(self._connection, info)
+        is_here = runs_here(info, self._connection.endpoint)
         gpus = replace(facts.gpus, is_local=is_here, address=self._connection.where)
         if not is_here and (elsewhere := engine_refusal(gpus, ())):
             gpus = replace(gpus, warnings=(elsewhere.sentence,))

@@ -93,7 +93,17 @@ class Terminal:
         self._clients: list[TerminalClient] = []
         self._marks = -1
         self._theirs = self._open_tty() if is_tty else self._open_pipes(place, has_input=has_input)
-        self._listener = _listen(place, owner)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            listener.bind(f"/proc/self/fd/{place}/{SOCKET}")  # the path itself may be longer than sockets allow
+        finally:
+            os.umask(before)
+        if owner != os.geteuid():  # the submitter, who alone may connect
+            os.chown(SOCKET, owner, -1, dir_fd=place, follow_symlinks=False)
+        listener.listen(16)
+        listener.setblocking(False)
+        self._listener = listener
         self._bell, self._ring = os.pipe()
 
     def _open_tty(self) -> tuple[int, int, int]:
@@ -338,18 +348,3 @@ class Terminal:
                 client.connection.settimeout(max(0.01, deadline - time.monotonic()))
                 client.connection.sendall(bytes(client.waiting) + frames.exit_frame(code))
                 client.connection.close()
-
-
-def _listen(place: int, owner: int) -> socket.socket:
-    """Listen on the attempt's socket, which only the submitter may connect to. Raises OSError."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        listener.bind(f"/proc/self/fd/{place}/{SOCKET}")  # the path itself may be longer than sockets allow
-    finally:
-        os.umask(before)
-    if owner != os.geteuid():
-        os.chown(SOCKET, owner, -1, dir_fd=place, follow_symlinks=False)
-    listener.listen(16)
-    listener.setblocking(False)
-    return listener

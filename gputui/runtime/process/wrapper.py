@@ -107,7 +107,15 @@ def keep(place: int, report: int) -> None:
         write_exit(place, 127, plan, b"start %d" % (getattr(error, "errno", None) or 0))
         return
     if not runner:
-        be_runner(place, plan, log, report, terminal)
+        try:
+            os.setpgid(0, 0)  # a signal to the keeper's group then leaves one of the two alive
+            collect_orphans()
+            write_state(place, RUNNER_AT, identity(), durably=False)
+            run(place, plan, log, report, terminal)
+        except BaseException:  # noqa: BLE001 - the border of the process: it must not go on as the keeper
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(0)
     os.close(report)
     if terminal is not None:
         terminal.leave_to_runner()
@@ -127,19 +135,6 @@ def terminal_of(place: int, plan: Instructions, log: int) -> Terminal | None:
 
     owner = int(plan[b"session_uid"][0])
     return Terminal(place, log, is_tty=plan[b"session"] == [b"tty"], has_input=b"session_input" in plan, owner=owner)
-
-
-def be_runner(place: int, plan: Instructions, log: int, report: int, terminal: Terminal | None) -> None:
-    """Run the command in this process and exit; never returns."""
-    try:
-        os.setpgid(0, 0)  # a signal to the keeper's group then leaves one of the two alive
-        collect_orphans()
-        write_state(place, RUNNER_AT, identity(), durably=False)
-        run(place, plan, log, report, terminal)
-    except BaseException:  # noqa: BLE001 - the border of the process: it must not go on as the keeper
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(0)
 
 
 def run(place: int, plan: Instructions, log: int, report: int, terminal: Terminal | None) -> None:
