@@ -14,8 +14,8 @@ import pytest
 from gputui.domain.cause import CauseCode
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.docker import credentials
-from gputui.runtime.docker.credentials import find_credentials
+from gputui.runtime.docker import pull_process
+from gputui.runtime.docker.pull_process import find_credentials
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock
 from tests.runtime.dockerd import Dockerd
@@ -97,7 +97,7 @@ UNUSABLE = {
 @pytest.fixture(params=UNUSABLE)
 def unusable(request: pytest.FixtureRequest, config: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a pattern of the reason why the credentials cannot be used."""
-    monkeypatch.setattr(credentials, "PATIENCE", 0.2)
+    monkeypatch.setattr(pull_process, "HELPER_PATIENCE", 0.2)
     add_helper(config, "bad", "echo the keyring is locked >&2; exit 3")
     add_helper(config, "babbling", "true")
     add_helper(config, "hanging", "exec sleep 60")

@@ -16,8 +16,7 @@ from gputui.domain.container import ContainerState
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest
-from gputui.runtime.process.exit_watch import ExitWatch
-from gputui.runtime.process.runtime import ProcessRuntime
+from gputui.runtime.process.runtime import ExitWatch, ProcessRuntime
 from gputui.runtime.process.wrapper import SECTOR
 from tests.factories import FakeClock
 from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, record, until
