@@ -555,7 +555,6 @@ def _running(job: Job) -> Job:
     return job.evolve(attempts=(attempt,), ended_at=None, exit_code=None, cause=None, state=JobState.RUNNING)
 
 
-"""Seconds for which the values stay."""
 _LOADED = timedelta(seconds=20)
 """Age at which a process has loaded its data, and its memory no longer grows."""
 

@@ -18,7 +18,7 @@ from gputui.request import submitter
 from gputui.request.inherited import LIMITS, is_taken_over
 from gputui.request.job_options import KEYS
 from gputui.runtime.accounts import account_of
-from gputui.runtime.process.plan import environment
+from gputui.runtime.process.runtime import environment
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, NOW, spec, uuid
 from tests.request import docker_values

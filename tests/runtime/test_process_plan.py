@@ -19,8 +19,7 @@ from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.accounts import Account, ContainerUser, account_of, container_user
-from gputui.runtime.process.plan import environment, plan_of
-from gputui.runtime.process.runtime import ProcessRuntime
+from gputui.runtime.process.runtime import ProcessRuntime, environment, plan_of
 from tests.factories import uuid
 from tests.runtime.contract import output, shell
 from tests.runtime.test_process import RealClock, process_harness

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
@@ -38,9 +38,9 @@ class Deadline(Struct, eq=False):
 
     at: float
     """Time in monotonic seconds."""
-    cut: Callable[[], None]
-    """Aborts the call, from another thread."""
-    passed: threading.Event = field(default_factory=threading.Event)
+    client: EngineClient
+    """Client whose connections are shut down then."""
+    has_passed: bool = False
 
 
 class Deadlines:
@@ -55,12 +55,9 @@ class Deadlines:
         self._is_watching = False
 
     @contextmanager
-    def limit(self, seconds: float | None, cut: Callable[[], None]) -> Iterator[Deadline | None]:
-        """Call `cut` unless the block ends within `seconds`; None: no limit."""
-        if seconds is None:
-            yield None
-            return
-        deadline = Deadline(time.monotonic() + seconds, cut)
+    def limit(self, seconds: float, client: EngineClient) -> Iterator[Deadline]:
+        """Shut the client down unless the block ends within `seconds`."""
+        deadline = Deadline(time.monotonic() + seconds, client)
         with self._changed:
             self._open.add(deadline)
             if not self._is_watching:
@@ -74,23 +71,17 @@ class Deadlines:
                 self._open.discard(deadline)
 
     def _watch(self) -> None:
-        while late := self._next_late():
-            late.passed.set()
-            with suppress(Exception):  # the call may have ended meanwhile
-                late.cut()
-
-    def _next_late(self) -> Deadline | None:
-        """Wait for the next passed deadline; return None when none are left."""
         with self._changed:
             while self._open:
                 first = min(self._open, key=lambda each: each.at)
-                left = first.at - time.monotonic()
-                if left <= 0:
-                    self._open.discard(first)
-                    return first
-                self._changed.wait(left)
+                if (left := first.at - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                    continue
+                self._open.discard(first)
+                first.has_passed = True
+                with suppress(Exception):  # the call may have ended meanwhile
+                    first.client.shut_down()
             self._is_watching = False
-            return None
 
 
 DEADLINES = Deadlines()
@@ -291,11 +282,13 @@ class Connection:
 
 def _in_time(client: EngineClient, ask: Callable[[APIClient], T], within: float | None) -> T:
     """Call `ask` and return its result; raises TimeoutError when the whole call takes too long."""
-    with DEADLINES.limit(within, client.shut_down) as deadline:
+    if within is None:
+        return ask(client)
+    with DEADLINES.limit(within, client) as deadline:
         try:
             return ask(client)
         except Exception as error:
-            if deadline and deadline.passed.is_set():
+            if deadline.has_passed:
                 raise TimeoutError(f"timed out after {within:g} s") from error
             raise
 

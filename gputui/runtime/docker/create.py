@@ -149,7 +149,6 @@ def networking(options: ContainerOptions) -> dict[str, Any] | None:
 
 
 def published(options: ContainerOptions) -> tuple[docker_args.PortSpec, ...]:
-    """Return the ports of `--publish`."""
     return tuple(port for text in options.publish for port in _parse("--publish", docker_args.published_ports, text))
 
 

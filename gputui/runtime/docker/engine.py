@@ -74,7 +74,6 @@ class EngineFacts(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name and version of the engine."""
         return f"{'Podman' if self.is_podman else 'Docker'} {self.version}"
 
 

@@ -72,7 +72,6 @@ class LogLimit(Struct):
     """Bytes that the messages read so far take on the engine's disk, at least."""
 
     def count(self, message: bytes) -> None:
-        """Count a message that was read."""
         self.read += len(message) + self.overhead
 
     @property

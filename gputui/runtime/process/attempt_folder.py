@@ -311,60 +311,47 @@ def parse_end(record: bytes) -> End | None:
         return None
 
 
-class Access(Struct, frozen=True):
-    """Modes of attempt directories that let submitters read the output of their jobs."""
-
-    root: int
-    folder: int
-    shown: int
-    """Mode of files that are readable for all who may read the state directory."""
-    owner: int
-
-    @classmethod
-    def for_state(cls, state: Path) -> Access:
-        """Return the modes for attempts that this process creates."""
-        status = state.stat()
-        if status.st_uid != os.geteuid():  # root in a user's own directory, which is closed to others
-            return cls(0o700, 0o755, 0o644, status.st_uid)
-        return cls(0o700, 0o700, 0o600, status.st_uid)
-
-
 @contextmanager
-def attempts_in(root: Path) -> Iterator[tuple[int, Access]]:
-    """Open `attempts/`, created if missing; yield its descriptor and the modes. Raises OSError."""
+def attempts_in(root: Path) -> Iterator[tuple[int, bool]]:
+    """Open `attempts/`, created if missing; yield its descriptor, and whether it is in another user's directory.
+
+    Such a directory is closed to others, and attempts that root makes there are readable for its owner.
+    Raises OSError.
+    """
     root.parent.mkdir(mode=0o700, exist_ok=True, parents=True)
-    access = Access.for_state(root.parent)
+    owner = root.parent.stat().st_uid
     with suppress(FileExistsError):
         root.mkdir(mode=0o700)
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         if status.st_uid == os.geteuid():
-            if stat.S_IMODE(status.st_mode) != access.root:
-                os.fchmod(descriptor, access.root)
-            if access.owner != status.st_uid:
-                os.fchown(descriptor, access.owner, -1)
-        yield descriptor, access
+            if stat.S_IMODE(status.st_mode) != 0o700:
+                os.fchmod(descriptor, 0o700)
+            if owner != status.st_uid:
+                os.fchown(descriptor, owner, -1)
+        yield descriptor, owner != os.geteuid()
     finally:
         os.close(descriptor)
 
 
-def prepare(root: int, access: Access, launch: Launch, manifest: Manifest, plan: bytes) -> str:
+def prepare(root: int, launch: Launch, manifest: Manifest, plan: bytes, *, is_readable: bool) -> str:
     """Create the attempt's directory under a temporary name, durably, and return that; `publish` renames it.
 
     `root` may belong to another user, who can then swap its contents at any moment.
     """
     aside = f".{launch.name}.{secrets.token_hex(4)}.new"
+    shown = 0o644 if is_readable else 0o600
     os.mkdir(aside, 0o700, dir_fd=root)
     try:
         folder = _just_made(aside, root)
         try:
-            _write(folder, "launch.json", msgspec.json.encode(manifest), access.shown)
+            _write(folder, "launch.json", msgspec.json.encode(manifest), shown)
             _write(folder, "plan", plan, 0o600)
-            _write(folder, "state", b" " * STATE_SIZE, access.shown)
+            _write(folder, "state", b" " * STATE_SIZE, shown)
             _write(folder, "claim", b"", 0o600)
-            _write(folder, "output.log", b"", access.shown)
-            os.fchmod(folder, access.folder)
+            _write(folder, "output.log", b"", shown)
+            os.fchmod(folder, 0o755 if is_readable else 0o700)
             os.fsync(folder)
         finally:
             os.close(folder)

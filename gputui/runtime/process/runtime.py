@@ -1,4 +1,4 @@
-"""Runtime for jobs as processes of this host, without an engine."""
+"""Runtime for jobs as processes of this host, without an engine: plans for their wrappers, and a watch for ends."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import errno
 import logging
 import os
 import platform
+import resource
 import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
+from msgspec.structs import asdict
+
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import (
+    DEFAULT_ENVIRONMENT,
     ContainerRecord,
     ContainerState,
     Created,
@@ -32,10 +36,10 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.domain.telemetry import Consumption
 from gputui.ports import Clock, LogStream
 from gputui.runtime import host_processes
-from gputui.runtime.accounts import account_name
+from gputui.runtime.accounts import Account, account_name, account_of, refused
 from gputui.runtime.consumption import ConsumptionReader
 from gputui.runtime.host_processes import read_stat
-from gputui.runtime.process import attempt_folder, cgroup, plan, wrapper
+from gputui.runtime.process import attempt_folder, cgroup, wrapper
 from gputui.runtime.process.attempt_folder import (
     AttemptFolder,
     AttemptIndex,
@@ -48,6 +52,119 @@ from gputui.runtime.process.attempt_folder import (
 )
 from gputui.runtime.process.log import FileLogStream, save
 from gputui.threads import Watcher
+
+_OF_HOSTS = frozenset({"env", "workdir", "user", "cpus", "cpu_shares", "memory", "ulimits", "labels"})
+"""Options that apply to a host process; the others are for containers."""
+_OPTIONS = {"volumes": "--volume", "mounts": "--mount"}
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def check_options(launch: Launch) -> None:
+    """Raise BAD_SPEC for container-only options."""
+    spec = launch.spec
+    if spec.image is not None:
+        raise refused("the job has an image, but this runtime runs commands of the host, without containers")
+    if not spec.command or not spec.command[0]:
+        raise refused("a host job needs a command")
+    for field, value in asdict(spec.options).items():
+        if field not in _OF_HOSTS and value not in (None, ()) and value is not False:
+            option = _OPTIONS.get(field) or "--" + field.replace("_", "-")
+            raise refused(f"{option} works only for containers, not for host jobs")
+
+
+def plan_of(launch: Launch, *, log_limit: int) -> bytes:
+    """Return the plan: `key=value` records, each ended by NUL; raises BAD_SPEC."""
+    options = launch.spec.options
+    account = account_of(options.user, launch.run_as)
+    env = environment(launch, account)
+    records = [("arg", each) for each in launch.spec.command]
+    records += [("env", f"{name}={value}") for name, value in env.items()]
+    if (inherited := launch.spec.inherited) is not None:
+        records += [("umask", str(inherited.umask & 0o777))]
+        limits = ((_known(name), soft) for name, soft in inherited.limits)
+        records += [("soft", f"{which}:{soft}") for which, soft in limits if which is not None]
+    records += [("rlimit", _rlimit(each, is_bound=launch.box is not None)) for each in options.ulimits]
+    records += [("cwd", options.workdir or env.get("HOME") or "/"), ("log_limit", str(log_limit))]
+    records += _session(launch, account)
+    if account.is_other:
+        records += [("uid", str(account.uid)), ("gid", str(account.gid))]
+        records += [("group", str(group)) for group in account.groups]
+    return encode_plan(records)
+
+
+def _session(launch: Launch, account: Account) -> list[tuple[str, str]]:
+    """Return the records of an interactive job; empty for others."""
+    interactive = launch.spec.interactive
+    if interactive is None:
+        return []
+    owner = account.uid if launch.run_as is None else launch.run_as
+    records = [("session", "tty" if interactive.tty else "pipes"), ("session_uid", str(owner))]
+    return records + ([("session_input", "1")] if interactive.stdin else [])
+
+
+def encode_plan(records: Iterable[tuple[str, str]]) -> bytes:
+    """Return the records in the wrapper's format."""
+    return b"".join(_record(key, value) for key, value in records)
+
+
+def environment(launch: Launch, account: Account) -> dict[str, str]:
+    """Return the job's environment: the account's, the submitter's variables, and gputui's.
+
+    Nothing of the scheduler's own environment is included.
+    """
+    env = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
+    env["PATH"] = _PATH if account.uid else _ROOT_PATH
+    for name, _ in launch.spec.options.env:
+        if not name or "=" in name:
+            raise refused(f"{name!a} cannot be the name of an environment variable")
+    env |= DEFAULT_ENVIRONMENT | dict(launch.spec.options.env)
+    visible = ",".join(launch.gpus)
+    env |= {"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible or "void"}
+    env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPUTUI_ATTEMPT": launch.tag}
+    env |= {"GPUTUI_JOB_ID": str(launch.job_id), "GPUTUI_GPUS": str(len(launch.gpus))}
+    if launch.promised:
+        env["GPUTUI_GPU_MEMORY"] = str(launch.promised)
+    if launch.array_index is not None:
+        env["GPUTUI_ARRAY_INDEX"] = str(launch.array_index)
+    return env
+
+
+def _rlimit(text: str, *, is_bound: bool) -> str:
+    """Return the record of a `--ulimit`; the scheduler's own hard limits bound those of plain users."""
+    name, _, limits = text.partition("=")
+    soft, _, hard = limits.partition(":")
+    which = _known(name.strip())
+    numbers = [_limit(each) for each in (soft, hard or soft)]
+    if which is None or None in numbers:
+        raise refused(f"--ulimit {text!a} is not NAME=SOFT[:HARD] of a limit this host knows")
+    most = resource.getrlimit(which)[1]
+    if is_bound and any(number > most or number < 0 for number in numbers if number is not None) and most >= 0:
+        raise refused(f"--ulimit {text!a} is more than {most}, the most that the scheduler itself may have")
+    return f"{which}:{numbers[0]}:{numbers[1]}"
+
+
+def _known(name: str) -> int | None:
+    """Return the number of the limit; None if this host does not know it."""
+    which = getattr(resource, f"RLIMIT_{name.upper()}", None)
+    return which if isinstance(which, int) else None
+
+
+def _limit(text: str) -> int | None:
+    if text.strip() in {"-1", "unlimited"}:
+        return resource.RLIM_INFINITY
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _record(key: str, value: str) -> bytes:
+    try:
+        encoded = os.fsencode(value)
+    except UnicodeEncodeError:
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise refused(f"{value[:40]!a} holds characters that no command line or environment can")
+    return key.encode() + b"=" + encoded + b"\0"
+
 
 log = logging.getLogger(__name__)
 _BLIND = 0.1
@@ -193,7 +310,7 @@ class ProcessRuntime:
 
     def create(self, launch: Launch) -> Created:
         """Create the attempt's directory without starting it; raises BAD_SPEC for options of containers."""
-        plan.check(launch)
+        check_options(launch)
         with self._disk():
             place = self._root / launch.name
             if place.is_dir() and (adopted := self._adopt(place, launch)) is not None:
@@ -368,13 +485,13 @@ class ProcessRuntime:
         return record is not None and record.state is ContainerState.RUNNING
 
     def _make(self, launch: Launch) -> Created:
-        planned = plan.plan_of(launch, log_limit=self._log_limit)
-        with attempts_in(self._root) as (root, access):
+        planned = plan_of(launch, log_limit=self._log_limit)
+        with attempts_in(self._root) as (root, is_others):
             group = cgroup.make(launch.name, launch.spec.options)
             command, submitter = launch.spec.command[0], launch.submitter
             manifest = Manifest(launch.gpus, launch.tag, command, group.folders, group.notes, submitter)
-            planned += plan.encode(group.records())
-            is_new = publish(root, prepare(root, access, launch, manifest, planned), launch.name)
+            planned += encode_plan(group.records())
+            is_new = publish(root, prepare(root, launch, manifest, planned, is_readable=is_others), launch.name)
         return Created(launch.name, adopted=not is_new, notes=group.notes)
 
     def _adopt(self, place: Path, launch: Launch) -> Created | None:
