@@ -71,7 +71,10 @@ class Journal(Generic[T]):
                 size = os.fstat(descriptor).st_size
                 torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
                 try:
-                    _write(descriptor, b"\n" + lines if torn else lines)
+                    rest = memoryview(b"\n" + lines if torn else lines)
+                    while rest:
+                        rest = rest[os.write(descriptor, rest) :]
+                    os.fsync(descriptor)
                 except OSError as error:
                     os.ftruncate(descriptor, size)  # a full disk takes the beginning, which is none of the values
                     raise OSError(error.errno, error.strerror, str(self._path)) from error
@@ -116,13 +119,6 @@ class Journal(Generic[T]):
         content = self._path.read_bytes()
         kept = content[content.index(b"\n", len(content) // 2) + 1 :]
         write_whole(self._path, kept)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-    os.fsync(descriptor)
 
 
 class Index(Generic[K, T]):

@@ -239,9 +239,16 @@ def _check_pod(pod: Tables, where: str) -> None:
 
 
 def template(table: Tables, namespace: str, tenant: str) -> dict[str, Any]:
-    """Return the template for the pods of a namespace and a tenant, without what is empty."""
+    """Return the template for the pods of a namespace and a tenant, without what is empty.
+
+    Volumes stay in whose kind needs no more words.
+    """
     found = merged(table.get("pod", {}), table.get("namespace", {}).get(namespace, {}))
-    return _filled(merged(found, table.get("tenant", {}).get(tenant, {})))
+    pod = merged(found, table.get("tenant", {}).get(tenant, {}))
+    kept = {key: value for key, value in pod.items() if value not in ("", {}, [], ())}
+    if volumes := {name: volume for name, volume in kept.pop("volumes", {}).items() if volume}:
+        kept["volumes"] = volumes
+    return kept
 
 
 def merged(below: Tables, above: Tables) -> dict[str, Any]:
@@ -254,11 +261,3 @@ def merged(below: Tables, above: Tables) -> dict[str, Any]:
             both = isinstance(value, dict) and isinstance(found.get(key), dict)
             found[key] = merged(found[key], value) if both else value
     return found
-
-
-def _filled(pod: Tables) -> dict[str, Any]:
-    """Return a template without keys that are empty, but for volumes of a kind that needs no more words."""
-    kept = {key: value for key, value in pod.items() if value not in ("", {}, [], ())}
-    if volumes := {name: volume for name, volume in kept.pop("volumes", {}).items() if volume}:
-        kept["volumes"] = volumes
-    return kept

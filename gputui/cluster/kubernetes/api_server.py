@@ -120,7 +120,17 @@ class _Connections:
     """Ways to a server, by TLS and proxies, with the user's certificate; from any thread."""
 
     def __init__(self, cluster: ClusterEntry, login: Login, environ: Mapping[str, str]) -> None:
-        self.address = _address(cluster)
+        has_tls = bool(
+            cluster.certificate_authority or cluster.certificate_authority_data or cluster.insecure_skip_tls_verify
+        )
+        address = cluster.server if "://" in cluster.server else f"http{'s' if has_tls else ''}://{cluster.server}"
+        try:
+            found = parse_url(address)
+        except urllib3.exceptions.LocationParseError:
+            found = Url()
+        if not found.host or found.scheme not in {"http", "https"}:
+            raise ClusterUnavailableError(f"the kubeconfig has a server without an address: {cluster.server!r}")
+        self.address = address.rstrip("/")
         self._login = login
         self._cluster = cluster
         self._proxy = cluster.proxy_url or _proxy_in(environ, parse_url(self.address))
@@ -389,20 +399,6 @@ def _load(context: ssl.SSLContext, certificate: bytes) -> None:
         context.load_cert_chain(f"/proc/self/fd/{place}", password=password)
     finally:
         os.close(place)
-
-
-def _address(cluster: ClusterEntry) -> str:
-    has_tls = bool(
-        cluster.certificate_authority or cluster.certificate_authority_data or cluster.insecure_skip_tls_verify
-    )
-    address = cluster.server if "://" in cluster.server else f"http{'s' if has_tls else ''}://{cluster.server}"
-    try:
-        found = parse_url(address)
-    except urllib3.exceptions.LocationParseError:
-        found = Url()
-    if not found.host or found.scheme not in {"http", "https"}:
-        raise ClusterUnavailableError(f"the kubeconfig has a server without an address: {cluster.server!r}")
-    return address.rstrip("/")
 
 
 def _port(place: Url) -> int:

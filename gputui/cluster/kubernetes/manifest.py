@@ -383,7 +383,13 @@ class _Pod:
         given = {field: value for field, value in base.items() if field not in _NOT_OF_PODS}
         pod = merged(given, ours | options.pod)
         if expressions := self._expressions():
-            pod["affinity"] = _narrowed(pod.get("affinity", {}), expressions)
+            affinity = pod.get("affinity", {})  # of a site's terms one has to hold: all are narrowed
+            nodes = affinity.get("nodeAffinity", {})
+            terms = nodes.get(_REQUIRED, {}).get("nodeSelectorTerms") or [{}]
+            narrowed = [
+                term | {"matchExpressions": [*term.get("matchExpressions", []), *expressions]} for term in terms
+            ]
+            pod["affinity"] = {**affinity, "nodeAffinity": {**nodes, _REQUIRED: {"nodeSelectorTerms": narrowed}}}
         if self.claim is not None:
             pod["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": name}]
         frame = dict(base.get("container", {}))
@@ -447,14 +453,6 @@ class _Pod:
 
 _NOT_OF_PODS = frozenset({"labels", "annotations", "volumes", "container"})
 """Keys of a template that are no fields of a pod as they are."""
-
-
-def _narrowed(affinity: Mapping[str, Any], expressions: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the affinity for nodes that also fulfil these expressions: of a site's terms one has to hold."""
-    nodes = affinity.get("nodeAffinity", {})
-    terms = nodes.get(_REQUIRED, {}).get("nodeSelectorTerms") or [{}]
-    narrowed = [term | {"matchExpressions": [*term.get("matchExpressions", []), *expressions]} for term in terms]
-    return {**affinity, "nodeAffinity": {**nodes, _REQUIRED: {"nodeSelectorTerms": narrowed}}}
 
 
 def _resources(spec: JobSpec, *, by_claim: bool) -> dict[str, Any]:
