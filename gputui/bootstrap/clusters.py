@@ -44,10 +44,23 @@ def open_cluster(options: Options) -> Cluster:
     engine = parse_engine(options.settings.cluster.engine)
     if engine is None:
         raise InputError("no cluster is named", where="cluster.engine", hint="export GPUTUI_CLUSTER=slurm")
-    directory = directory_of(options)
+    directory, timeout = directory_of(options), options.settings.cluster.command_timeout.total_seconds()
     try:
-        make = _kubernetes if engine.kind == "kubernetes" else _slurm
-        return make(options, engine, directory)
+        if engine.kind == "kubernetes":
+            from gputui.cluster.kubernetes.api_server import connect
+            from gputui.cluster.kubernetes.cluster import KubernetesCluster
+
+            way, user = partial(connect, engine.context, dict(os.environ), timeout), bootstrap.actor().user
+            return KubernetesCluster(way, options.settings, directory, user=user, name=engine.context or "")
+        from gputui.cluster.slurm.cluster import SlurmCluster
+        from gputui.cluster.slurm.commands import SlurmCommands
+
+        ssh = None
+        if engine.host:
+            from gputui.cluster.ssh import SshConnection, runtime_directory
+
+            ssh = SshConnection(engine.host, engine.port, runtime_directory(os.environ))
+        return SlurmCluster(SlurmCommands(ssh, timeout), options.settings, directory)
     except OSError as error:
         raise StoreAccessError(f"{error.strerror}", where=str(directory)) from error
 
@@ -59,33 +72,6 @@ def directory_of(options: Options) -> Path:
         if state.stat().st_uid != os.geteuid():  # this user's own is the default one then
             state = user_directory("XDG_STATE_HOME", "~/.local/state") / "gputui"
     return state / DIRECTORY / (_directory(engine) if engine is not None else "")
-
-
-def _slurm(options: Options, engine: Engine, directory: Path) -> Cluster:
-    from gputui.cluster.slurm.cluster import SlurmCluster
-    from gputui.cluster.slurm.commands import SlurmCommands
-
-    ssh = None
-    if engine.host:
-        from gputui.cluster.ssh import SshConnection, runtime_directory
-
-        ssh = SshConnection(engine.host, engine.port, runtime_directory(os.environ))
-    commands = SlurmCommands(ssh, options.settings.cluster.command_timeout.total_seconds())
-    return SlurmCluster(commands, options.settings, directory)
-
-
-def _kubernetes(options: Options, engine: Engine, directory: Path) -> Cluster:
-    from gputui.cluster.kubernetes.api_server import connect
-    from gputui.cluster.kubernetes.cluster import KubernetesCluster
-
-    environ, timeout = dict(os.environ), options.settings.cluster.command_timeout.total_seconds()
-    return KubernetesCluster(
-        lambda: connect(engine.context, environ, timeout),
-        options.settings,
-        directory,
-        user=bootstrap.actor().user,
-        name=engine.context or "",
-    )
 
 
 def _directory(engine: Engine) -> str:
@@ -202,9 +188,10 @@ def telemetry_duty(options: Options, queue: EngineQueue, waits: Callable[[], obj
         from gputui.threads import DaemonExecutor
 
         worker, settings, directory = DaemonExecutor(1, "telemetry"), options.settings, queue.directory
-        records, clock, other = TelemetryRecords(directory), bootstrap.clock(), DaemonExecutor(1, "idle-jobs")
+        records, clock, ends = TelemetryRecords(directory), bootstrap.clock(), None
         sweep = LogSweeper(directory / DIRECTORY, settings.store, queue).step
-        ends = IdleEnds(queue.cluster, records, settings.scheduler.idle_gpus_end, clock, other)
+        if (after := settings.scheduler.idle_gpus_end) is not None:
+            ends = IdleEnds(queue.cluster, records, after, clock, DaemonExecutor(1, "idle-jobs"))
         return ClusterTelemetry(records, directory, settings.scheduler, clock, worker, sweep, ends)
 
     return shared_duty(queue, "telemetry", "telemetry", begin, waits)

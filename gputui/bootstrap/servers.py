@@ -57,7 +57,6 @@ def chosen_servers(wanted: Sequence[str], settings: Settings) -> tuple[ServerSet
 
 
 def _server(text: str, settings: Settings) -> ServerSettings:
-    """Return the server of a name or an address."""
     for server in settings.servers:
         if text in {server.name, server.address}:
             return server

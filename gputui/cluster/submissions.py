@@ -26,8 +26,6 @@ class Note(Struct, frozen=True, omit_defaults=True):
 
 
 class Submitted(Struct, frozen=True):
-    """A submission as far as it is known."""
-
     key: str
     at: datetime
     submission: Submission
@@ -60,14 +58,12 @@ class Submissions:
         self._journal.append([Note(key, datetime.now(UTC), number=number, uids=uids)])
 
     def of_key(self, key: str) -> Submitted | None:
-        """Return the submission with that key."""
         if not self._journal.mentions(key.encode()):
             return None
         self.refresh()
         return self._by_key.get(key)
 
     def of_number(self, number: int) -> Submitted | None:
-        """Return the submission that became this job or array."""
         self.refresh()
         return self._by_job.get(number)
 

@@ -269,7 +269,6 @@ def _nodes(server: ServerView, now: datetime) -> tuple[Node, ...]:
 
 
 def _old(view: GpuView, age: timedelta | None, why: str) -> GpuView:
-    """Return a GPU as it was last seen."""
     state = GpuState.UNKNOWN if view.state is GpuState.FREE else view.state
     total = view.age + age if view.age is not None and age is not None else None
     return replace(view, age=total, stale=True, state=state, why=view.why or why, closed=view.closed or why)
@@ -375,7 +374,6 @@ class ServerConnection:
             wire.close()
 
     def join(self, timeout: float) -> None:
-        """Wait for the end of the connection."""
         self._follower.join(timeout)
 
 
@@ -480,7 +478,6 @@ class RemoteBackend:
         return [id(server.snapshot) for server in self.servers]
 
     def read(self) -> Snapshot:
-        """Return the snapshots of all servers as one."""
         return merged([server.view() for server in self.servers], self._now())
 
     def act(self, action: Action, /, *, server: str = "", on_progress: object = None) -> Done:

@@ -64,7 +64,8 @@ class Site:
     def new_process(self) -> SharedDuty:
         def begin(_: Snapshot) -> ClusterTelemetry:
             records, worker = TelemetryRecords(self.directory), InlineExecutor()
-            ends = IdleEnds(self.cluster, records, self.ends_idle_after, self.clock, worker)
+            after = self.ends_idle_after
+            ends = IdleEnds(self.cluster, records, after, self.clock, worker) if after is not None else None
             return ClusterTelemetry(records, self.directory, SETTINGS, self.clock, worker, ends=ends)
 
         return SharedDuty("telemetry", Turn(self.directory / "telemetry.duty"), begin)

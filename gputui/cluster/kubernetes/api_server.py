@@ -9,6 +9,7 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -61,19 +62,36 @@ def connect(
 
 
 def _installed(package: str) -> str:
-    """Return the command that installs a package."""
     return install_line([package], sys.prefix, has_pip=find_spec("pip") is not None)
 
 
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"', re.ASCII)
 
 
-class StatusAnswer(Struct, frozen=True):
-    """Answer of the server in place of an object."""
-
-    message: str = ""
+class StatusCause(Struct, frozen=True):
     reason: str = ""
-    code: int = 0
+    message: str = ""
+
+
+class StatusDetails(Struct, frozen=True):
+    causes: tuple[StatusCause, ...] | None = None
+
+
+class StatusAnswer(Struct, frozen=True):
+    """Answer of the server in place of an object, and its last message about a command."""
+
+    status: str = ""
+    message: str = ""
+    details: StatusDetails | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the command's exit code; None if it was not run."""
+        if self.status == "Success":
+            return 0
+        causes = (self.details.causes if self.details else None) or ()
+        codes = (each.message for each in causes if each.reason == "ExitCode")
+        return next((int(code) for code in codes if code.isdigit()), None)
 
 
 class ApiRefusedError(ClusterRefusedError):
@@ -204,9 +222,8 @@ class _Connections:
         )
         try:
             if authority:
-                context.load_verify_locations(
-                    cadata=authority.decode("ascii", "ignore")
-                )  # comments may be in any language
+                # comments may be in any language
+                context.load_verify_locations(cadata=authority.decode("ascii", "ignore"))
             elif not cluster.insecure_skip_tls_verify:
                 context.load_default_certs()
         except (ssl.SSLError, ValueError) as error:
@@ -222,8 +239,6 @@ class _Connections:
 
 
 class ApiServer:
-    """An API server, as a user of it."""
-
     def __init__(self, place: KubePlace, login: Login, environ: Mapping[str, str], timeout: float) -> None:
         self.place = place.name
         """Name for people."""
@@ -259,7 +274,6 @@ class ApiServer:
         query: Query | None = None,
         kind: str = "application/json",
     ) -> bytes:
-        """Send an object; return the answer."""
         return self._answer(method, path, query, json.dumps(body).encode(), kind).data
 
     def try_out(self, path: str, body: Mapping[str, Any], query: Query) -> tuple[str, ...]:
@@ -308,16 +322,16 @@ class ApiServer:
         def ask(login: Headers) -> urllib3.BaseHTTPResponse:
             headers = urllib3.HTTPHeaderDict({"Accept": "application/json", "User-Agent": "gputui"})
             headers.extend(login)
-            if (
-                is_read and not self._is_verbatim
-            ):  # servers compress what is long, to a tenth; what goes on comes line by line
+            if is_read and not self._is_verbatim:  # what is long becomes a tenth; what goes on comes line by line
                 headers["Accept-Encoding"] = "gzip"
             if body is not None:
                 headers["Content-Type"] = kind
+            more: dict[str, Any] = {"body": body, "headers": headers, "timeout": wait, "preload_content": is_read}
+            send = partial(self._ways.pool().request, method, url, retries=False, **more)
             try:
-                response = self._sent(method, url, headers, body, wait, is_read=is_read)
+                response = send()
             except ProtocolError:  # the server may have closed an idle connection: all requests may be repeated
-                response = self._sent(method, url, headers, body, wait, is_read=is_read)
+                response = send()
             if response.status < 300:
                 return response
             data = b""
@@ -329,20 +343,6 @@ class ApiServer:
             return self._logged_in(ask)
         except (HTTPError, OSError) as error:
             raise self._silent(error) from error
-
-    def _sent(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        wait: urllib3.Timeout,
-        *,
-        is_read: bool,
-    ) -> urllib3.BaseHTTPResponse:
-        return self._ways.pool().request(
-            method, url, body=body, headers=headers, timeout=wait, retries=False, preload_content=is_read
-        )
 
     def _logged_in(self, ask: Callable[[Headers], T]) -> T:
         """Return what `ask` gets by the login, or by a new one if the server does not know the first any more."""
@@ -371,7 +371,6 @@ class ApiServer:
 
 
 def _told(data: bytes) -> str:
-    """Return the message of an answer, on one line."""
     try:
         return _one_line(decode_json(data, StatusAnswer).message)
     except (msgspec.DecodeError, ValueError):

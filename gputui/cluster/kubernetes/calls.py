@@ -95,8 +95,6 @@ CALLS = (
 
 
 class RbacSubject(Struct, frozen=True):
-    """Recipient of rights."""
-
     kind: str
     """`User`, `Group` or `ServiceAccount`."""
     name: str

@@ -65,8 +65,6 @@ _NEEDS: Mapping[type[EngineAction], Capability] = {
 
 
 class KubernetesCluster:
-    """Jobs and nodes of a cluster that Kubernetes runs."""
-
     def __init__(
         self, connect: Callable[[], ApiServer], settings: Settings, directory: Path, *, user: str, name: str = ""
     ) -> None:
@@ -88,7 +86,6 @@ class KubernetesCluster:
 
     @property
     def name(self) -> str:
-        """Name of the context."""
         return self._server.place if self._server else self._name or "kubernetes"
 
     @property
@@ -154,13 +151,7 @@ class KubernetesCluster:
 
             def prepare(parts: JobParts) -> Callable[[], None]:
                 each_of = ((each, picture.jobs[each.job.metadata.uid]) for each in parts.members or (parts,))
-                steps = [self._records.cancelling(server, each, job) for each, job in each_of]
-
-                def record() -> None:
-                    for step in steps:
-                        step()
-
-                return record
+                return self._records.cancelling(server, each_of)
 
             return submission.cancel(server, self._copy(), _together(living, picture), prepare)
         is_on = isinstance(action, Hold)
@@ -192,8 +183,7 @@ class KubernetesCluster:
 
     def log(self, job: Job, *, tail: int | None, follow: bool) -> PodLog | KeptLog:
         server, _ = self._reached()
-        parts = self._known(job.id)
-        pod = newest(parts.pods) if parts else None
+        parts, pod = self._known(job.id)
         path = self._records.log_of(job.id)
         kept = KeptLog(path, tail) if path is not None else None
         if pod is None and kept is not None:
@@ -212,13 +202,11 @@ class KubernetesCluster:
         return pod_channel.execute(*self._running_pod(job, Capability.INSIDE), request)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
-        """Return the processes in the job's container, as its own `ps` lists them."""
         server, pod = self._running_pod(job, Capability.INSIDE)
         return pod_channel.processes(server, pod)
 
     def _running_pod(self, job: Job, capability: Capability) -> tuple[ApiServer, KubePod]:
-        server, parts = self._need(capability), self._known(job.id)
-        pod = newest(parts.pods) if parts else None
+        server, pod = self._need(capability), self._known(job.id)[1]
         if pod is None or pod.is_over:
             raise ClusterRefusedError("it has no pod that runs", where=f"job {job.shown_id}")
         return server, pod
@@ -279,12 +267,13 @@ class KubernetesCluster:
                 raise NotFoundError(f"Kubernetes knows no job {job_id}; it removes jobs some time after their end")
         return [by_number[job_id] for job_id in chosen if job_id in by_number]
 
-    def _known(self, job_id: JobId) -> JobParts | None:
-        return next((each for each in self._latest().parts.values() if each.number == job_id), None)
+    def _known(self, job_id: JobId) -> tuple[JobParts | None, KubePod | None]:
+        """Return a job and its newest pod, as far as Kubernetes has them."""
+        parts = next((each for each in self._latest().parts.values() if each.number == job_id), None)
+        return parts, newest(parts.pods) if parts else None
 
     def _pod_to_follow(self, job_id: JobId) -> KubePod | None:
-        parts = self._known(job_id)
-        pod = newest(parts.pods) if parts else None
+        parts, pod = self._known(job_id)
         return None if parts is None or (parts.job.has_ended and pod is None) else pod
 
     def _need(self, capability: Capability) -> ApiServer:

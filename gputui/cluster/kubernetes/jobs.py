@@ -154,7 +154,6 @@ def newest(pods: Iterable[KubePod]) -> KubePod | None:
 
 
 def state_of(job: KubeJob, pods: Iterable[KubePod]) -> JobState:
-    """Return the state of a job with these pods."""
     known = list(pods)
     deleted, ended, last = job.metadata.deletion_timestamp, end_of(job), newest(known)
     if deleted is not None and (ended is None or ended >= deleted):
@@ -195,7 +194,6 @@ def _failure(job: KubeJob, pod: KubePod | None) -> JobState:
 
 
 def end_of(job: KubeJob) -> datetime | None:
-    """Return when a job has ended."""
     if job.status.completion_time is not None:
         return job.status.completion_time
     failed = condition(job.status.conditions, "Failed")
@@ -267,8 +265,6 @@ def _moment(at: datetime | None) -> float:
 
 
 class JobParts(Struct, frozen=True):
-    """A job of Kubernetes with all that belongs to it."""
-
     job: KubeJob
     number: JobId
     pods: tuple[KubePod, ...] = ()

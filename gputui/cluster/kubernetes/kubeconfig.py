@@ -38,15 +38,11 @@ _FOR_PLUGINS = "client.authentication.k8s.io/exec"
 
 
 class EnvironEntry(Struct, frozen=True):
-    """Variable of a program that logs in."""
-
     name: str
     value: str = ""
 
 
 class LoginProgram(Struct, frozen=True, rename="camel"):
-    """Program that logs in: an exec plug-in."""
-
     command: str
     api_version: str = ""
     args: tuple[str, ...] = ()
@@ -65,8 +61,6 @@ class AuthProvider(Struct, frozen=True):
 
 
 class UserEntry(Struct, frozen=True, rename="kebab"):
-    """How a user logs in."""
-
     client_certificate: str = ""
     client_certificate_data: str = ""
     client_key: str = ""
@@ -84,15 +78,11 @@ class UserEntry(Struct, frozen=True, rename="kebab"):
 
 
 class Extension(Struct, frozen=True):
-    """What another program keeps in the file."""
-
     name: str = ""
     extension: Any = None
 
 
 class ClusterEntry(Struct, frozen=True, rename="kebab"):
-    """Where a server is, and how it is known to be the right one."""
-
     server: str = ""
     certificate_authority: str = ""
     certificate_authority_data: str = ""
@@ -109,8 +99,6 @@ class ClusterEntry(Struct, frozen=True, rename="kebab"):
 
 
 class ContextEntry(Struct, frozen=True):
-    """A user at a cluster."""
-
     cluster: str = ""
     user: str = ""
     namespace: str = ""
@@ -132,8 +120,6 @@ class _NamedContext(Struct, frozen=True):
 
 
 class _File(Struct, frozen=True, rename="kebab"):
-    """A kubeconfig, as far as it matters here."""
-
     current_context: str = ""
     clusters: tuple[_NamedCluster, ...] = ()
     users: tuple[_NamedUser, ...] = ()
@@ -141,8 +127,6 @@ class _File(Struct, frozen=True, rename="kebab"):
 
 
 class KubePlace(Struct, frozen=True):
-    """A context, with all that its names stand for."""
-
     name: str
     namespace: str
     cluster: ClusterEntry
@@ -159,7 +143,6 @@ def place_of(context: str | None, environ: Mapping[str, str], account: Path | No
 
 
 def _own_cluster(environ: Mapping[str, str], account: Path) -> KubePlace:
-    """Return the cluster of the pod in which this runs."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT") or "443"
     address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = ""
@@ -297,8 +280,6 @@ _UNQUOTED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234
 
 
 class Credential(Struct, frozen=True, rename="camel"):
-    """Answer of a program that logs in."""
-
     token: str | None = None
     client_certificate_data: str | None = None
     client_key_data: str | None = None
@@ -528,7 +509,6 @@ class Plugin:
         return has_terminal
 
     def _info(self, is_interactive: bool) -> Mapping[str, Any]:
-        """Return what the program is told."""
         spec: dict[str, Any] = {"interactive": is_interactive}
         if self._program.provide_cluster_info:
             cluster = self._cluster

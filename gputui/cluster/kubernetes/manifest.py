@@ -416,7 +416,6 @@ class _Pod:
         return container | {"resources": resources} | options.container
 
     def _expressions(self) -> list[dict[str, Any]]:
-        """Return what is asked of the labels of nodes."""
         gpus, found = self._spec.gpus, list[dict[str, Any]]()
         if self.claim is not None:
             return found

@@ -134,9 +134,11 @@ class Reflector(Generic[Item]):
             self._put(item)
 
     def drop(self, uid: str) -> None:
-        """Forget an object that the server removed at once."""
+        """Forget an object that does not exist any more."""
         with self._lock:
-            self._take_out(uid)
+            _remember(self._deleted, uid, None)
+            self.changes += 1
+            self._items.pop(uid, None)
 
     def stop(self) -> None:
         """Tell the watch to end."""
@@ -146,10 +148,9 @@ class Reflector(Generic[Item]):
             stream.close()
 
     def close(self) -> None:
-        """End the watch; one that waits for a silent server is left to the end of the process."""
         self.stop()
         if self._thread is not None:
-            self._thread.join(_PATIENCE)
+            self._thread.join(_PATIENCE)  # one that waits for a silent server is left to the end of the process
 
     def _listed(self) -> tuple[dict[str, Item], str]:
         try:
@@ -160,7 +161,6 @@ class Reflector(Generic[Item]):
             return self._all({})  # pages became too old before the last one: all at once
 
     def _all(self, limit: dict[str, str]) -> tuple[dict[str, Item], str]:
-        """Return all objects and the version of the list."""
         found: dict[str, Item] = {}
         query = self._query | limit
         while True:
@@ -188,11 +188,6 @@ class Reflector(Generic[Item]):
                 return
             self._items[meta.uid] = item
             self.changes += 1
-
-    def _take_out(self, uid: str) -> None:
-        _remember(self._deleted, uid, None)
-        self.changes += 1
-        self._items.pop(uid, None)
 
     def _run(self) -> None:
         pause = _PAUSE
@@ -255,8 +250,7 @@ class Reflector(Generic[Item]):
             return True
         if change.type == "DELETED":
             self._removed(item, True)  # first: who misses it in the copy finds it there
-            with self._lock:
-                self._take_out(item.metadata.uid)
+            self.drop(item.metadata.uid)
         elif change.type in {"ADDED", "MODIFIED"}:
             self._put(item)
         return True
@@ -295,12 +289,8 @@ class KubeMirror:
         self._listed_at: float | None = None
         self._heard_at = 0.0
         core, kueue = "/api/v1", site.kueue
-        self.jobs = Reflector(
-            server,
-            self._path("/apis/batch/v1", "jobs", calls.ALL_JOBS),
-            KubeJob,
-            removed=self._remember_job,
-        )
+        jobs = self._path("/apis/batch/v1", "jobs", calls.ALL_JOBS)
+        self.jobs = Reflector(server, jobs, KubeJob, removed=self._remember_job)
         self.nodes = Reflector(server, f"{core}/nodes", KubeNode)
         self._gone: dict[str, KubePod] = {}
         self._deleted: dict[str, KubeJob] = {}
@@ -379,7 +369,6 @@ class KubeMirror:
         return namespace == self._namespace or self._site.may(calls.ALL_JOBS)
 
     def close(self) -> None:
-        """End the watches."""
         for _, reflector in self._reflectors():
             reflector.stop()
         for _, reflector in self._reflectors():

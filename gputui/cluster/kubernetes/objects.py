@@ -38,8 +38,6 @@ _CONTAINER = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class KubeOwner(Struct, frozen=True):
-    """Owner of an object."""
-
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -47,8 +45,6 @@ class KubeOwner(Struct, frozen=True):
 
 
 class KubeMeta(Struct, frozen=True, rename="camel"):
-    """Name and marks of an object."""
-
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -69,17 +65,13 @@ class KubeMeta(Struct, frozen=True, rename="camel"):
         return self.deletion_timestamp - timedelta(seconds=self.deletion_grace_period_seconds or 0)
 
     def label(self, name: str) -> str:
-        """Return a label; empty if it has none."""
         return (self.labels or {}).get(name, "")
 
     def annotation(self, name: str) -> str:
-        """Return an annotation; empty if it has none."""
         return (self.annotations or {}).get(name, "")
 
 
 class KubeCondition(Struct, frozen=True, rename="camel"):
-    """Condition of an object."""
-
     type: str = ""
     status: str = ""
     reason: str | None = None
@@ -88,8 +80,6 @@ class KubeCondition(Struct, frozen=True, rename="camel"):
 
 
 class KubeObject(Struct, frozen=True):
-    """An object of any kind."""
-
     metadata: KubeMeta
 
     @property
@@ -106,14 +96,11 @@ def condition(conditions: Conditions, kind: str) -> KubeCondition | None:
 
 
 def is_true(conditions: Conditions, kind: str) -> bool:
-    """Return whether a condition is met."""
     found = condition(conditions, kind)
     return found is not None and found.status == "True"
 
 
 class KubeResources(Struct, frozen=True):
-    """Resources of a container."""
-
     limits: Mapping[str, Any] | None = None
     requests: Mapping[str, Any] | None = None
 
@@ -129,7 +116,6 @@ class KubeResources(Struct, frozen=True):
 
 
 def gpus_in(resources: Mapping[str, Any] | None) -> Counter[str]:
-    """Return the number of GPUs by resource."""
     found = [name for name in resources or () if name.startswith(_NVIDIA) and _GPU_RESOURCE.fullmatch(name)]
     if not found or not resources:
         return _NO_GPUS
@@ -149,8 +135,6 @@ def count(value: object) -> int:
 
 
 class KubeContainer(Struct, frozen=True):
-    """Container of a pod."""
-
     name: str = ""
     image: str | None = None
     command: tuple[str, ...] | None = None
@@ -168,8 +152,6 @@ class KubeContainer(Struct, frozen=True):
 
 
 class KubePodSpec(Struct, frozen=True, rename="camel"):
-    """Request of a pod."""
-
     node_name: str | None = None
     containers: tuple[KubeContainer, ...] | None = None
     init_containers: tuple[KubeContainer, ...] | None = None
@@ -208,15 +190,11 @@ class KubePodSpec(Struct, frozen=True, rename="camel"):
 
 
 class KubeTemplate(Struct, frozen=True):
-    """Template of a job's pods."""
-
     metadata: KubeMeta = KubeMeta()
     spec: KubePodSpec = KubePodSpec()
 
 
 class KubeJobSpec(Struct, frozen=True, rename="camel"):
-    """Request of a job."""
-
     suspend: bool | None = None
     parallelism: int | None = None
     completions: int | None = None
@@ -237,8 +215,6 @@ class KubeJobStatus(Struct, frozen=True, rename="camel"):
 
 
 class KubeJob(KubeObject, frozen=True):
-    """A job of batch/v1."""
-
     spec: KubeJobSpec = KubeJobSpec()
     status: KubeJobStatus = KubeJobStatus()
 
@@ -254,8 +230,6 @@ class KubeJob(KubeObject, frozen=True):
 
 
 class KubeTerminated(Struct, frozen=True, rename="camel"):
-    """End of a container."""
-
     exit_code: int | None = None
     signal: int | None = None
     reason: str | None = None
@@ -265,14 +239,10 @@ class KubeTerminated(Struct, frozen=True, rename="camel"):
 
 
 class KubeRunning(Struct, frozen=True, rename="camel"):
-    """Run of a container."""
-
     started_at: datetime | None = None
 
 
 class KubeWaiting(Struct, frozen=True):
-    """Reason why a container does not run yet."""
-
     reason: str | None = None
     message: str | None = None
 
@@ -286,8 +256,6 @@ class KubeContainerState(Struct, frozen=True):
 
 
 class KubeContainerStatus(Struct, frozen=True):
-    """State of a container, by its name."""
-
     name: str = ""
     state: KubeContainerState = KubeContainerState()
     container_id: str = field(name="containerID", default="")
@@ -295,8 +263,6 @@ class KubeContainerStatus(Struct, frozen=True):
 
 
 class KubePodStatus(Struct, frozen=True, rename="camel"):
-    """State of a pod."""
-
     phase: str = ""
     reason: str | None = None
     message: str | None = None
@@ -313,8 +279,6 @@ class KubePodStatus(Struct, frozen=True, rename="camel"):
 
 
 class KubePod(KubeObject, frozen=True):
-    """A pod."""
-
     spec: KubePodSpec = KubePodSpec()
     status: KubePodStatus = KubePodStatus()
 
@@ -356,45 +320,33 @@ class KubePod(KubeObject, frozen=True):
 
 
 class KubeTaint(Struct, frozen=True, rename="camel"):
-    """Taint of a node."""
-
     key: str = ""
     value: str | None = None
     time_added: datetime | None = None
 
 
 class KubeNodeSpec(Struct, frozen=True):
-    """Request of a node."""
-
     unschedulable: bool | None = None
     taints: tuple[KubeTaint, ...] | None = None
 
 
 class KubeNodeStatus(Struct, frozen=True):
-    """State of a node."""
-
     conditions: Conditions = None
     capacity: Mapping[str, Any] | None = None
     allocatable: Mapping[str, Any] | None = None
 
 
 class KubeNode(KubeObject, frozen=True):
-    """A node."""
-
     spec: KubeNodeSpec = KubeNodeSpec()
     status: KubeNodeStatus = KubeNodeStatus()
 
 
 class KubeReference(Struct, frozen=True):
-    """Reference to an object."""
-
     kind: str | None = None
     uid: str | None = None
 
 
 class KubeEvent(KubeObject, frozen=True, rename="camel"):
-    """An event about an object."""
-
     involved_object: KubeReference = KubeReference()
     reason: str | None = None
     message: str | None = None
@@ -404,8 +356,6 @@ class KubeEvent(KubeObject, frozen=True, rename="camel"):
 
 
 class KubeWorkloadSpec(Struct, frozen=True, rename="camel"):
-    """Request of a workload."""
-
     active: bool | None = None
 
 
@@ -424,8 +374,6 @@ class KubeRequeue(Struct, frozen=True, rename="camel"):
 
 
 class KubeWorkloadStatus(Struct, frozen=True, rename="camel"):
-    """State of a workload."""
-
     conditions: Conditions = None
     admission_checks: tuple[KubeAdmissionCheck, ...] | None = None
     requeue_state: KubeRequeue | None = None
@@ -453,8 +401,6 @@ class KubeList(Struct, frozen=True):
 
 
 class KubeChange(Struct, frozen=True):
-    """A change that a watch tells."""
-
     type: str
     object: msgspec.Raw
 
@@ -463,8 +409,6 @@ Item = TypeVar("Item", bound=KubeObject)
 
 
 class Reader(Generic[Item]):
-    """Decodes objects of one kind."""
-
     def __init__(self, kind: type[Item]) -> None:
         self._decoder: JsonDecoder[Item] = json_decoder(kind)
 

@@ -186,7 +186,6 @@ def nodes_of(nodes: Iterable[KubeNode], pods: Iterable[KubePod], jobs: Mapping[s
 
 
 def drain_of(node: KubeNode) -> Drain | None:
-    """Return the drain of a cordoned node."""
     if not node.spec.unschedulable:
         return None
     meta = node.metadata
@@ -305,15 +304,12 @@ class KubePicture(Struct, frozen=True):
 
 
 class KubePictures:
-    """Makes snapshots of objects."""
-
     def __init__(self, submissions: Submissions, classes: Sequence[str]) -> None:
         self._submissions = submissions
         self._classes = classes
         self._made: dict[str, tuple[JobParts, Job]] = {}
 
     def of(self, objects: KubeObjects, place: str, now: datetime) -> KubePicture:
-        """Return the picture of these objects."""
         parts = self._parts(objects, objects.jobs)
         deleted = self._parts(objects, objects.deleted) if objects.deleted else {}
         kept = ((uid, each, self._made.get(uid)) for uid, each in parts.items())

@@ -15,9 +15,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct
 
-from gputui.cluster.kubernetes.api_server import ApiServer
+from gputui.cluster.kubernetes.api_server import ApiServer, StatusAnswer
 from gputui.cluster.kubernetes.objects import KubeContainer, KubePod
 from gputui.domain.container import COLUMNS, ExecRequest, ProcessRow, parse_ps
 from gputui.domain.decoding import decode_json
@@ -36,32 +35,6 @@ _WITHIN = 10.0
 """Seconds in which a pod lists its processes."""
 
 
-class _StatusCause(Struct, frozen=True):
-    reason: str = ""
-    message: str = ""
-
-
-class _StatusDetails(Struct, frozen=True):
-    causes: tuple[_StatusCause, ...] | None = None
-
-
-class _EndStatus(Struct, frozen=True):
-    """Last message of the server: how the command ended."""
-
-    status: str = ""
-    message: str = ""
-    details: _StatusDetails | None = None
-
-    @property
-    def exit_code(self) -> int | None:
-        """Return the command's exit code; None if it was not run."""
-        if self.status == "Success":
-            return 0
-        causes = (self.details.causes if self.details else None) or ()
-        codes = (each.message for each in causes if each.reason == "ExitCode")
-        return next((int(code) for code in codes if code.isdigit()), None)
-
-
 class PodChannel:
     """Streams of a command in a pod, or of its container."""
 
@@ -72,7 +45,7 @@ class PodChannel:
         self._socket: socket.socket = connection.sock
         self._has_input = has_input
         self._redraws = redraws
-        self._status: _EndStatus | None = None
+        self._status: StatusAnswer | None = None
         self._unsure: tuple[int, int] | None = None
         """Size that was set before the program has begun."""
         self._has_begun = False
@@ -106,7 +79,7 @@ class PodChannel:
         stream, content = frame.data[0], bytes(frame.data[1:])
         if stream == _STATUS:
             with suppress(msgspec.DecodeError, ValueError):
-                self._status = decode_json(content, _EndStatus)
+                self._status = decode_json(content, StatusAnswer)
         if not content or stream not in {_STDOUT, _STDERR}:
             return []
         self._confirm_size()

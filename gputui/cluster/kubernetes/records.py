@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -361,10 +361,12 @@ class KubeRecords:
         if record is not None and code is not None and record.job.exit_code is None:
             self._add(KubeEnded(uid, _with_code(record.job, code), copy or record.log))
 
-    def cancelling(self, server: ApiServer, parts: JobParts, job: Job) -> Callable[[], None]:
-        """Copy the output of a job that is about to be deleted; return what records it once it is."""
-        uid, copy = parts.job.metadata.uid, self._kept(server, parts)
-        return lambda: self._add(KubeEnded(uid, _cancelled(job, "cancelled", self._user), copy))
+    def cancelling(self, server: ApiServer, chosen: Iterable[tuple[JobParts, Job]]) -> Callable[[], None]:
+        """Copy the output of jobs that are about to be deleted; return what records them once they are."""
+        kept = [(each.job.metadata.uid, job, self._kept(server, each)) for each, job in chosen]
+        return lambda: self._add(
+            *(KubeEnded(uid, _cancelled(job, "cancelled", self._user), copy) for uid, job, copy in kept)
+        )
 
     def _take_deleted(self, server: ApiServer, parts: JobParts) -> None:
         """Record a job that was seen to be deleted, by somebody else or because it had ended long enough."""

@@ -126,37 +126,26 @@ class KubeSite(Struct, frozen=True):
 
 
 class KubeVersion(Struct, frozen=True, rename="camel"):
-    """Answer to a request for the version."""
-
     git_version: str = ""
 
 
 class KubeGroupVersion(Struct, frozen=True, rename="camel"):
-    """Version of a group of kinds."""
-
     group_version: str = ""
 
 
 class KubeGroup(Struct, frozen=True, rename="camel"):
-    """Group of kinds of objects."""
-
     preferred_version: KubeGroupVersion = KubeGroupVersion()
 
 
 class KubeReviewStatus(Struct, frozen=True):
-    """Verdict of a review."""
-
     allowed: bool = False
 
 
 class KubeReview(Struct, frozen=True):
-    """Answer to the question whether this user may do something."""
-
     status: KubeReviewStatus = KubeReviewStatus()
 
 
 def ask(server: ApiServer, namespace: str) -> KubeSite:
-    """Return what the server says now."""
     kueue, claims = _group(server, calls.KUEUE), _group(server, RESOURCES).rpartition("/")[2]
     site = KubeSite(_version(server), kueue and f"/apis/{kueue}", claims, of=_place(server, namespace))
     rights = frozenset(call.name for call in CALLS if site.has(call) and may(server, call, namespace))

@@ -61,8 +61,6 @@ class Result(NamedTuple):
 
 
 class SlurmCommands:
-    """Runs commands of Slurm."""
-
     def __init__(self, ssh: SshConnection | None, timeout: float, environ: Mapping[str, str] | None = None) -> None:
         self._ssh = ssh
         self._timeout = timeout

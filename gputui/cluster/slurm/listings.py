@@ -164,8 +164,6 @@ def parse_jobs(output: str, mark: str) -> list[JobRow]:
 
 
 class JobDetail(Struct, frozen=True):
-    """Details of a run of a job."""
-
     run_key: str
     state: str
     exit_code: int | None = None
@@ -268,8 +266,6 @@ def _requested(fields: str, head: str, row: JobRow) -> int | None:
 
 
 class NodeRow(Struct, frozen=True):
-    """A node."""
-
     name: str
     states: tuple[str, ...]
     """State and flags, without `*` and the like: `IDLE`, `DRAIN`."""

@@ -71,8 +71,6 @@ def _head(submission: Submission, key: str, node: str, settings: Settings, outpu
 
 
 class Look(Struct):
-    """A container that the probe job started."""
-
     given: tuple[str, ...]
     """GPUs that it was given, by Slurm's numbers."""
     lines: list[str]
@@ -80,8 +78,6 @@ class Look(Struct):
 
 
 class ProbeReport(Struct):
-    """Facts that a probe job told."""
-
     user: str = ""
     gpus: dict[str, str] = {}
     """UUIDs by Slurm's numbers; empty for one that the node does not know."""
@@ -152,7 +148,6 @@ def listed(lines: Iterable[str], wanted: Collection[str] = ()) -> tuple[str, ...
 
 
 def faults_of(report: ProbeReport, site: SlurmSite) -> Iterator[str]:
-    """Yield a sentence for each fault."""
     if report.user and report.user != f"{site.uid} {site.user}":
         yield f"the job runs as user {report.user} there, which is {site.uid} {site.user} here"
     yield from _of_mapping(report)
@@ -201,8 +196,6 @@ def _of_look(look: Look, gpus: dict[str, str]) -> Iterator[str]:
 
 
 class NodeProbe(Struct):
-    """A node that is checked, and the jobs that do it."""
-
     row: NodeRow
     gpus: int
     """Number of GPUs that the probe job asks for."""
@@ -211,8 +204,6 @@ class NodeProbe(Struct):
 
 
 class NodeChecker:
-    """Runs probe jobs."""
-
     def __init__(
         self,
         commands: SlurmCommands,

@@ -181,7 +181,6 @@ def limit_words(limit: timedelta) -> str:
 
 
 def nodes_of(rows: Iterable[NodeRow], jobs: Iterable[Job]) -> tuple[Node, ...]:
-    """Return the nodes with their GPUs."""
     holders: dict[str, list[Job]] = {}
     for job in jobs:
         for name in job.gpus:
@@ -190,7 +189,6 @@ def nodes_of(rows: Iterable[NodeRow], jobs: Iterable[Job]) -> tuple[Node, ...]:
 
 
 def drain_of(row: NodeRow) -> Drain | None:
-    """Return the drain of a node."""
     if not _SHUT.intersection(row.states):
         return None
     at = datetime.fromtimestamp(row.reason_at, UTC) if row.reason_at else datetime.fromtimestamp(0, UTC)
@@ -250,8 +248,6 @@ def _words(state: str) -> str:
 
 
 class Pictures:
-    """Makes snapshots of polls."""
-
     def __init__(self, submissions: Submissions, *, runs_once: bool = True) -> None:
         """`runs_once` is False if jobs are submitted so that Slurm runs them again when it is asked to."""
         self._submissions = submissions

@@ -284,8 +284,6 @@ class Suspension(Struct, frozen=True):
 
 
 class Polled(Struct, frozen=True):
-    """Findings of one poll."""
-
     at: float
     """Second since 1970."""
     site: SlurmSite = SlurmSite()

@@ -132,7 +132,6 @@ class SlurmSite(Struct, frozen=True):
 
     @property
     def started_at(self) -> datetime | None:
-        """Time at which the controller started."""
         from gputui.cluster.slurm import texts
 
         return texts.moment(str(self.booted_at or ""))
@@ -160,7 +159,6 @@ def is_recent(site: SlurmSite, asked_at: float) -> bool:
 
 
 def ask(commands: SlurmCommands) -> SlurmSite:
-    """Return what Slurm says now."""
     result = commands.script(_SCRIPT, "scontrol")
     if result.code:
         raise ClusterRefusedError(result.words, where="scontrol show config")

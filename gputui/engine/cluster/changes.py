@@ -108,7 +108,6 @@ def _checked(queue: EngineQueue, action: Action) -> Action:
 
 
 def _edit(queue: EngineQueue, action: EditJobs) -> Done:
-    """Change time limit, priority or hold of jobs."""
     _check_edit(queue, action)
     ids, edit = action.ids, action.edit
     parts = [act(queue, Release(ids))] if edit.held is False else []  # Slurm fixes the priority of a held job

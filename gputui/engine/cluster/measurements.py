@@ -183,24 +183,20 @@ class IdleEnds:
         self,
         cluster: Cluster,
         notes: TelemetryLedger,
-        ends_after: timedelta | None,
+        ends_after: timedelta,
         clock: SteadyClock,
         worker: Executor,
     ) -> None:
-        """`ends_after` is that time; None: no job is ended."""
         self._cluster = cluster
         self._notes = notes
         self._clock = clock
         self._worker = worker
-        self._is_on = ends_after is not None
         self._spells = IdleSpells(ends_after, lambda job: job.submitted_by == cluster.user)
         self._tried_at: dict[JobId, datetime] = {}
         self._faults: dict[JobId, str] = {}
 
     def update(self, jobs: Collection[Job], idle: Mapping[JobId, Mapping[str, datetime]], now: datetime) -> None:
         """Take the running jobs with their idle GPUs, and end those that have been idle for too long."""
-        if not self._is_on:
-            return
         at = self._clock.boot_time()
         self._spells.update(jobs, idle, at)
         causes = self._spells.causes(jobs, at, now)

@@ -50,7 +50,6 @@ class Mark(Struct, frozen=True):
     """Reason of that hold."""
 
     def on(self, job: Job) -> Job:
-        """Return the job with this mark."""
         held = "; was held" if self.held else ""
         reason = f": {self.reason}" if self.held and self.reason else ""
         return job.evolve(held=True, hold_reason=f"being moved to {self.place} as {self.key}{held}{reason}")
@@ -87,7 +86,6 @@ class JobMove(Struct, frozen=True):
 
     @property
     def ids(self) -> frozenset[JobId]:
-        """Ids of its jobs on this server."""
         return frozenset(job_id for job in self.jobs for job_id in job.ids)
 
     @property
@@ -393,7 +391,6 @@ class Migration(Struct, frozen=True):
 
 
 def note(engine: str, move: JobMove) -> str:
-    """Return the note on a moved job."""
     return f"migrated to {engine} job {move.new_word}"
 
 
