@@ -91,21 +91,13 @@ def parse_simulated(text: str, *, where: str = "--probe") -> SimulatedGpus | Non
         return None
     if kind.lower() != "sim" or not 1 <= len(rest) <= 2:
         raise InputError(f"{shown(text)} is not a probe", where=where, hint="write nvml, sim:8 or sim:8:H200")
-    return SimulatedGpus(_count(rest[0], where), _model(rest[1], where) if len(rest) == 2 else DEFAULT)
-
-
-def _count(text: str, where: str) -> int:
-    count = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    number, model = rest if len(rest) == 2 else (rest[0], DEFAULT)
+    count = int(number) if number.isascii() and number.isdigit() and len(number) < 6 else 0
     if not 1 <= count <= MOST:
-        raise InputError(f"{shown(text)} is not a number of GPUs", where=where, hint=f"1 to {MOST}, as in sim:8")
-    return count
-
-
-def _model(text: str, where: str) -> str:
-    named = text.strip().upper()
-    if named not in MODELS:
-        raise InputError(f"{shown(text)} cannot be simulated", where=where, hint=f"one of {', '.join(MODELS)}")
-    return named
+        raise InputError(f"{shown(number)} is not a number of GPUs", where=where, hint=f"1 to {MOST}, as in sim:8")
+    if model.strip().upper() not in MODELS:
+        raise InputError(f"{shown(model)} cannot be simulated", where=where, hint=f"one of {', '.join(MODELS)}")
+    return SimulatedGpus(count, model.strip().upper())
 
 
 def chance(*key: object) -> float:
@@ -536,17 +528,13 @@ def started_at(process: GpuProcess) -> datetime | None:
 
 def readings_of_past(probe: SimulatedProbe, jobs: Iterable[Job], since: datetime, now: datetime) -> Iterator[TakenStep]:
     """Yield the readings that these ended jobs would have left; changes `probe`, which is then useless."""
-    known = tuple(jobs)
+    known = [(job, job.started_at, job.ended_at) for job in jobs]
     at = since
     while at < now:
-        probe.follow(_running(job) for job in known if _was_running(job, at))
+        probe.follow(_running(job) for job, began, ended in known if began and ended and began <= at < ended)
         samples: dict[str, GpuSample] = dict(probe.reading_at(at).samples)
         yield TakenStep(at, {uuid: mean([sample]) for uuid, sample in samples.items()})
         at += STEP
-
-
-def _was_running(job: Job, at: datetime) -> bool:
-    return bool(job.started_at and job.ended_at and job.started_at <= at < job.ended_at)
 
 
 def _running(job: Job) -> Job:

@@ -103,12 +103,6 @@ def host_fields(options: ContainerOptions) -> dict[str, Any]:
     return fields
 
 
-def other_devices(options: ContainerOptions) -> list[dict[str, Any]]:
-    """Return requests for devices by CDI names, other than GPUs."""
-    names = [spec.cdi for spec in _devices(options) if spec.cdi]
-    return [{"Driver": "cdi", "DeviceIDs": names}] if names else []
-
-
 def config_fields(options: ContainerOptions) -> dict[str, Any]:
     """Return the fields of Config that the options set."""
     ports: dict[str, dict[str, str]] = {port.key: {} for port in published(options)}
@@ -407,13 +401,13 @@ def _shut(account: ContainerUser | None) -> dict[str, Any]:
 def _host(launch: Launch, options: ContainerOptions, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:
     # the site's rotation, unless the job sets its own
     rotation = {"max-size": str(settings.log_max_size), "max-file": str(settings.log_max_files)}
-    own = {name: value for name, _, value in (text.partition("=") for text in options.log_opt)}
+    named = [spec.cdi for spec in _devices(options) if spec.cdi]
     return host_fields(options) | {
         # as PID 1 a process ignores SIGTERM unless it handles it; below an init it ends
         "Init": None if options.no_init else True,
         # the exit code would be lost with the container if the event were missed
         "AutoRemove": False,
-        "LogConfig": {"Type": options.log_driver or "json-file", "Config": rotation | own},
+        "LogConfig": {"Type": options.log_driver or "json-file", "Config": rotation | _pairs(options.log_opt)},
         "PidsLimit": _pids_limit(options, settings),
         "Ulimits": [ulimit(text) for text in options.ulimits],
         "Binds": [bind(text) for text in options.volumes if not is_anonymous(text)],
@@ -421,7 +415,10 @@ def _host(launch: Launch, options: ContainerOptions, facts: EngineFacts, setting
             *(mount(text) for text in options.mounts),
             *(held_mount(mount) for mount in launch.held),
         ],
-        "DeviceRequests": [*_device_requests(launch, facts), *other_devices(options)],
+        "DeviceRequests": [
+            *_device_requests(launch, facts),
+            *([{"Driver": "cdi", "DeviceIDs": named}] if named else []),
+        ],
     }
 
 

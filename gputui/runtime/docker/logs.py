@@ -322,13 +322,10 @@ def open_log(client: APIClient, query: LogQuery) -> requests.Response:
     if response.status_code != 200:
         with response:
             raise fault(_message(response), status=response.status_code)
-    if "Content-Type" not in response.headers and _has_terminal(client, query):
+    is_told = "Content-Type" in response.headers
+    if not is_told and client.inspect_container(query.container_id).get("Config", {}).get("Tty"):
         response.headers["Content-Type"] = _RAW  # engines before API 1.42 do not send it
     return response
-
-
-def _has_terminal(client: APIClient, query: LogQuery) -> bool:
-    return bool(client.inspect_container(query.container_id).get("Config", {}).get("Tty"))
 
 
 def frames_of(response: requests.Response) -> Iterator[Part]:

@@ -21,8 +21,9 @@ _PIECE = 65536
 class TerminalChannel(FrameChannel):
     """Channel of an interactive job with a terminal, from its wrapper."""
 
-    def __init__(self, connection: socket.socket, folder: OpenFolder) -> None:
-        super().__init__(connection, is_tty=True)
+    def __init__(self, folder: OpenFolder) -> None:
+        """Connect to the wrapper of an attempt. Raises OSError; RuntimeFault if another user answers."""
+        super().__init__(_connected(folder), is_tty=True)
         self._folder = OpenFolder(folder.path, folder.open_directory())
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
@@ -36,11 +37,6 @@ class TerminalChannel(FrameChannel):
         """Close the connection."""
         super().close()
         self._folder.close()
-
-
-def attach_to_terminal(folder: OpenFolder) -> TerminalChannel:
-    """Connect to the wrapper of an attempt with a terminal. Raises OSError; RuntimeFault if another user answers."""
-    return TerminalChannel(_connected(folder), folder)
 
 
 def recorded_exit_code(folder: AttemptFolder) -> int | None:

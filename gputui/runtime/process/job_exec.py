@@ -22,7 +22,7 @@ from gputui.domain.job_spec import Interactive
 from gputui.ports import Channel, Permit
 from gputui.runtime.accounts import account_name
 from gputui.runtime.host_processes import ProcessSampler
-from gputui.runtime.process.attach import PipesChannel, attach_to_terminal
+from gputui.runtime.process.attach import PipesChannel, TerminalChannel
 from gputui.runtime.process.attempt_folder import AttemptFolder, AttemptIndex, OpenFolder
 
 _PIECE = 65536
@@ -203,7 +203,7 @@ class ProcessExec:
         """
         del detach_keys
         with self._entered(name, permit) as folder:
-            return attach_to_terminal(folder) if interactive.tty else PipesChannel(folder)
+            return TerminalChannel(folder) if interactive.tty else PipesChannel(folder)
 
     def execute(self, name: str, request: ExecRequest, permit: Permit) -> Channel:
         """Run a command with the environment, limits and user of the attempt."""
