@@ -139,19 +139,15 @@ class DoorServer:
             for part in (beating, stop):
                 part.cancel()
             await asyncio.gather(beating, stop, return_exceptions=True)
-            await self._end_connections()
-
-    async def _end_connections(self) -> None:
-        """End streams and idle connections at once, the others, and those that have just come, within the time."""
-        for connection, task in tuple(self._connections.items()):
-            if not connection.is_busy:
-                task.cancel()
-        tasks = tuple(self._connections.values())
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=self._within)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for connection, task in tuple(self._connections.items()):
+                if not connection.is_busy:
+                    task.cancel()
+            tasks = tuple(self._connections.values())
+            if tasks:
+                _, late = await asyncio.wait(tasks, timeout=self._within)
+                for task in late:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def is_stopping(self) -> bool:
@@ -268,7 +264,17 @@ class _ServedClient:
         """Answer one request; return whether there may be another."""
         if not await self._receive_head():
             return False
-        request = await self._request()
+        head = self._protocol.next_event()
+        if not isinstance(head, h11.Request):
+            raise HttpError(400, "this is no request")
+        if head.http_version not in {b"1.1", b"1.0"}:
+            raise HttpError(505, "this is HTTP/1.1")
+        headers = _headers(head)
+        if "content-length" in headers and "transfer-encoding" in headers:
+            raise HttpError(400, "a request has Content-Length or Transfer-Encoding, not both")
+        method, (path, query) = head.method.decode("ascii"), _target(head.target)
+        body = await self._body(int(headers.get("content-length", "0")))
+        request = Request(method, path, query, headers, body, self._peer)
         self._is_answering, self._awaited_until = True, 0.0
         answer = await self._answer(request)
         if isinstance(answer, Handoff):
@@ -279,9 +285,6 @@ class _ServedClient:
             return False
         await self._respond(answer, is_head=request.method == "HEAD")
         self._is_answering = False
-        return self._is_ready_for_next()
-
-    def _is_ready_for_next(self) -> bool:
         protocol = self._protocol
         if protocol.our_state is not h11.DONE or protocol.their_state is not h11.DONE:
             return False
@@ -323,19 +326,6 @@ class _ServedClient:
     def _check_head(self, received: bytearray, end: int) -> None:
         if end > self._limits.head or received.count(b"\n", 0, end) > self._limits.lines:
             raise HttpError(431, "the head of the request is too long")
-
-    async def _request(self) -> Request:
-        head = self._protocol.next_event()
-        if not isinstance(head, h11.Request):
-            raise HttpError(400, "this is no request")
-        if head.http_version not in {b"1.1", b"1.0"}:
-            raise HttpError(505, "this is HTTP/1.1")
-        headers = _headers(head)
-        if "content-length" in headers and "transfer-encoding" in headers:
-            raise HttpError(400, "a request has Content-Length or Transfer-Encoding, not both")
-        method, (path, query) = head.method.decode("ascii"), _target(head.target)
-        body = await self._body(int(headers.get("content-length", "0")))
-        return Request(method, path, query, headers, body, self._peer)
 
     async def _body(self, told: int) -> bytes:
         """Receive the body, of the size that its head told, or of unknown size."""

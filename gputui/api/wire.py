@@ -220,7 +220,13 @@ class CommandWire(Wire):
             except ConnectionError:  # it has not read the request
                 data = b""
             if not data:
-                self._raise_why()
+                self._has_ended.wait(_EXIT_WITHIN)
+                code = self._process.returncode
+                if code is not None and (why := self._explain(code, tuple(self._errors))):
+                    raise GputuiError(why)
+                if not self._marks.has_begun:
+                    told = self._marks.told(200) or "it ended without a word"
+                    raise GputuiError(f"its login shell did not run gputui: {told}")
                 return b""
             skipped = self._skipped + self._after_mark(data)
             if start := _ANSWER.search(skipped):
@@ -240,16 +246,6 @@ class CommandWire(Wire):
         if self._before > _MOST_BEFORE:
             raise GputuiError(f"its login shell sends lines without an end: {self._marks.told()!r}")
         return self._marks.first(data)
-
-    def _raise_why(self) -> None:
-        """Raise GputuiError for a command that has ended in a way that is explained."""
-        self._has_ended.wait(_EXIT_WITHIN)
-        code = self._process.returncode
-        if code is not None and (why := self._explain(code, tuple(self._errors))):
-            raise GputuiError(why)
-        if not self._marks.has_begun:
-            told = self._marks.told(200) or "it ended without a word"
-            raise GputuiError(f"its login shell did not run gputui: {told}")
 
     def _tend(self) -> None:
         """Keep the last lines of stderr until the command ends, and reap it: others may keep that stream open."""

@@ -201,7 +201,9 @@ class Door:
                 self._tell(f"commands and consoles of others cannot ask this process: {error}")
             else:
                 return
-            self._beat_until_again()
+            again = time.monotonic() + AGAIN_AFTER
+            while time.monotonic() < again and not self._is_closing.wait(min(1.0, AGAIN_AFTER)):
+                self._beat()
 
     def _serve(self) -> None:
         from gputui.api.connections import limits_for
@@ -224,12 +226,6 @@ class Door:
         )
         self._events = events
         self._server.start()
-
-    def _beat_until_again(self) -> None:
-        """Tell for a while that the process lives, in place of the server."""
-        again = time.monotonic() + AGAIN_AFTER
-        while time.monotonic() < again and not self._is_closing.wait(min(1.0, AGAIN_AFTER)):
-            self._beat()
 
     def _beat(self) -> None:
         is_starting = not self._has_ticked.is_set() and time.monotonic() - self._opened_at < FIRST_TICK_WITHIN

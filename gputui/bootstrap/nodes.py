@@ -169,16 +169,14 @@ class LoginConnections:
         """
         if self._fault and time.monotonic() - self._failed_at < _NOT_AGAIN:
             raise ClusterUnavailableError(self._fault)
-        connection = self._connection(self._places.setdefault(node, len(self._places)) // _A_CONNECTION)
-        self._fault, self._failed_at = connection.opened(), time.monotonic()
-        if self._fault:
-            raise ClusterUnavailableError(self._fault)
-        return connection.argv(script)
-
-    def _connection(self, place: int) -> SshConnection:
+        place = self._places.setdefault(node, len(self._places)) // _A_CONNECTION
         from gputui.cluster.ssh import SshConnection, runtime_directory
 
         while len(self._connections) <= place:
             name = f"-{os.getpid()}-{len(self._connections)}"
             self._connections.append(SshConnection(self._host, self._port, runtime_directory(os.environ), name))
-        return self._connections[place]
+        connection = self._connections[place]
+        self._fault, self._failed_at = connection.opened(), time.monotonic()
+        if self._fault:
+            raise ClusterUnavailableError(self._fault)
+        return connection.argv(script)

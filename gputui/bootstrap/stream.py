@@ -11,7 +11,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from gputui.ports.channel import wait_for
 if TYPE_CHECKING:
     from gputui.domain.job import Attempt, Job
     from gputui.ports import LogStream
-    from gputui.ports.backend import Entry, FollowLog
+    from gputui.ports.backend import FollowLog
 
 _PIECE = 65536
 _FLUSH_AFTER = 0.02
@@ -67,22 +67,20 @@ def serve(options: Options, decision: Decision, connection: socket.socket, pipe:
         os.close(pipe)
         _serve_log(options, decision, decision.log, connection)
     elif (request := decision.attach or decision.execute) is not None:
-        _enter(options, decision, request, _Client(connection, decision.early), pipe)
-
-
-def _enter(options: Options, decision: Decision, request: Entry, client: _Client, pipe: int) -> None:
-    """Enter a job, tell the owner, and pass on what both sides send."""
-    with closing(entrance_for(options, lambda: decision.store_id, decision.caller, lambda *_: _told(pipe))) as entrance:
-        try:
-            channel = entrance.enter(decision.job, request)
-        except GputuiError as error:
-            may_pass = isinstance(error, RuntimeFault) and error.may_pass
-            client.send(frames.UNREACHABLE if may_pass else frames.REFUSED, str(error).encode())
-            return
-        with closing(channel):
-            client.send(frames.READY, b"tty" if channel.is_tty else b"pipes")
-            if _Conversation(client, channel).pass_on() and (code := channel.exit_code()) is not None:
-                client.send_exit(code)
+        client = _Client(connection, decision.early)
+        with closing(
+            entrance_for(options, lambda: decision.store_id, decision.caller, lambda *_: _told(pipe))
+        ) as entrance:
+            try:
+                channel = entrance.enter(decision.job, request)
+            except GputuiError as error:
+                may_pass = isinstance(error, RuntimeFault) and error.may_pass
+                client.send(frames.UNREACHABLE if may_pass else frames.REFUSED, str(error).encode())
+                return
+            with closing(channel):
+                client.send(frames.READY, b"tty" if channel.is_tty else b"pipes")
+                if _Conversation(client, channel).pass_on() and (code := channel.exit_code()) is not None:
+                    client.send_exit(code)
 
 
 def _told(pipe: int) -> None:
@@ -248,7 +246,10 @@ def _serve_log(options: Options, decision: Decision, request: FollowLog, connect
         pieces = output_of(options, decision.store_id, job, attempt, lines)
         threading.Thread(target=_end_with, args=(connection,), name="client", daemon=True).start()
         try:
-            _send_apart(pieces, connection)
+            connection.sendall(frames.frame(frames.READY))
+            for is_error, piece in pieces:
+                connection.sendall(frames.frame(frames.ERRORS if is_error else frames.OUTPUT, piece))
+            connection.sendall(frames.exit_frame(0))
         except GputuiError as error:
             connection.sendall(_Framed().failed(error, has_begun=False))
         return
@@ -287,14 +288,6 @@ def _ended_attempt(job: Job, request: FollowLog) -> Attempt | None:
     """Return the attempt whose output is asked for in frames, if it has ended."""
     found = [each for each in job.attempts if request.attempt in {None, each.number} and each.is_over]
     return found[-1] if found and request.in_frames else None
-
-
-def _send_apart(pieces: Iterable[tuple[bool, bytes]], connection: socket.socket) -> None:
-    """Send pieces of output, standard error apart."""
-    connection.sendall(frames.frame(frames.READY))
-    for is_error, piece in pieces:
-        connection.sendall(frames.frame(frames.ERRORS if is_error else frames.OUTPUT, piece))
-    connection.sendall(frames.exit_frame(0))
 
 
 def _end_with(connection: socket.socket) -> None:

@@ -40,19 +40,15 @@ def commands() -> Iterator[str]:
         yield f"### {heading}"
         yield ""
         for name in names:
-            yield from _with_those_below(name)
-
-
-def _with_those_below(name: str) -> Iterator[str]:
-    root = root_context()
-    command = cli.get_command(root, name)
-    assert command is not None
-    context = click.Context(command, info_name=name, parent=root)
-    yield from _command(command, context, f"gputui {name}")
-    if isinstance(command, click.Group):
-        for word, inner in command.commands.items():
-            below = click.Context(inner, info_name=word, parent=context)
-            yield from _command(inner, below, f"gputui {name} {word}")
+            root = root_context()
+            command = cli.get_command(root, name)
+            assert command is not None
+            context = click.Context(command, info_name=name, parent=root)
+            yield from _command(command, context, f"gputui {name}")
+            if isinstance(command, click.Group):
+                for word, inner in command.commands.items():
+                    below = click.Context(inner, info_name=word, parent=context)
+                    yield from _command(inner, below, f"gputui {name} {word}")
 
 
 def _command(command: click.Command, context: click.Context, words: str) -> Iterator[str]:
@@ -62,13 +58,6 @@ def _command(command: click.Command, context: click.Context, words: str) -> Iter
     yield ""
     yield f"`{words} {' '.join(command.collect_usage_pieces(context))}`"
     yield ""
-    yield from _options(command)
-    if command.epilog:
-        yield command.epilog.replace("\b\n", "```\n") + ("```" if "\b" in command.epilog else "")
-        yield ""
-
-
-def _options(command: click.Command) -> Iterator[str]:
     options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
     if options:
         yield "| option | does |"
@@ -77,6 +66,9 @@ def _options(command: click.Command) -> Iterator[str]:
             value = f" {option.metavar}" if option.metavar else ""
             names = (", ".join(option.opts) + value).replace("|", r"\|")
             yield f"| `{names}` | {option.help} |"
+        yield ""
+    if command.epilog:
+        yield command.epilog.replace("\b\n", "```\n") + ("```" if "\b" in command.epilog else "")
         yield ""
 
 

@@ -188,7 +188,18 @@ def units(options: Options, backups: Path | None = None) -> dict[str, str]:
     values = {"COMMAND": " ".join(words), "STATE": str(options.state)}
     found = {SERVICE: _filled(_service(options), values)}
     if _serves_users(options):
-        found[SOCKET_UNIT] = _socket(options)
+        # only a group may open the socket if all users are that group's members
+        access = options.settings.access
+        place = access.socket or SERVICE_SOCKET
+        if not _PLAIN.fullmatch(place) or not place.startswith("/"):
+            raise InputError(
+                f"{place!r} cannot stand in a unit", where="access.socket", hint="name it by an absolute path"
+            )
+        text = _filled(_template(SOCKET_UNIT), {"SOCKET": place})
+        if len(access.users) == 1 and access.users[0].startswith("@"):
+            group = access.users[0][1:]
+            text = text.replace("SocketMode=0666\n", f"SocketMode=0660\nSocketGroup={group}\n")
+        found[SOCKET_UNIT] = text
     if backups is not None:
         values["BACKUPS"] = str(backups)
         service, timer = _BACKUP
@@ -208,19 +219,6 @@ def scheduler_command(options: Options) -> list[str]:
 def _serves_users(options: Options) -> bool:
     """Return whether accounts use the queue that can neither write the state directory nor become root."""
     return bool(options.settings.access.users)
-
-
-def _socket(options: Options) -> str:
-    """Return the unit of the socket, which only a group may open if all users are that group's members."""
-    access = options.settings.access
-    place = access.socket or SERVICE_SOCKET
-    if not _PLAIN.fullmatch(place) or not place.startswith("/"):
-        raise InputError(f"{place!r} cannot stand in a unit", where="access.socket", hint="name it by an absolute path")
-    text = _filled(_template(SOCKET_UNIT), {"SOCKET": place})
-    if len(access.users) == 1 and access.users[0].startswith("@"):
-        group = access.users[0][1:]
-        text = text.replace("SocketMode=0666\n", f"SocketMode=0660\nSocketGroup={group}\n")
-    return text
 
 
 def allows_host_jobs(options: Options) -> bool:

@@ -194,16 +194,13 @@ class CommandsOfCallers:
     def __call__(self, caller: Caller, line: CommandLine) -> CommandResult:
         """Run a command, as `RunCommand` says."""
         words = _command_of(line)
-        self._check(line)
+        if not self._has_settings_of(line) or _stamps(self._options) != self._stamps:
+            raise ParseLocallyError("the owner of the queue has other settings")
         said = CallersTerminal(line, lambda error: self._refused(caller, error.rule, _shown(words)))
         session = CallersSession(self._options, caller, line, self._backend, self._forecasts)
         with terminal.of_caller(said), local_files.elsewhere():
             code = self._run(words, session, terminal_width=terminal.help_width())
         return CommandResult(code, said.taken())
-
-    def _check(self, line: CommandLine) -> None:
-        if not self._has_settings_of(line) or _stamps(self._options) != self._stamps:
-            raise ParseLocallyError("the owner of the queue has other settings")
 
     def _has_settings_of(self, line: CommandLine) -> bool:
         """Return whether what the client has set, if anything, is the same here: then the result is too."""

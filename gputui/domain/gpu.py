@@ -198,12 +198,9 @@ class GpuProcess(Struct, frozen=True):
         """Return whether it runs one of these programs: its name, with or without a directory, or the whole command."""
         command = self.command or ""
         name = command.partition(" ")[0]
-        return bool(command) and any(each == command or _program(each) == name for each in programs)
-
-
-def _program(entry: str) -> str:
-    """Return the name of the program if the entry is one, perhaps with its directory; a command line unchanged."""
-    return entry if " " in entry else entry.rpartition("/")[2]
+        return bool(command) and any(
+            each == command or (each if " " in each else each.rpartition("/")[2]) == name for each in programs
+        )
 
 
 CAP = "power cap"

@@ -137,30 +137,25 @@ def _read_view(
     if is_late or sample.processes is None or not rules.has_gpu_ids:
         return read
     if view.state is GpuState.FREE:
-        return _with_foreign(read, sample, jobs, rules)
+        freed_at = jobs.freed_at.get(read.gpu.uuid)
+        read_at = min(sample.sampled_at, sample.processes_at or sample.sampled_at)
+        if freed_at is not None and read_at <= freed_at + _SLACK:
+            return read
+        strangers = _computing(sample, rules)
+        if strangers:
+            first = strangers[0]
+            why = f"process {first.pid} ({first.command or 'unknown'}) of {first.user or 'unknown'}"
+            return replace(read, state=GpuState.FOREIGN, why=why, holders=tuple(map(_holder, strangers)))
+        if sample.memory_used is not None and sample.memory_used > rules.memory_floor:
+            why = f"{format_size(sample.memory_used)} of its memory is used by an unknown process"
+            return replace(read, state=GpuState.FOREIGN, why=why)
+        return read
     return _with_users(read, sample, jobs, rules) if view.state is GpuState.ALLOCATED else read
 
 
 def _health(view: GpuView, sample: GpuSample) -> Health:
     """Return the driver's finding, unless it has none and the engine has one."""
     return view.health if sample.health.code is HealthCode.OK else sample.health
-
-
-def _with_foreign(view: GpuView, sample: GpuSample, jobs: EngineJobs, rules: ReadingRules) -> GpuView:
-    """Return a GPU that is free to the engine with the processes that use it all the same."""
-    freed_at = jobs.freed_at.get(view.gpu.uuid)
-    read_at = min(sample.sampled_at, sample.processes_at or sample.sampled_at)
-    if freed_at is not None and read_at <= freed_at + _SLACK:
-        return view
-    strangers = _computing(sample, rules)
-    if strangers:
-        first = strangers[0]
-        why = f"process {first.pid} ({first.command or 'unknown'}) of {first.user or 'unknown'}"
-        return replace(view, state=GpuState.FOREIGN, why=why, holders=tuple(map(_holder, strangers)))
-    if sample.memory_used is not None and sample.memory_used > rules.memory_floor:
-        why = f"{format_size(sample.memory_used)} of its memory is used by an unknown process"
-        return replace(view, state=GpuState.FOREIGN, why=why)
-    return view
 
 
 def _with_users(view: GpuView, sample: GpuSample, jobs: EngineJobs, rules: ReadingRules) -> GpuView:

@@ -251,22 +251,17 @@ def _next_change(zone: tzinfo, begin: datetime, until: datetime) -> datetime:
     while low < until:
         high = min(low + _DAY, until)
         if _offset(zone, high) != offset:
-            return _bisected(zone, low, high, offset)
+            first = low.replace(microsecond=0)
+            left, right = 0, int((high - first).total_seconds()) + 1
+            while right - left > 1:
+                middle = (left + right) // 2
+                if _offset(zone, first + timedelta(seconds=middle)) == offset:
+                    left = middle
+                else:
+                    right = middle
+            return first + timedelta(seconds=right)
         low = high
     return until
-
-
-def _bisected(zone: tzinfo, low: datetime, high: datetime, offset: timedelta) -> datetime:
-    """Return the first moment, to the second, at which the offset is no longer `offset`."""
-    first = low.replace(microsecond=0)
-    left, right = 0, int((high - first).total_seconds()) + 1
-    while right - left > 1:
-        middle = (left + right) // 2
-        if _offset(zone, first + timedelta(seconds=middle)) == offset:
-            left = middle
-        else:
-            right = middle
-    return first + timedelta(seconds=right)
 
 
 def _offset(zone: tzinfo, at: datetime) -> timedelta:

@@ -112,7 +112,9 @@ class Recorder:
         if end <= begin:
             return
         while (last := math.ceil((end - self.begin) / self.width)) > COLUMNS:
-            self._fold()
+            self.width *= 2
+            self.length = -(-self.length // 2)
+            self._columns = {name: (_folded(sums), _folded(secs)) for name, (sums, secs) in self._columns.items()}
         self.length, self.end = max(self.length, last), max(self.end, end)
         first = int((begin - self.begin) / self.width)
         if first + 1 == last:  # the usual case, once columns are wider than the pause between readings
@@ -131,11 +133,6 @@ class Recorder:
                 columns = self._columns[name] = (_empty(), _empty())
             columns[0][column] += value * seconds
             columns[1][column] += seconds
-
-    def _fold(self) -> None:
-        self.width *= 2
-        self.length = -(-self.length // 2)
-        self._columns = {name: (_folded(sums), _folded(secs)) for name, (sums, secs) in self._columns.items()}
 
     def series(self) -> Series:
         """Return the means so far."""

@@ -225,19 +225,16 @@ class MetricsRecorder:
                 self._histograms[families.WAIT].observe(waited)
                 self._summaries[families.TENANT_WAIT].labels(tenant).observe(waited)
         for attempt in change.over:
-            self._count_end(job, attempt, tenant)
+            cause = attempt.cause
+            self._counters[families.ENDED_ATTEMPTS].labels(cause.code if cause else COMPLETED).inc()
+            if attempt.started_at and attempt.ended_at:
+                seconds = max(0.0, (attempt.ended_at - attempt.started_at).total_seconds())
+                self._histograms[families.RUN].observe(seconds)
+            if cause is not None and cause.code is CauseCode.PREEMPTED:
+                self._counters[families.PREEMPTIONS].labels(tenant).inc()
+            elif cause is not None and _is_tried_again(job, attempt, cause):
+                self._counters[families.RETRIES].labels(cause.code).inc()
             self._gpu_time.end(tenant, attempt)
-
-    def _count_end(self, job: Job, attempt: Attempt, tenant: str) -> None:
-        cause = attempt.cause
-        self._counters[families.ENDED_ATTEMPTS].labels(cause.code if cause else COMPLETED).inc()
-        if attempt.started_at and attempt.ended_at:
-            seconds = max(0.0, (attempt.ended_at - attempt.started_at).total_seconds())
-            self._histograms[families.RUN].observe(seconds)
-        if cause is not None and cause.code is CauseCode.PREEMPTED:
-            self._counters[families.PREEMPTIONS].labels(tenant).inc()
-        elif cause is not None and _is_tried_again(job, attempt, cause):
-            self._counters[families.RETRIES].labels(cause.code).inc()
 
 
 def _is_tried_again(job: Job, attempt: Attempt, cause: Cause) -> bool:
@@ -329,18 +326,15 @@ class Exporter:
     def published(self, snapshot: Snapshot) -> None:
         """Store the snapshot as the latest, and count the changes."""
         try:
-            self._take(snapshot)
+            before, update = self._collector.snapshot, self._jobs.update(snapshot.jobs)
+            self._collector.update(snapshot, update, self._jobs.jobs)
+            self._recorder.published(snapshot, update.changes, self._jobs.jobs)
+            if self._mapping is not None and _holders(before) != _holders(snapshot):
+                self._woken.set()
         except Exception as error:  # a border: metrics must not fail a tick
             if str(error) != self._slip:
                 log.exception("a snapshot could not be counted")
             self._slip = str(error)
-
-    def _take(self, snapshot: Snapshot) -> None:
-        before, update = self._collector.snapshot, self._jobs.update(snapshot.jobs)
-        self._collector.update(snapshot, update, self._jobs.jobs)
-        self._recorder.published(snapshot, update.changes, self._jobs.jobs)
-        if self._mapping is not None and _holders(before) != _holders(snapshot):
-            self._woken.set()
 
     def page(self) -> bytes:
         return generate_latest(self.registry)

@@ -17,7 +17,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import UsageLedger, fair_share_factor, usage_ratios
 from gputui.domain.policy.planning_context import LONGEST
 from gputui.domain.policy.reasons import gated_jobs
-from gputui.domain.settings import Settings, TenantSettings
+from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot, effective_policy
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
@@ -171,16 +171,12 @@ class JobSums:
                 sums.backlog = sums.whole = 0.0  # no job is left, so remove rounding errors
         if job.attempts:
             sums.held += sign * len(job.gpus)
-            self._charge(job, sign)
-
-    def _charge(self, job: Job, sign: int) -> None:
-        """Add the GPU time of the job's attempts, or subtract it."""
-        for attempt in job.attempts:
-            gpus = sign * attempt.gpu_count * attempt.gpu_share
-            if gpus and attempt.started_at:
-                self._ledger.begin(job.spec.tenant, gpus, attempt.started_at.timestamp())
-                if attempt.ended_at:
-                    self._ledger.end(job.spec.tenant, gpus, attempt.ended_at.timestamp())
+            for attempt in job.attempts:
+                gpus = sign * attempt.gpu_count * attempt.gpu_share
+                if gpus and attempt.started_at:
+                    self._ledger.begin(job.spec.tenant, gpus, attempt.started_at.timestamp())
+                    if attempt.ended_at:
+                        self._ledger.end(job.spec.tenant, gpus, attempt.ended_at.timestamp())
 
 
 _SECOND = timedelta(seconds=1)
@@ -264,16 +260,13 @@ class JobSeries:
             if (label := self._tenants.label(name)) != OTHER:  # shares of several tenants do not add up
                 page.add(families.FAIR_SHARE, fair_share_factor(ratio), {"tenant": label})
         for tenant in tenants.values():
-            self._add_caps(page, tenant)
-
-    def _add_caps(self, page: SeriesPage, tenant: TenantSettings) -> None:
-        labels = {"tenant": self._tenants.label(tenant.name)}
-        if labels["tenant"] != OTHER:
-            page.add(families.WEIGHT, tenant.weight, labels)
-            page.add(families.GPU_CAP, tenant.gpus, labels)
-            page.add(families.RUNNING_CAP, tenant.running, labels)
-            page.add(families.PENDING_CAP, tenant.pending, labels)
-            page.add(families.PRIORITY_CAP, tenant.max_priority, labels)
+            labels = {"tenant": self._tenants.label(tenant.name)}
+            if labels["tenant"] != OTHER:
+                page.add(families.WEIGHT, tenant.weight, labels)
+                page.add(families.GPU_CAP, tenant.gpus, labels)
+                page.add(families.RUNNING_CAP, tenant.running, labels)
+                page.add(families.PENDING_CAP, tenant.pending, labels)
+                page.add(families.PRIORITY_CAP, tenant.max_priority, labels)
 
 
 def _by_reason(waiting: list[Job], gated: Mapping[JobId, Reason]) -> Counter[str]:

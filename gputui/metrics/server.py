@@ -54,17 +54,14 @@ class Users:
         if digest in self._right:
             return True
         with self._lock:
-            is_right = _is_right(password, self._hashes.get(name))
+            known = self._hashes.get(name)
+            import bcrypt
+
+            # bcrypt uses only the first 72 bytes, and newer versions refuse more
+            is_right = bcrypt.checkpw(password[:72], known or _NOBODY) and known is not None
         if is_right and len(self._right) < _MOST_KEPT:
             self._right.add(digest)
         return is_right
-
-
-def _is_right(password: bytes, known: bytes | None) -> bool:
-    import bcrypt
-
-    # bcrypt uses only the first 72 bytes, and newer versions refuse more
-    return bcrypt.checkpw(password[:72], known or _NOBODY) and known is not None
 
 
 def _credentials(header: str) -> tuple[str, bytes]:
@@ -287,7 +284,12 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ.get("REQUEST_METHOD") == "HEAD":
-            return self._head(environ, start_response)
+            # answer as to GET, without the body; the library refuses HEAD
+            told: list[tuple[str, list[tuple[str, str]]]] = []
+            get = {**environ, "REQUEST_METHOD": "GET"}
+            body = b"".join(self._answer(get, lambda status, headers, *rest: told.append((status, headers))))
+            start_response(told[0][0], [*told[0][1], ("Content-Length", str(len(body)))])
+            return []
         users = self.users
         if users is not None and not users.admit(environ.get("HTTP_AUTHORIZATION", "")):
             start_response("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="gputui"')])
@@ -306,14 +308,6 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
             log.exception("metrics cannot be collected")
             start_response("500 Internal Server Error", [])
             return [b"metrics cannot be collected; gputui.log has the details\n"]
-
-    def _head(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer as to GET, without the body; the library refuses HEAD."""
-        told: list[tuple[str, list[tuple[str, str]]]] = []
-        get = {**environ, "REQUEST_METHOD": "GET"}
-        body = b"".join(self._answer(get, lambda status, headers, *rest: told.append((status, headers))))
-        start_response(told[0][0], [*told[0][1], ("Content-Length", str(len(body)))])
-        return []
 
 
 def _shut(connection: socket.socket) -> None:

@@ -207,7 +207,20 @@ def write_backup(directory: Path, target: Path, now: datetime, version: str, *, 
     with captured(directory) as files, new_private_file(target) as file:
         meta = read_meta(directory / QUEUE)
         manifest = BackupManifest(version, meta[0].store_id if meta else "", now)
-        _write(file, directory, files, manifest, with_logs=with_logs)
+        hashing = _Hashing(file)
+        with (
+            gzip.GzipFile("", "wb", 6, cast("Any", hashing), mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            archive.addfile(_info(".", directory.stat(), tarfile.DIRTYPE))
+            for captured_file in files:
+                _add_file(archive, captured_file, manifest)
+            _add_others(archive, directory, {each.name for each in files}, manifest, with_logs=with_logs)
+            content = msgspec.json.format(msgspec.json.encode(manifest))
+            info = tarfile.TarInfo(MANIFEST)
+            info.size, info.mode, info.mtime = len(content), 0o600, int(manifest.made_at.timestamp())
+            archive.addfile(info, io.BytesIO(content))
+        file.write(_SEAL % hashing.sum.hexdigest().encode())
     return manifest
 
 
@@ -263,25 +276,6 @@ class _Hashing:
 
     def flush(self) -> None:
         self._file.flush()
-
-
-def _write(
-    file: IO[bytes], directory: Path, files: list[CapturedFile], manifest: BackupManifest, *, with_logs: bool
-) -> None:
-    hashing = _Hashing(file)
-    with (
-        gzip.GzipFile("", "wb", 6, cast("Any", hashing), mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        archive.addfile(_info(".", directory.stat(), tarfile.DIRTYPE))
-        for captured_file in files:
-            _add_file(archive, captured_file, manifest)
-        _add_others(archive, directory, {each.name for each in files}, manifest, with_logs=with_logs)
-        content = msgspec.json.format(msgspec.json.encode(manifest))
-        info = tarfile.TarInfo(MANIFEST)
-        info.size, info.mode, info.mtime = len(content), 0o600, int(manifest.made_at.timestamp())
-        archive.addfile(info, io.BytesIO(content))
-    file.write(_SEAL % hashing.sum.hexdigest().encode())
 
 
 def _add_others(

@@ -205,7 +205,10 @@ class Replica(Struct, eq=False, weakref=True):
         for line in lines:
             entry = line.entry
             if entry is None:
-                self._pass_over(state, line)
+                path = journal_path(self._path, state.meta.generation)
+                self.damage[f"{path}: the line at byte {line.start} is damaged and was passed over"] = None
+                if line.salvaged_id is not None and state.next_id < line.salvaged_id <= state.next_id + _MAX_SALVAGE:
+                    state.next_id = line.salvaged_id
                 continue
             for name, changes in entry.changes.items():
                 table = state.tables.setdefault(name, {})
@@ -222,12 +225,6 @@ class Replica(Struct, eq=False, weakref=True):
         length = data.rfind(b"\n") + 1
         state.checksum = zlib.crc32(memoryview(data)[:length], state.checksum)
         state.offset += length
-
-    def _pass_over(self, state: LoadedQueue, line: JournalLine) -> None:
-        path = journal_path(self._path, state.meta.generation)
-        self.damage[f"{path}: the line at byte {line.start} is damaged and was passed over"] = None
-        if line.salvaged_id is not None and state.next_id < line.salvaged_id <= state.next_id + _MAX_SALVAGE:
-            state.next_id = line.salvaged_id
 
 
 def _stamp(path: Path) -> FileStamp | None:

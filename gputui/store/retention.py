@@ -20,7 +20,6 @@ from msgspec import Struct
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
 from gputui.domain.kept_data import KeepLimits, KeptData
 from gputui.domain.settings import StoreSettings
 from gputui.store.codec import decode_job
@@ -40,16 +39,12 @@ def jobs_to_archive(jobs: Iterable[Job], settings: StoreSettings, now: datetime)
         for job_id in job.spec.after + job.spec.after_any
     }
     finished = sorted(
-        (job for job in known if job.has_ended and not _is_of(job, awaited)),
+        (job for job in known if job.has_ended and (job.array is None or job.array.id not in awaited)),
         key=lambda job: (job.end, job.id),
     )
     surplus = len(finished) - settings.keep_finished
     oldest_kept = now - settings.history_after
     return [job for place, job in enumerate(finished) if place < surplus or job.end < oldest_kept]
-
-
-def _is_of(job: Job, arrays: set[JobId]) -> bool:
-    return job.array is not None and job.array.id in arrays
 
 
 def month_of(moment: datetime) -> str:

@@ -220,7 +220,15 @@ def of_snapshot(name: str, caps: Caps, snapshot: Snapshot) -> Iterator[DoctorChe
     yield ok("cluster", f"{caps.engine} answers: cluster {name}, {plural(len(snapshot.nodes), 'node')}")
     is_slurm = caps.engine == ENGINES["slurm"]
     yield _gpus(snapshot, is_slurm)
-    yield from _away(snapshot.nodes, is_slurm)
+    away = [
+        node.name
+        for node in snapshot.nodes
+        if node.gpus and all(view.state is GpuState.UNKNOWN and view.drain is None for view in node.gpus)
+    ]
+    if away:
+        told = "sinfo -R tells why" if is_slurm else "kubectl describe node NODE tells why"
+        hint = f"{told}; gputui resume NODE once it is mended"
+        yield warn("nodes", f"not available: {_listed(away)}", "No job starts there.", hint)
     yield _rights(caps, is_slurm)
 
 
@@ -230,19 +238,6 @@ def _gpus(snapshot: Snapshot, is_slurm: bool) -> DoctorCheck:
         return fail("gpus", "no node has GPUs", "No job with GPUs can start.", _SLURM_GPUS if is_slurm else _PLUGIN)
     words = f"{plural(len(snapshot.gpus), 'GPU')} on {plural(len(snapshot.nodes) - len(without), 'node')}"
     return ok("gpus", words + (f"; none on {_listed(without)}" if without else ""))
-
-
-def _away(nodes: Iterable[Node], is_slurm: bool) -> Iterator[DoctorCheck]:
-    """Yield the nodes on which no GPU can be used, and which nobody drained."""
-    away = [
-        node.name
-        for node in nodes
-        if node.gpus and all(view.state is GpuState.UNKNOWN and view.drain is None for view in node.gpus)
-    ]
-    if away:
-        told = "sinfo -R tells why" if is_slurm else "kubectl describe node NODE tells why"
-        hint = f"{told}; gputui resume NODE once it is mended"
-        yield warn("nodes", f"not available: {_listed(away)}", "No job starts there.", hint)
 
 
 def _rights(caps: Caps, is_slurm: bool) -> DoctorCheck:

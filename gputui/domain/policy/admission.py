@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from gputui.domain import docker_args
 from gputui.domain.container import Box
-from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.job_spec import JobSpec
 from gputui.domain.policy.permitted_options import (
     MountSource,
     OptionRefusal,
@@ -95,7 +95,11 @@ def refusals(spec: JobSpec, rules: AdmissionRules) -> Iterator[OptionRefusal]:
         yield OptionRefusal("--host", "host jobs are for operators here", "run it in a container")
     if spec.image is not None:
         yield from _image(spec.image, rules)
-    yield from _gpus(spec.gpus)
+    if spec.gpus.driver not in {None, "", "nvidia"} or spec.gpus.driver_options:
+        yield OptionRefusal("--gpus", "its driver and options are only for operators", "leave them out")
+    if unknown := [each for each in spec.gpus.capabilities if each not in _GPU_CAPABILITIES]:
+        known = ", ".join(sorted(_GPU_CAPABILITIES))
+        yield OptionRefusal("--gpus", f"{unknown[0]!a} is not a capability of a driver", f"known: {known}")
     for field, name, value in given_options(spec.options):
         if refused := forbidden(name, rules.allow):
             yield refused
@@ -172,14 +176,6 @@ def _full_pattern(pattern: str) -> str:
     if "@" in pattern or ":" in pattern.rpartition("/")[2]:
         return full_image(pattern)
     return full_image(pattern).removesuffix(":latest") + ("" if pattern.endswith("*") else "[:@]*")
-
-
-def _gpus(gpus: GpuRequest) -> Iterator[OptionRefusal]:
-    if gpus.driver not in {None, "", "nvidia"} or gpus.driver_options:
-        yield OptionRefusal("--gpus", "its driver and options are only for operators", "leave them out")
-    if unknown := [each for each in gpus.capabilities if each not in _GPU_CAPABILITIES]:
-        known = ", ".join(sorted(_GPU_CAPABILITIES))
-        yield OptionRefusal("--gpus", f"{unknown[0]!a} is not a capability of a driver", f"known: {known}")
 
 
 # rules of options: each returns why the value is refused, or an empty text

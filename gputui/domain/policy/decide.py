@@ -447,7 +447,11 @@ class Pass:
                 grant = self._fit(key, need)
                 if grant is not None:
                     self.same.clear()
-                    self._start(key, item, grant)
+                    hold = self.outcome.hold
+                    if hold is not None and hold.binds(self.now + key.duration):
+                        for node, mask in grant:
+                            hold.count_taken(node, mask, self.cluster.layouts, key.ask.share)
+                    self.outcome.starts.append(self.cluster.start(key, item, grant, self.now))
                     return
                 had = self.outcome.hold
                 refusal = self._refuse(key, item, need)
@@ -503,13 +507,6 @@ class Pass:
             own_first = [mask & mine for mask, mine in zip(usable, own, strict=True)]
             grant = cluster.choose(own_first, ask, size(grant), width) or grant
         return grant
-
-    def _start(self, key: LaneKey, item: Waiting, grant: Grant) -> None:
-        hold = self.outcome.hold
-        if hold is not None and hold.binds(self.now + key.duration):
-            for node, mask in grant:
-                hold.count_taken(node, mask, self.cluster.layouts, key.ask.share)
-        self.outcome.starts.append(self.cluster.start(key, item, grant, self.now))
 
     def _refuse(self, key: LaneKey, item: Waiting, need: int) -> Refusal:
         """Return the reason why it does not fit; the first such job gets the backfill reservation."""

@@ -342,7 +342,17 @@ class Turns:
         if self._lanes and not self._searches:
             self._sort()
         if self._lanes:
-            return self._found()
+            self._searches -= 1
+            lanes, found = self._lanes, self._scores
+            best = min(found)
+            place = found.index(best)
+            if found.count(best) > 1:
+                ties = (n for n, score in enumerate(found) if score == best)
+                place = min(ties, key=lambda n: _ranked(lanes[n], best)[:5])
+            lane, lanes[place], found[place] = lanes[place], lanes[-1], found[-1]
+            lanes.pop()
+            found.pop()
+            return lane
         return heappop(self._sorted)[-1] if self._sorted else None
 
     def put(self, lane: Lane) -> None:
@@ -362,19 +372,6 @@ class Turns:
             return [FIRST] * len(lanes)
         credited, now, unit = self._scale
         return scores([(lane.head[0], lane.planned, credited[lane.payer]) for lane in lanes], now, unit)
-
-    def _found(self) -> Lane:
-        self._searches -= 1
-        lanes, found = self._lanes, self._scores
-        best = min(found)
-        place = found.index(best)
-        if found.count(best) > 1:
-            ties = (n for n, score in enumerate(found) if score == best)
-            place = min(ties, key=lambda n: _ranked(lanes[n], best)[:5])
-        lane, lanes[place], found[place] = lanes[place], lanes[-1], found[-1]
-        lanes.pop()
-        found.pop()
-        return lane
 
     def _sort(self) -> None:
         self._sorted = list(map(_ranked, self._lanes, self._scores))

@@ -220,7 +220,7 @@ class Reasons(Mapping[JobId, Reason]):
         text = f"{self._making_way(entry.item.id)}; expected {self._time(hold.at)}"
         if hold.because is not None and hold.because not in self._context.making_way:
             known = self._context.sources.get(hold.because)
-            source = known.value if known else self._planned(hold.because)
+            source = known.value if known else self._context.expected(hold.because).source.value
             text += f" when job {self._shown(hold.because)} ends {source}"
         return text
 
@@ -232,10 +232,6 @@ class Reasons(Mapping[JobId, Reason]):
         who = f"job {self._shown(ids[0])} is" if len(ids) == 1 else f"jobs {', '.join(map(self._shown, ids))} are"
         grace = self._context.settings.policy.preemption_grace.total_seconds()
         return f"; {who} being preempted for it, up to {grace:g} s grace"
-
-    def _planned(self, job_id: JobId) -> str:
-        """Return the source of the planned end of a job that starts in this plan."""
-        return self._context.expected(job_id).source.value
 
     def _backfill(self) -> str:
         hold = self._outcome.hold

@@ -177,15 +177,8 @@ def _between(
     ties = [low + (high - low) * number / (count + 1) for number in range(count + 2)]
     if any(tie >= following for tie, following in pairwise(ties)):
         return ()
-    placed = _rank_of(other, root)
-    return tuple(
-        Placing(tuple(each.job.ids), replace(placed, tie=tie)) for each, tie in zip(moving, ties[1:-1], strict=True)
-    )
-
-
-def _rank_of(other: QueueStanding, root: JobId) -> Placed:
     job, key = other.job, other.key
-    return Placed(
+    placed = Placed(
         past=job.id,
         beside=root,
         tie=0.0,
@@ -195,6 +188,9 @@ def _rank_of(other: QueueStanding, root: JobId) -> Placed:
         priority=key.priority,
         nice=key.nice,
         topped_at=job.topped_at,
+    )
+    return tuple(
+        Placing(tuple(each.job.ids), replace(placed, tie=tie)) for each, tie in zip(moving, ties[1:-1], strict=True)
     )
 
 

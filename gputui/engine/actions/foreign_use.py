@@ -94,7 +94,17 @@ class ForeignUse:
         """Send INT, TERM or KILL to a process that belongs to no job; return the result as text."""
         note = partial(self._note, "signal", f"pid {target.pid}", self._words(target))
         try:
-            self._check_signal(target)
+            # neither a process of a job, nor one that cannot be identified
+            self._check_writable()
+            text, hint = target.refusal
+            if text:
+                raise GputuiError(text, hint=hint)
+            job = self._job_of(target)
+            if job is not None:
+                raise GputuiError(
+                    f"pid {target.pid} belongs to job {job.shown_id}",
+                    hint=f"cancel the job: gputui cancel {job.shown_id}",
+                )
             outcome = self._host.signal(target, SIGNALS[name], self._patience, lambda: note(f"{name}: requested"))
         except GputuiError as error:
             note(f"{name}: refused: {error}")
@@ -139,18 +149,6 @@ class ForeignUse:
     def _check_writable(self) -> None:
         if self._is_read_only:
             raise GputuiError("this console is read-only", hint="start it without --read-only")
-
-    def _check_signal(self, target: ProcessTarget) -> None:
-        """Raise GputuiError for a process of a job, and for one that cannot be identified."""
-        self._check_writable()
-        text, hint = target.refusal
-        if text:
-            raise GputuiError(text, hint=hint)
-        job = self._job_of(target)
-        if job is not None:
-            raise GputuiError(
-                f"pid {target.pid} belongs to job {job.shown_id}", hint=f"cancel the job: gputui cancel {job.shown_id}"
-            )
 
     def _job_of(self, target: ProcessTarget) -> Job | None:
         """Return the job of a process by its container, or by the attempt named in its environment."""

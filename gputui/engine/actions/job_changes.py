@@ -154,7 +154,17 @@ def _edited(
         return after
     edited = action.apply(before, now, context.actor.user)
     spec = replace(within_limits(context, edited.spec), **named)
-    _check_no_circle(queue, before, spec)
+    seen: set[JobId] = set()
+    todo = [*spec.after, *spec.after_any]
+    while todo:
+        other = todo.pop()
+        if before.has(other) or (before.array is not None and other == before.array.id):
+            raise InputError("would wait for itself", where="after", hint="leave out the jobs that wait for this one")
+        if other not in seen:
+            seen.add(other)
+            with suppress(NotFoundError):
+                found = queue.get(other).spec
+                todo += [*found.after, *found.after_any]
     return edited.evolve(spec=spec)
 
 
@@ -168,21 +178,6 @@ def check_editable(job: Job, edit: Edit | None = None) -> None:
         raise GputuiError(f"job {job.shown_id} is {job.state}: it can no longer be edited", hint=hint)
     if edit is not None:
         check_suits_state(job, suits_running=edit.suits_running)
-
-
-def _check_no_circle(queue: JobStore | Transaction, job: Job, spec: JobSpec) -> None:
-    """Raise InputError if the job would wait for itself: directly, through others, or as an element of its array."""
-    seen: set[JobId] = set()
-    todo = [*spec.after, *spec.after_any]
-    while todo:
-        other = todo.pop()
-        if job.has(other) or (job.array is not None and other == job.array.id):
-            raise InputError("would wait for itself", where="after", hint="leave out the jobs that wait for this one")
-        if other not in seen:
-            seen.add(other)
-            with suppress(NotFoundError):
-                found = queue.get(other).spec
-                todo += [*found.after, *found.after_any]
 
 
 def _check_limit(context: ActionContext, before: Job, after: Job, now: datetime) -> None:

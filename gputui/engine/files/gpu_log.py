@@ -38,26 +38,23 @@ class GpuLog:
         if step is None or not step.gpus:
             return
         try:
-            self._append(step)
+            if self._lines is None:
+                self._lines = len(_lines(self._path))
+            if self._lines >= 2 * KEPT:
+                kept = _lines(self._path)[-KEPT:]  # the last hour
+                replace_file(self._path, b"\n".join(kept))
+                self._lines = len(kept)
+            short = {
+                uuid: Step(*(None if value is None else round(value, _DIGITS) for value in each))
+                for uuid, each in step.gpus.items()
+            }
+            line = msgspec.json.encode(TakenStep(step.at, short))
+            fd = open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with os.fdopen(fd, "ab", buffering=0) as file:
+                file.write(b"\n" + line)  # the previous line may be torn
+            self._lines += 1
         except OSError as error:  # a full disk is no reason to stop scheduling
             log.debug("readings of GPUs are not kept: %s", error)
-
-    def _append(self, step: TakenStep) -> None:
-        if self._lines is None:
-            self._lines = len(_lines(self._path))
-        if self._lines >= 2 * KEPT:
-            kept = _lines(self._path)[-KEPT:]  # the last hour
-            replace_file(self._path, b"\n".join(kept))
-            self._lines = len(kept)
-        short = {
-            uuid: Step(*(None if value is None else round(value, _DIGITS) for value in each))
-            for uuid, each in step.gpus.items()
-        }
-        line = msgspec.json.encode(TakenStep(step.at, short))
-        fd = open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        with os.fdopen(fd, "ab", buffering=0) as file:
-            file.write(b"\n" + line)  # the previous line may be torn
-        self._lines += 1
 
 
 def read(directory: Path) -> list[TakenStep]:

@@ -8,7 +8,6 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -383,21 +382,18 @@ class Host:
             self._store.jobs()  # a replaced queue is left to another process
             acquired = self._leadership.acquire(self._me)
             if acquired:
-                self._own()
+                # take the queue, or leave it to others
+                try:
+                    with self._store.lock_timeout(OWN_WITHIN):
+                        self._store.own()
+                except BaseException:
+                    self._leadership.release()
+                    raise
         except (OSError, StoreError) as error:
             self._abstention.refusal = error
             return False
         self._abstention.refusal = None
         return acquired
-
-    def _own(self) -> None:
-        """Take the queue, or leave it to others; raises StoreError."""
-        try:
-            with self._store.lock_timeout(OWN_WITHIN):
-                self._store.own()
-        except BaseException:
-            self._leadership.release()
-            raise
 
     async def lead(self, wait: float) -> bool:
         """Schedule until stopped, once the leadership is free; False if it was not within `wait` seconds.
@@ -606,18 +602,17 @@ class Host:
         try:
             found = snapshot_builder.files_snapshot(self._store, self._directory, self._settings, now)
         except StoreError as error:
-            self._publish_unread(error, now)
+            # the last snapshot again, with the reason why the queue cannot be read
+            latest, told = self._feed.latest, self._abstention.notices
+            if not self._abstention.barred:
+                told = (*told, snapshot_builder.refusal_notice(error))
+            if latest.leads_here:  # its readings are ours, and age
+                latest = replace(
+                    latest, leader=None, leads_here=False, nodes=(Node("", probe=snapshot_builder.NOBODY),)
+                )
+            self._feed.publish(replace(latest, taken_at=now, notices=told))
         else:
             self._publish_of_others(found)
-
-    def _publish_unread(self, error: StoreError, now: datetime) -> None:
-        """Publish the last snapshot again, with the reason why the queue cannot be read."""
-        latest, told = self._feed.latest, self._abstention.notices
-        if not self._abstention.barred:
-            told = (*told, snapshot_builder.refusal_notice(error))
-        if latest.leads_here:  # its readings are ours, and age
-            latest = replace(latest, leader=None, leads_here=False, nodes=(Node("", probe=snapshot_builder.NOBODY),))
-        self._feed.publish(replace(latest, taken_at=now, notices=told))
 
 
 RECORDED = frozenset(

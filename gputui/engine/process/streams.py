@@ -272,19 +272,17 @@ class Streams:
             os.close(heard)
             entered.set()
             if has_entered and not isinstance(asked.request, FollowLog):
-                self._tell(asked, job)
+                execute = asked.request if isinstance(asked.request, ExecRequest) else None
+                try:
+                    self._record(asked.caller, job, "exec" if execute else "attach", execute)
+                except (GputuiError, OSError) as error:
+                    log.warning(
+                        "%s has entered job %d, and the audit log cannot say so: %s", asked.caller.user, job.id, error
+                    )
         finally:
             process.wait()
             with self._lock:
                 self._served.remove(asked.caller)
-
-    def _tell(self, asked: _Asked, job: Job) -> None:
-        """Write into the audit log who has entered a job."""
-        execute = asked.request if isinstance(asked.request, ExecRequest) else None
-        try:
-            self._record(asked.caller, job, "exec" if execute else "attach", execute)
-        except (GputuiError, OSError) as error:
-            log.warning("%s has entered job %d, and the audit log cannot say so: %s", asked.caller.user, job.id, error)
 
     def open(self) -> None:
         """Hold connections, from the beginning of a term as scheduler."""

@@ -194,7 +194,11 @@ class AttemptWorkers:
             )
             if isinstance(fault, RuntimeUnavailableError):  # any other would come again, in the next tick
                 try:
-                    unwarn(self._store, key)
+                    # the warning was not sent, so it is retried
+                    with self._store.transaction() as transaction:
+                        job = under_way(transaction, *key)
+                        if job is not None:
+                            transaction.put(job.with_attempt(warned_at=None))
                 except Exception as error:  # noqa: BLE001 - the border of a worker
                     log.warning("job %d will not be warned of its time limit: %s", key[0], error, extra=about(*key))
 
@@ -302,14 +306,6 @@ def _forget_oldest(book: dict[AttemptKey, Any]) -> None:
     """Drop the oldest entry of a growing record; listings are far younger than it."""
     if len(book) > REMEMBERED:
         del book[next(iter(book))]
-
-
-def unwarn(store: JobStore, key: tuple[JobId, int]) -> None:
-    """Record that the warning was not sent, so that it is retried."""
-    with store.transaction() as transaction:
-        job = under_way(transaction, *key)
-        if job is not None:
-            transaction.put(job.with_attempt(warned_at=None))
 
 
 def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None:

@@ -113,7 +113,9 @@ class Planner:
     def update(self, now: datetime, freed_at: Mapping[str, datetime], trouble: tuple[Notice, ...]) -> None:
         """Take a snapshot and decide which jobs start."""
         self._take_snapshot(now, freed_at, trouble)
-        inputs = _plan_inputs(self._context.version, self._snapshot)
+        node = self._snapshot.nodes[0]
+        gpus = tuple((view.gpu.uuid, view.state, _reason_input(view), view.sharers, view.closed) for view in node.gpus)
+        inputs = (self._context.version, gpus, node.runtimes, node.probe, self._snapshot.usage.at)
         if inputs != self._planned_for or now >= self._next_at:
             begun = time.perf_counter()
             self.plan = plan(self._snapshot, self._context.settings, now, self._order_cache)
@@ -148,13 +150,6 @@ class Planner:
         seen = leader_snapshot(context.store.store_id, context.queue, observed, self._leader, context.settings, now)
         active = {job.id: job for job in context.queue.active}
         self._snapshot = replace(seen, nodes=self._idle.marked(seen.nodes, active, now))
-
-
-def _plan_inputs(version: object, snapshot: Snapshot) -> object:
-    """Return the inputs of a plan apart from the time: the plan stays the same as long as they do."""
-    node = snapshot.nodes[0]
-    gpus = tuple((view.gpu.uuid, view.state, _reason_input(view), view.sharers, view.closed) for view in node.gpus)
-    return (version, gpus, node.runtimes, node.probe, snapshot.usage.at)
 
 
 def _reason_input(view: GpuView) -> str:

@@ -165,23 +165,20 @@ class IdleJobs:
         for job in running:
             key = (job.id, job.attempts[-1].number)
             watch = self._watches.setdefault(key, IdleWatch(job, boot))
-            self._look(job, key, watch, boot.seconds)
+            samples = self._context.reading.samples  # unknown use counts as busy
+            if any((sample := samples.get(uuid)) is None or sample.utilization != 0 for uuid in job.gpus):
+                watch.active_at = boot.seconds
+            if (found := self._reader.take(key)) is not None:
+                watch.hear(found, boot.seconds)
+            observer, container_id = self._context.observer_of(job), job.attempts[-1].container_id
+            if observer is not None and container_id is not None and boot.seconds - watch.asked_at >= watch.pause:
+                watch.asked_at = boot.seconds
+                self._reader.read(observer.runtime, key, container_id)
             if watch.is_idle:
                 gpus = " and no use of its GPUs" if job.gpus else ""
                 words = f"idle for {format_duration(job.spec.idle_timeout)}: no output, no input{gpus} (--idle-timeout)"
                 stops[job.id] = Cause(CauseCode.TIME_LIMIT, words)
         begin_stops(self._context, stops, now)
-
-    def _look(self, job: Job, key: AttemptKey, watch: IdleWatch, seconds: float) -> None:
-        samples = self._context.reading.samples  # unknown use counts as busy
-        if any((sample := samples.get(uuid)) is None or sample.utilization != 0 for uuid in job.gpus):
-            watch.active_at = seconds
-        if (found := self._reader.take(key)) is not None:
-            watch.hear(found, seconds)
-        observer, container_id = self._context.observer_of(job), job.attempts[-1].container_id
-        if observer is not None and container_id is not None and seconds - watch.asked_at >= watch.pause:
-            watch.asked_at = seconds
-            self._reader.read(observer.runtime, key, container_id)
 
 
 class IdleGpus:

@@ -139,7 +139,10 @@ def renewed(snapshot: Snapshot, store: JobStore, settings: Settings, now: dateti
     is_same = len(present) == len(snapshot.jobs) and all(map(is_, present, snapshot.jobs))
     if is_same and controls == snapshot.controls and recurring == snapshot.recurring:
         return snapshot
-    nodes = tuple(_drained(node, controls) for node in snapshot.nodes)
+    nodes = tuple(
+        replace(node, gpus=tuple(_drained_view(view, controls.drains.get(view.gpu.uuid)) for view in node.gpus))
+        for node in snapshot.nodes
+    )
     changed = replace(snapshot, taken_at=now, jobs=present, controls=controls, recurring=recurring, nodes=nodes)
     return with_plan(changed, plan(changed, settings, now))
 
@@ -191,11 +194,6 @@ def _aged(node: Node, by: timedelta, settings: Settings) -> Node:
     if by < timedelta(seconds=1):
         return node
     return replace(node, gpus=tuple(_aged_view(view, by, settings.scheduler.stale_after) for view in node.gpus))
-
-
-def _drained(node: Node, controls: Controls) -> Node:
-    """Return the node with the drains made since the last tick."""
-    return replace(node, gpus=tuple(_drained_view(view, controls.drains.get(view.gpu.uuid)) for view in node.gpus))
 
 
 def _drained_view(view: GpuView, drain: Drain | None) -> GpuView:

@@ -54,7 +54,13 @@ class TelemetryRecorder:
                 continue
             attempt = job.attempts[-1]
             measurement = self._tallies.of(key, attempt, attempt.container_id or "", second)
-            self._count(key, measurement, job, reading)
+            container_id, number = measurement.container_id, job.attempts[-1].number
+            own = (container_id, f"{self._store_id}:{job.id}:{number}") if job.spec.gpus.promised else None
+            for uuid in job.attempts[-1].gpus:
+                if (sample := reading.samples.get(uuid)) is not None:
+                    measurement.tally.add(sample, own)
+            if (found := self._groups.take(key)) is not None:
+                measurement.tally.add_host(*found)
             if _is_due(measurement, second):
                 due.setdefault(job.spec.runtime_in(observers), []).append((key, measurement.container_id))
             self._tallies.save_if_due(key, second)
@@ -75,15 +81,6 @@ class TelemetryRecorder:
     def idle_since(self, job: Job) -> dict[str, tuple[float, float]]:
         """Return for each GPU of the job when it was last used and last read; empty before the first reading."""
         return self._tallies.idle_since(_key(job))
-
-    def _count(self, key: AttemptKey, measurement: Measurement, job: Job, reading: ProbeReading) -> None:
-        container_id, number = measurement.container_id, job.attempts[-1].number
-        own = (container_id, f"{self._store_id}:{job.id}:{number}") if job.spec.gpus.promised else None
-        for uuid in job.attempts[-1].gpus:
-            if (sample := reading.samples.get(uuid)) is not None:
-                measurement.tally.add(sample, own)
-        if (found := self._groups.take(key)) is not None:
-            measurement.tally.add_host(*found)
 
 
 def _is_due(measurement: Measurement, second: float) -> bool:

@@ -46,7 +46,16 @@ def engine_refusal(engine: EngineGpus, gpus: Sequence[Gpu]) -> EngineRefusal | N
         text = f"the engine at {engine.address or 'its address'} runs on another machine, whose GPUs are not known here"
         return EngineRefusal(text, "run gputui on that machine: GPUs are read where it runs")
     if engine.mode == "cdi" and engine.cdi_devices is not None and gpus:
-        return _unnamed(engine, gpus)
+        known = _known(engine)
+        missing = [gpu for gpu in _usable(gpus) if _name(gpu, known, gpus) is None]
+        if not missing or _knows_only_all(engine, gpus):
+            return None
+        listed = ", ".join(f"{CDI_KIND}={name}" for name in sorted(known)) or "none"
+        if len(missing) == 1:
+            words = f"GPU {_number(missing[0])} ({missing[0].uuid}) has"
+        else:
+            words = f"GPUs {', '.join(map(_number, missing))} have"
+        return EngineRefusal(f"{words} no CDI device that fits: the engine lists {listed}", _GENERATE)
     return None
 
 
@@ -98,20 +107,6 @@ def cdi_names(engine: EngineGpus, gpus: Sequence[Gpu], given: Sequence[str]) -> 
     if _EVERYTHING in known and {gpu.uuid for gpu in _whole(gpus)} == set(given):
         return (_EVERYTHING,)
     return tuple(given)
-
-
-def _unnamed(engine: EngineGpus, gpus: Sequence[Gpu]) -> EngineRefusal | None:
-    """Return the GPUs that the CDI specifications do not name."""
-    known = _known(engine)
-    missing = [gpu for gpu in _usable(gpus) if _name(gpu, known, gpus) is None]
-    if not missing or _knows_only_all(engine, gpus):
-        return None
-    listed = ", ".join(f"{CDI_KIND}={name}" for name in sorted(known)) or "none"
-    if len(missing) == 1:
-        words = f"GPU {_number(missing[0])} ({missing[0].uuid}) has"
-    else:
-        words = f"GPUs {', '.join(map(_number, missing))} have"
-    return EngineRefusal(f"{words} no CDI device that fits: the engine lists {listed}", _GENERATE)
 
 
 def _knows_only_all(engine: EngineGpus, gpus: Sequence[Gpu]) -> bool:
