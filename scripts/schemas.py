@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from gputui.request.schemas import SCHEMAS
+from gputui.request.job_file import SCHEMAS
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a file
 

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from gputui.api.backend import ApiBackend
     from gputui.api.rights import Visibility
     from gputui.config import Options
-    from gputui.domain.access import Caller, Resolve
+    from gputui.domain.access import AuditEntry, Caller, Resolve
     from gputui.domain.action import Action
-    from gputui.domain.audit import AuditEntry
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
@@ -139,7 +138,7 @@ class LocalBackend:
 
     def _own(self, job_id: JobId, what: str) -> Job:
         """Return the job; raises AccessError unless the caller may act on it, NotFoundError if there is none."""
-        from gputui.engine.actions.rights import check_own
+        from gputui.engine.actions.context import check_own
 
         job = self.store.get(job_id)
         check_own(self._caller, job, what)
@@ -160,9 +159,9 @@ class LocalBackend:
         host = socket.gethostname()
         lacking: Mapping[Capability, str] = {}
         if not self._caller.operates:
-            from gputui.engine.actions import rights
+            from gputui.engine.actions.context import LACKING
 
-            lacking = rights.LACKING
+            lacking = LACKING
         return About(
             host, self._caller.user, home, Caps("gputui", lacking, runs_jobs=True), settings.scheduler, settings.policy
         )
@@ -414,7 +413,7 @@ def entry_of(caller: Caller, job: Job, verb: str, request: ExecRequest | None) -
     """Return the audit entry of a caller who has entered a job."""
     import shlex
 
-    from gputui.domain.audit import AuditEntry
+    from gputui.domain.access import AuditEntry
 
     words = shlex.join(request.command)[:1000] if request else ""
     now = bootstrap.clock().now()

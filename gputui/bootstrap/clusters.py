@@ -156,9 +156,8 @@ def hooks_duty(
     def begin(_: Snapshot) -> ClusterHooks:
         from gputui.cluster.records import ToldEnds
         from gputui.engine.cluster.hooks import ClusterHooks
-        from gputui.engine.hooks.announcer import Announcer
+        from gputui.engine.hooks.announcer import Announcer, made_report, weekly_of
         from gputui.engine.hooks.delivery import sinks
-        from gputui.engine.hooks.weekly import made_report, weekly_of
         from gputui.engine.process.host import DELIVERY_WORKERS
         from gputui.threads import DaemonExecutor
 

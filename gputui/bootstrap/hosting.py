@@ -163,7 +163,7 @@ def make_host(
     from gputui.api.connections import has_inherited
     from gputui.bootstrap.door import Door, make_services
     from gputui.bootstrap.owner import OwnerEvents
-    from gputui.engine.hooks.weekly import made_report
+    from gputui.engine.hooks.announcer import made_report
     from gputui.engine.process.host import Adapters, Extras, Host
     from gputui.store.queue_files import SCHEMA  # the store is opened after the console's first frame
 

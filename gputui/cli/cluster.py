@@ -11,7 +11,7 @@ import click
 from msgspec.structs import asdict
 
 from gputui.bootstrap import clusters
-from gputui.cli import completing, table, terminal
+from gputui.cli import completing, output, terminal
 from gputui.cli.main import CommandGroup
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.output import print_json
@@ -25,13 +25,13 @@ from gputui.domain.units import plural
 from gputui.request import job_values
 
 COLUMNS = (
-    table.TextColumn("NODE", 24, least=4),
-    table.TextColumn("RESULT"),
-    table.TextColumn("GPUS"),
-    table.TextColumn("CONTAINER SAW", 60, least=13),
-    table.TextColumn("DOCKER", 12),
-    table.TextColumn("CLEANED"),
-    table.TextColumn("FINDINGS"),
+    output.TextColumn("NODE", 24, least=4),
+    output.TextColumn("RESULT"),
+    output.TextColumn("GPUS"),
+    output.TextColumn("CONTAINER SAW", 60, least=13),
+    output.TextColumn("DOCKER", 12),
+    output.TextColumn("CLEANED"),
+    output.TextColumn("FINDINGS"),
 )
 
 
@@ -67,7 +67,7 @@ def check(session: Session, image: str | None, waits: bool, timeout: str, as_jso
     else:
         known = {uuid for check in checks for uuid in (*check.expected, *(check.seen or ()))}
         names = short_names(sorted(known))
-        lines = table.lines(COLUMNS, [_row(check, names) for check in checks], terminal.width())
+        lines = output.lines(COLUMNS, [_row(check, names) for check in checks], terminal.width())
         for check in checks:
             lines += [plain(f"{check.node}: {fault}") for fault in check.faults]
         terminal.write("\n".join(lines) + "\n")

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import queue, submit, table, terminal
+from gputui.cli import output, queue, submit, terminal
 from gputui.cli.confirmation import confirm, quiet_option
 from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
@@ -30,14 +30,14 @@ from gputui.engine.actions.recurring import local_zone_name
 from gputui.request import job_values, submitter
 
 COLUMNS = (
-    table.TextColumn("ID", right=True),
-    table.TextColumn("NEXT"),
-    table.TextColumn("LAST"),
-    table.TextColumn("JOB", right=True),
-    table.TextColumn("WHEN", 24, least=13),
-    table.TextColumn("ZONE", 20, least=4),
-    table.TextColumn("NAME", 20, least=4),
-    table.TextColumn("SUBMITS"),
+    output.TextColumn("ID", right=True),
+    output.TextColumn("NEXT"),
+    output.TextColumn("LAST"),
+    output.TextColumn("JOB", right=True),
+    output.TextColumn("WHEN", 24, least=13),
+    output.TextColumn("ZONE", 20, least=4),
+    output.TextColumn("NAME", 20, least=4),
+    output.TextColumn("SUBMITS"),
 )
 _DONE = {"pause_recurring": "paused", "resume_recurring": "resumed", "remove": "removed"}
 """Participles of the verbs, for confirmations."""
@@ -158,7 +158,7 @@ def list_(session: Session, as_json: bool) -> None:
         return
     now = bootstrap.clock().now()
     rows = [row(entry, now) for entry in entries]
-    lines = table.lines(COLUMNS, rows, terminal.width()) if rows else ["no recurring jobs"]
+    lines = output.lines(COLUMNS, rows, terminal.width()) if rows else ["no recurring jobs"]
     terminal.write("\n".join(lines) + "\n")
     if terminal.is_tty(terminal.ERR):
         terminal.write_lines((f"{plain(note)}\n" for note in footnotes(entries, now)), err=True)

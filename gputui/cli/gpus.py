@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from gputui.cli import readings, table, terminal
+from gputui.cli import output, readings, terminal
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.arrays import Names
@@ -17,17 +17,17 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
 
 COLUMNS = (
-    table.TextColumn("GPU", right=True),
-    table.TextColumn("STATE"),
-    table.TextColumn("MODEL", 24, least=6),
-    table.TextColumn("UTIL", right=True),
-    table.TextColumn("MEMORY", right=True),
-    table.TextColumn("TEMP", right=True),
-    table.TextColumn("POWER", right=True),
-    table.TextColumn("UUID"),
-    table.TextColumn("HOLDER OR WHY"),
+    output.TextColumn("GPU", right=True),
+    output.TextColumn("STATE"),
+    output.TextColumn("MODEL", 24, least=6),
+    output.TextColumn("UTIL", right=True),
+    output.TextColumn("MEMORY", right=True),
+    output.TextColumn("TEMP", right=True),
+    output.TextColumn("POWER", right=True),
+    output.TextColumn("UUID"),
+    output.TextColumn("HOLDER OR WHY"),
 )
-NODE = table.TextColumn("NODE", 24, least=4)
+NODE = output.TextColumn("NODE", 24, least=4)
 """Column where there are several nodes."""
 
 NO_NAMES = Names()
@@ -52,7 +52,7 @@ def command(session: Session, as_json: bool) -> None:
         for node in snapshot.nodes
         for view in node.gpus
     ]
-    written = table.lines(columns, rows, terminal.width())
+    written = output.lines(columns, rows, terminal.width())
     if snapshot.fragmentation:
         written.append(f"{plural(snapshot.fragmentation, 'GPU')} free that no waiting job can use")
     terminal.write("\n".join(written) + "\n")

@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 
 from gputui import bootstrap
-from gputui.cli import table, terminal
+from gputui.cli import output, terminal
 from gputui.cli.output import print_array
 from gputui.cli.queue import FILTER_HELP, read_filter
 from gputui.cli.session import Session, pass_session
@@ -35,7 +35,7 @@ MOST = 100
 class HistoryColumn(Struct, frozen=True):
     """Column of the list."""
 
-    column: table.TextColumn
+    column: output.TextColumn
     cell: Callable[[Job], str]
 
 
@@ -65,30 +65,32 @@ def _gpu_seconds(attempt: Attempt) -> float:
 _WITHOUT = {BATCH_SCRIPT: "sbatch", OTHER_GPUTUI: "?"}
 """Words for jobs of a cluster without an image that were not submitted from here."""
 COLUMNS: Mapping[str, HistoryColumn] = {
-    "id": HistoryColumn(table.TextColumn("ID", right=True), lambda job: job.shown_id),
-    "state": HistoryColumn(table.TextColumn("ST"), lambda job: job.state.short),
-    "name": HistoryColumn(table.TextColumn("NAME", 24, least=8), lambda job: job.name),
-    "tenant": HistoryColumn(table.TextColumn("TENANT", 12, least=4), lambda job: job.spec.tenant),
-    "user": HistoryColumn(table.TextColumn("USER", 12, least=4), lambda job: job.submitted_by),
-    "priority": HistoryColumn(table.TextColumn("PRI", right=True), lambda job: str(job.priority)),
+    "id": HistoryColumn(output.TextColumn("ID", right=True), lambda job: job.shown_id),
+    "state": HistoryColumn(output.TextColumn("ST"), lambda job: job.state.short),
+    "name": HistoryColumn(output.TextColumn("NAME", 24, least=8), lambda job: job.name),
+    "tenant": HistoryColumn(output.TextColumn("TENANT", 12, least=4), lambda job: job.spec.tenant),
+    "user": HistoryColumn(output.TextColumn("USER", 12, least=4), lambda job: job.submitted_by),
+    "priority": HistoryColumn(output.TextColumn("PRI", right=True), lambda job: str(job.priority)),
     "gpus": HistoryColumn(
-        table.TextColumn("GPUS", right=True), lambda job: str(job.attempt.gpu_count if job.attempt else 0)
+        output.TextColumn("GPUS", right=True), lambda job: str(job.attempt.gpu_count if job.attempt else 0)
     ),
     "image": HistoryColumn(
-        table.TextColumn("IMAGE", 30, least=8), lambda job: job.spec.image or _WITHOUT.get(job.submitted_via, "host")
+        output.TextColumn("IMAGE", 30, least=8), lambda job: job.spec.image or _WITHOUT.get(job.submitted_via, "host")
     ),
-    "command": HistoryColumn(table.TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)),
-    "submitted": HistoryColumn(table.TextColumn("SUBMITTED"), lambda job: _at(job.submitted_at)),
-    "started": HistoryColumn(table.TextColumn("STARTED"), lambda job: _at(job.started_at)),
-    "ended": HistoryColumn(table.TextColumn("ENDED"), lambda job: _at(job.end)),
-    "wait": HistoryColumn(table.TextColumn("WAIT", right=True), _waited),
-    "time": HistoryColumn(table.TextColumn("TIME", right=True), _ran),
-    "gpu_hours": HistoryColumn(table.TextColumn("GPU-H", right=True), _gpu_hours),
-    "attempts": HistoryColumn(table.TextColumn("TRIES", right=True), lambda job: str(len(job.attempts))),
+    "command": HistoryColumn(
+        output.TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)
+    ),
+    "submitted": HistoryColumn(output.TextColumn("SUBMITTED"), lambda job: _at(job.submitted_at)),
+    "started": HistoryColumn(output.TextColumn("STARTED"), lambda job: _at(job.started_at)),
+    "ended": HistoryColumn(output.TextColumn("ENDED"), lambda job: _at(job.end)),
+    "wait": HistoryColumn(output.TextColumn("WAIT", right=True), _waited),
+    "time": HistoryColumn(output.TextColumn("TIME", right=True), _ran),
+    "gpu_hours": HistoryColumn(output.TextColumn("GPU-H", right=True), _gpu_hours),
+    "attempts": HistoryColumn(output.TextColumn("TRIES", right=True), lambda job: str(len(job.attempts))),
     "exit": HistoryColumn(
-        table.TextColumn("EXIT", right=True), lambda job: "-" if job.exit_code is None else str(job.exit_code)
+        output.TextColumn("EXIT", right=True), lambda job: "-" if job.exit_code is None else str(job.exit_code)
     ),
-    "why": HistoryColumn(table.TextColumn("INFO"), lambda job: job.end_info),
+    "why": HistoryColumn(output.TextColumn("INFO"), lambda job: job.end_info),
 }
 """Columns by name; columns that the console's queue also has share its names."""
 USUAL = ("ended", "id", "state", "name", "tenant", "gpus", "wait", "time", "why")
@@ -138,7 +140,7 @@ def command(
             print_array(map(job_json, listed))
         else:
             cells = ([column.cell(job) for column in shown] for job in listed)
-            lines = table.lines([column.column for column in shown], cells, terminal.width())
+            lines = output.lines([column.column for column in shown], cells, terminal.width())
             terminal.write("\n".join(lines) + "\n")
         is_more = bool(limit) and next(found, None) is not None
     if is_more:

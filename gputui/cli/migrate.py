@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gputui.cli import table, terminal
+from gputui.cli import output, terminal
 from gputui.cli.confirmation import confirm, jobs_of
 from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument
 from gputui.cli.output import print_json
@@ -73,9 +73,9 @@ def _print(moves: Sequence[JobMove], engine: str, *, dry_run: bool) -> None:
         terminal.echo("no job waits here")
         return
     going = "would move" if dry_run else ""
-    columns = [table.TextColumn(title) for title in ("JOB", "NAME", engine.upper(), "NOTE")]
+    columns = [output.TextColumn(title) for title in ("JOB", "NAME", engine.upper(), "NOTE")]
     rows = [(move.words, move.jobs[0].spec.name, _new(move), _note(move) or going) for move in moves]
-    for line in table.lines(columns, rows, terminal.width()):
+    for line in output.lines(columns, rows, terminal.width()):
         terminal.echo(line)
 
 

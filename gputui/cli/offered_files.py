@@ -79,7 +79,7 @@ def schema(name: str) -> int:
 
     Editors check and complete TOML files by it.
     """
-    from gputui.request.schemas import SCHEMAS
+    from gputui.request.job_file import SCHEMAS
 
     print_json(SCHEMAS[name]())
     return 0

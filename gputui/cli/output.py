@@ -1,12 +1,16 @@
-"""Prints objects of `--json`, which `domain/as_json.py` makes."""
+"""Prints objects of `--json`, which `domain/as_json.py` makes, and rows under a header, no wider than the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from gputui.cli import terminal
 from gputui.domain.as_json import array_parts, json_text
+from gputui.domain.text import fit, plain, width
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -18,3 +22,60 @@ def print_array(values: Iterable[Mapping[str, Any]]) -> None:
     """Print an array like `print_json`, each element as soon as it is known: all of them may not fit into memory."""
     terminal.write_lines(array_parts(values))
     terminal.write("\n")
+
+
+_Cell: TypeAlias = tuple[str, int]
+"""Text of a cell, and its width in columns of a terminal."""
+GAP = "  "
+LAST_LEAST = 28
+"""Cells that the last column gets, if its text is that long, before other columns get more than their minimum."""
+
+
+class TextColumn(Struct, frozen=True):
+    """A column of a printed table; numbers are aligned right."""
+
+    title: str
+    limit: int = 0
+    """Maximum width in cells; 0: the rest of the line."""
+    right: bool = False
+    least: int = 0
+    """Minimum width in cells when the line is short; 0: never shrinks."""
+
+
+def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: int | None) -> list[str]:
+    """Return the table as lines, without control characters; the last column takes the rest of `total` cells."""
+    cells = [[_cell(column.title) for column in columns], *([_cell(text) for text in row] for row in rows)]
+    widest = [max(row[place][1] for row in cells) for place in range(len(columns))]
+    widths = [min(most, column.limit or most) for most, column in zip(widest, columns, strict=True)]
+    if total is not None:
+        shrunk = list(widths)
+        gaps = len(GAP) * (len(widths) - 1)
+        shrunk[-1] = max(min(widths[-1], LAST_LEAST), min(widths[-1], total - gaps - sum(widths[:-1])))
+        for place, column in reversed(list(enumerate(columns))):
+            over = sum(shrunk) + gaps - total
+            if column.least and over > 0:
+                shrunk[place] = max(min(column.least, shrunk[place]), shrunk[place] - over)
+        shrunk[-1] = max(0, min(shrunk[-1], total - gaps - sum(shrunk[:-1])))
+        widths = shrunk
+    found = (
+        GAP.join(
+            _fitted(cell, cells, column) for column, cell, cells in zip(columns, row, widths, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+    return [line if total is None or width(line) <= total else fit(line, total) for line in found]
+
+
+@lru_cache(maxsize=16384)
+def _cell(text: str) -> _Cell:
+    """Return the text without control characters, and its width. Cached: most cells are like others, or shown again."""
+    text = plain(text)
+    return text, width(text)
+
+
+def _fitted(cell: _Cell, cells: int, column: TextColumn) -> str:
+    text, size = cell
+    if size > cells:
+        return fit(text, cells, "right" if column.right else "left")
+    space = " " * (cells - size)
+    return space + text if column.right else text + space

@@ -10,7 +10,7 @@ import click
 
 from gputui import bootstrap
 from gputui.bootstrap.backend import no_store, open_foreign_use
-from gputui.cli import completing, readings, table, terminal
+from gputui.cli import completing, output, readings, terminal
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.as_json import Json
@@ -33,17 +33,17 @@ from gputui.domain.units import format_duration, format_size
 from gputui.engine.actions.foreign_use import ForeignUse, parse_signal
 
 Row = GpuProcessRow
-COLUMNS: tuple[tuple[table.TextColumn, Callable[[Row], str]], ...] = (
-    (table.TextColumn("PID", right=True), lambda row: "-" if row.pid is None else str(row.pid)),
-    (table.TextColumn("USER", 16, least=6), lambda row: row.user or "-"),
-    (table.TextColumn("GPU"), lambda row: gpu_words(row.gpus) or "-"),
-    (table.TextColumn("JOB OR CONTAINER", 40, least=10), lambda row: row.what or "-"),
-    (table.TextColumn("AGE", right=True), lambda row: "-" if row.age is None else format_duration(row.age)),
-    (table.TextColumn("SM", right=True), lambda row: _percent(row.sm)),
-    (table.TextColumn("GPU MEM", right=True), lambda row: format_size(row.gpu_memory)),
-    (table.TextColumn("MEM", right=True), lambda row: format_size(row.memory)),
-    (table.TextColumn("CPU", right=True), lambda row: _percent(row.cpu)),
-    (table.TextColumn("COMMAND"), lambda row: "  " * row.depth + (row.command or "-")),
+COLUMNS: tuple[tuple[output.TextColumn, Callable[[Row], str]], ...] = (
+    (output.TextColumn("PID", right=True), lambda row: "-" if row.pid is None else str(row.pid)),
+    (output.TextColumn("USER", 16, least=6), lambda row: row.user or "-"),
+    (output.TextColumn("GPU"), lambda row: gpu_words(row.gpus) or "-"),
+    (output.TextColumn("JOB OR CONTAINER", 40, least=10), lambda row: row.what or "-"),
+    (output.TextColumn("AGE", right=True), lambda row: "-" if row.age is None else format_duration(row.age)),
+    (output.TextColumn("SM", right=True), lambda row: _percent(row.sm)),
+    (output.TextColumn("GPU MEM", right=True), lambda row: format_size(row.gpu_memory)),
+    (output.TextColumn("MEM", right=True), lambda row: format_size(row.memory)),
+    (output.TextColumn("CPU", right=True), lambda row: _percent(row.cpu)),
+    (output.TextColumn("COMMAND"), lambda row: "  " * row.depth + (row.command or "-")),
 )
 _ALWAYS = {"PID", "USER", "GPU", "JOB OR CONTAINER", "COMMAND"}
 
@@ -177,7 +177,7 @@ def lines(rows: Sequence[Row], total: int | None) -> list[str]:
         for place, (column, _) in enumerate(COLUMNS)
         if column.title in _ALWAYS or any(row[place] != "-" for row in cells)
     ]
-    return table.lines([COLUMNS[place][0] for place in kept], [[row[place] for place in kept] for row in cells], total)
+    return output.lines([COLUMNS[place][0] for place in kept], [[row[place] for place in kept] for row in cells], total)
 
 
 def _percent(value: float | None) -> str:

@@ -9,14 +9,13 @@ from functools import lru_cache
 
 import click
 
-from gputui.cli import completing, table, terminal
+from gputui.cli import completing, output, terminal
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.as_json import job_json
 from gputui.domain.filter import FIELDS, Filter, parse_filter
-from gputui.domain.gpu import GpuView, short_names
-from gputui.domain.gpu_faults import faulty_gpus
+from gputui.domain.gpu import GpuView, faulty_gpus, short_names
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest
@@ -28,17 +27,17 @@ from gputui.domain.units import format_duration, format_limit, format_size, list
 from gputui.request import local_files
 
 COLUMNS = (
-    table.TextColumn("ID", right=True),
-    table.TextColumn("ST"),
-    table.TextColumn("PRI", right=True),
-    table.TextColumn("NAME", 24, least=8),
-    table.TextColumn("TENANT", 12, least=4),
-    table.TextColumn("GPUS", 10),
-    table.TextColumn("TIME", 15, right=True),
-    table.TextColumn("REASON"),
+    output.TextColumn("ID", right=True),
+    output.TextColumn("ST"),
+    output.TextColumn("PRI", right=True),
+    output.TextColumn("NAME", 24, least=8),
+    output.TextColumn("TENANT", 12, least=4),
+    output.TextColumn("GPUS", 10),
+    output.TextColumn("TIME", 15, right=True),
+    output.TextColumn("REASON"),
 )
 GPUS_AT = 5
-NODE = table.TextColumn("NODE", 16, least=4)
+NODE = output.TextColumn("NODE", 16, least=4)
 """Column of a cluster, before that of the GPUs."""
 
 
@@ -110,7 +109,7 @@ def command(
     else:
         columns = (*COLUMNS[:GPUS_AT], NODE, *COLUMNS[GPUS_AT:]) if len(snapshot.nodes) > 1 else COLUMNS
         rows = (row(group[0], snapshot, group) for group in arrays.folded(jobs, unfold=unfold))
-        terminal.write("\n".join(table.lines(columns, rows, terminal.width())) + "\n")
+        terminal.write("\n".join(output.lines(columns, rows, terminal.width())) + "\n")
         leader = snapshot.leader
         is_unheard = leader is not None and (leader.silent_for or not snapshot.nodes)  # the files tell no nodes
         if terminal.is_tty(terminal.ERR) or is_unheard:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.cli import table, terminal
+from gputui.cli import output, terminal
+from gputui.cli.output import TextColumn
 from gputui.cli.session import Session
-from gputui.cli.table import TextColumn
 from gputui.config import value_of_text
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings
@@ -300,7 +300,7 @@ def policies(found: Mapping[str, Figures], variants: Collection[str]) -> list[st
         for name, each in shown.items()
     ]
     further = _further("POLICY", shown, lambda figures: _rows(shown, figures))
-    return ["", *table.lines(columns, rows, total), *further]
+    return ["", *output.lines(columns, rows, total), *further]
 
 
 def comparison(base: Variant, tried: Sequence[Variant], found: Mapping[str, Figures]) -> list[str]:
@@ -315,7 +315,7 @@ def comparison(base: Variant, tried: Sequence[Variant], found: Mapping[str, Figu
     names, key = _short({name: name for name in own} | {PLAN: f"{PLAN} ({now})"} | others, terminal.width())
     rows = list(_compared_rows(names, found, _COMPARED))
     further = _further("SETTINGS", found, lambda figures: _compared_rows(names, found, figures))
-    return ["", *key, *table.lines(columns, rows, terminal.width()), *further, "", *_wrapped(_LEGEND)]
+    return ["", *key, *output.lines(columns, rows, terminal.width()), *further, "", *_wrapped(_LEGEND)]
 
 
 def _short(names: dict[str, str], total: int | None) -> tuple[dict[str, str], list[str]]:
@@ -368,7 +368,7 @@ def _further(
     if not titles:
         return []
     columns = [TextColumn(title, 60, least=16), *(TextColumn(each, right=True) for each in titles.values())]
-    return ["", *table.lines(columns, rows(list(titles)), terminal.width())]
+    return ["", *output.lines(columns, rows(list(titles)), terminal.width())]
 
 
 def _rows(found: Mapping[str, Figures], figures: Sequence[str]) -> Iterator[ReportRow]:

@@ -1,25 +1,51 @@
-"""`gputui report`: GPU-hours, waits, energy and cost of a period."""
+"""`gputui report`: GPU-hours, waits, energy and cost of a period.
+
+As HTML it is one page that needs no network: a chart as inline SVG, light and dark, sortable tables.
+"""
 
 from __future__ import annotations
 
 import csv
 import gc
 import io
+import math
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
+from string import Template
+from typing import Any, TypeAlias
+from xml.etree import ElementTree
 
 import click
 from msgspec.structs import replace
 
-from gputui import bootstrap
-from gputui.cli import terminal
-from gputui.cli.report_figures import Replayed, Report, as_json, lines, period, replay_jobs, report, row
+from gputui import __version__, bootstrap
+from gputui.cli import report_figures, terminal
+from gputui.cli.report_figures import (
+    HOUR,
+    Replayed,
+    Report,
+    as_json,
+    cost,
+    lines,
+    order,
+    period,
+    replay_jobs,
+    report,
+    row,
+)
 from gputui.cli.session import Session, pass_session
-from gputui.domain.accounting import GROUPINGS
+from gputui.domain.accounting import GROUPINGS, OUTCOMES, UsageAccount, days_of
 from gputui.domain.as_json import json_text
 from gputui.domain.decoding import convert
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import GputuiError, install_line
 from gputui.domain.job import Job
 from gputui.domain.job_record import JobRecord, UseRecord
+from gputui.domain.text import plain
 from gputui.ports.backend import DirectBackend
 
 FORMATS = ("table", "csv", "json", "html")
@@ -103,11 +129,9 @@ def _text(found: Report, form: str, replayed: Replayed | None, total: int | None
         )
         return file.getvalue()
     if form == "html":
-        from gputui.cli import report_page
-
-        if needed := report_page.lacking():
+        if needed := lacking():
             terminal.echo(f"gputui: note: {needed}", err=True)
-        return report_page.page(found, replayed)
+        return page(found, replayed)
     shown = [*lines(found, total), *(replayed.lines() if replayed else [])]
     return "\n".join(shown) + "\n"
 
@@ -115,3 +139,223 @@ def _text(found: Report, form: str, replayed: Replayed | None, total: int | None
 def _safe(value: object) -> object:
     """Return the text escaped so that a spreadsheet does not take it for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"} else value
+
+
+Bars: TypeAlias = Sequence[tuple[str, Mapping[str, float]]]
+"""Day of each bar, with its GPU-hours by outcome."""
+_NARROWEST, _WIDEST, _HEIGHT = 640, 1190, 300
+_PER_BAR = 120
+"""Maximum width of a bar, unless the chart is at its narrowest."""
+_MOST_LABELS = 12
+"""Maximum number of dates below the chart."""
+
+
+def lacking() -> str:
+    """Return the sentence about the library if it is not installed; else nothing."""
+    if find_spec("pygal") is not None:
+        return ""
+    line = install_line(["pygal>=3.1,<4"], sys.prefix, has_pip=find_spec("pip") is not None)
+    return f"The chart is left out, because pygal is not installed: {line}"
+
+
+def chart(bars: Bars, title: str) -> str:
+    """Return stacked bars as an SVG element; its page sets the colors `--ink`, `--faint`, `--line` and `--OUTCOME`."""
+    pygal = _library()
+    drawn = pygal.StackedBar(
+        width=min(_WIDEST, max(_NARROWEST, _PER_BAR * len(bars))),
+        height=_HEIGHT,
+        explicit_size=True,
+        style=_style(pygal),
+        js=[],
+        margin=8,
+        legend_at_bottom=True,
+        legend_at_bottom_columns=len(OUTCOMES),
+        legend_box_size=11,
+        max_scale=8,
+        truncate_label=-1,
+        show_minor_x_labels=False,
+        x_labels_major_every=math.ceil(len(bars) / _MOST_LABELS),
+        value_formatter=lambda hours: f"{hours:,.10g}",
+    )
+    drawn.uuid = "over-time"  # random otherwise: the same figures give the same page
+    drawn.x_labels = [day for day, _ in bars]
+    for name in OUTCOMES:
+        drawn.add(name, [_value(day, hours[name], name) for day, hours in bars])
+    root = ElementTree.fromstring(drawn.render())
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    for element in [*root.iter()]:
+        for child in [*element]:
+            if child.tag in {"desc", "script"} or (child.get("class") == "bar" and child.find("title") is None):
+                element.remove(child)
+    for own in root.findall("title"):
+        own.text = title
+    root.set("role", "img")
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _library() -> Any:
+    """Import pygal, without the finder of map plugins that it installs: Python 3.11 warns of its old interface.
+
+    Other new finders stay: importlib_metadata replaces the one by which Python finds installed packages.
+    """
+    import pygal
+
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != pygal.__name__]
+    return pygal
+
+
+def _style(pygal: Any) -> Any:
+    return pygal.style.Style(
+        background="transparent",
+        plot_background="transparent",
+        foreground="var(--faint)",
+        foreground_strong="var(--ink)",
+        foreground_subtle="var(--line)",
+        guide_stroke_color="var(--line)",
+        guide_stroke_dasharray="0",
+        major_guide_stroke_color="var(--line)",
+        major_guide_stroke_dasharray="0",
+        colors=tuple(f"var(--{name})" for name in OUTCOMES),
+        font_family="inherit",
+        label_font_size=12,
+        major_label_font_size=12,
+        legend_font_size=13,
+        opacity=1,
+    )
+
+
+def _value(day: str, hours: float, name: str) -> dict[str, object] | None:
+    return {"value": hours, "tooltip": f"{day}: {hours:,.1f} GPU-hours {name}"} if hours else None
+
+
+MOST_BARS = 120
+"""Maximum number of bars of the chart over time; a longer period has several days per bar."""
+MOST_ROWS = 200
+"""Maximum number of rows of a table; further groups are added up in one row."""
+
+
+def page(found: Report, replayed: Replayed | None = None) -> str:
+    template = Template(files("gputui.cli").joinpath("html").read_text("utf-8"))
+    others = [by for by in (found.by, "tenant", "cause", "gpu") if by != "day"]
+    sections = [
+        _chart_over_time(found),
+        *(_table(found, by) for by in dict.fromkeys(others)),
+        *([_what_if(replayed)] if replayed else []),
+    ]
+    return template.substitute(
+        title=f"GPU report of {escape(plain(platform.node()) or 'this server')}",
+        subtitle=f"{escape(report_figures.heading(found).rpartition(',')[0])} &middot; gputui {escape(__version__)}",
+        tiles="".join(_tiles(found)),
+        sections="\n".join(sections),
+    )
+
+
+def _tiles(found: Report) -> Iterator[str]:
+    sums, hours = found.accounts.total, report_figures.hours
+    yield _tile(f"{sums.jobs:,}", "jobs")
+    yield _tile(hours(sums.allocated), "GPU-hours held")
+    yield _tile(_of_known(sums.busy, sums), "of measured GPU-hours busy")
+    yield _tile(_of_known(sums.idle, sums), "of measured GPU-hours idle")
+    yield _tile(f"{sums.wasted / sums.allocated:.0%}" if sums.allocated else "-", "of held GPU-hours wasted")
+    yield _tile(report_figures.wait(sums.wait_mean), "mean wait")
+    yield _tile(report_figures.energy(sums), "kWh")
+    if (price := cost(sums, found.rates)) is not None:
+        yield _tile(report_figures.money(price), f"cost {plain(found.rates.currency)}".strip())
+
+
+def _tile(figure: str, words: str) -> str:
+    figure = "unknown" if figure == report_figures.UNKNOWN else figure
+    return f'<div class="tile"><b>{escape(figure)}</b><span>{escape(words)}</span></div>'
+
+
+def _of_known(seconds: float | None, sums: UsageAccount) -> str:
+    if not sums.allocated:
+        return "-"
+    return report_figures.UNKNOWN if seconds is None or not sums.known else f"{seconds / sums.known:.0%}"
+
+
+def _chart_over_time(found: Report) -> str:
+    by_day = found.grouped("day").groups
+    days = [(day, by_day.get(day, UsageAccount())) for day in days_of(found.period)]
+    if not found.accounts.total.allocated:
+        what = "No job used a GPU" if by_day else "Nothing ran"
+        return f"<h2>GPU-hours by day</h2><p>{what} in this period.</p>"
+    step = math.ceil(len(days) / MOST_BARS)
+    bars = [(days[at][0], _added(sums for _, sums in days[at : at + step])) for at in range(0, len(days), step)]
+    each = "day" if step == 1 else f"{step} days"
+    title = f"GPU-hours by {each}"
+    if needed := lacking():
+        return f"<h2>{title}</h2><p>{escape(needed)}.</p>"
+    return f'<h2>{title}</h2><div class="wide">{chart(bars, title)}</div>'
+
+
+def _added(several: Iterable[UsageAccount]) -> dict[str, float]:
+    sums = dict.fromkeys(OUTCOMES, 0.0)
+    for each in several:
+        for name, seconds in each.gpu_time.items():
+            sums[name] += seconds / HOUR
+    return sums
+
+
+def _table(found: Report, by: str) -> str:
+    """Return the table of a grouping, with a bar in each row."""
+    accounts = found.grouped(by)
+    figures = report_figures.shown_columns(found)
+    rows = sorted(accounts.groups.items(), key=order(by))
+    longest = max((sums.allocated for _, sums in rows), default=0.0)
+    heads = "".join(_head(each.title, each.help) for each in figures)
+    cells = "".join(
+        f"<tr>{_name_cell(found, by, name)}<td>{_bar(sums, longest)}</td>{_figure_cells(found, sums)}</tr>"
+        for name, sums in rows[:MOST_ROWS]
+    )
+    total = f"<tr><td>total</td><td></td>{_figure_cells(found, accounts.total)}</tr>"
+    more = f"<p>{len(rows) - MOST_ROWS} more are not shown.</p>" if len(rows) > MOST_ROWS else ""
+    notes = "".join(f"<p>{escape(note)}</p>" for note in report_figures.notes_of(found)) if by == found.by else ""
+    head = f"<thead><tr>{_head(by.upper(), '')}<th class=bars>OUTCOMES</th>{heads}</tr></thead>"
+    body = f"<table>{head}<tbody>{cells}</tbody><tfoot>{total}</tfoot></table>"
+    return f'<h2>By {by}</h2><div class="wide">{body}</div>{more}{notes}'
+
+
+def _head(title: str, words: str) -> str:
+    told = f' title="{escape(words)}"' if words else ""
+    return f"<th{told}><button>{escape(title)}</button></th>"
+
+
+def _name_cell(found: Report, by: str, name: str) -> str:
+    shown = escape(plain(found.name_of(by, name)))
+    return f'<td title="{escape(plain(name))}">{shown}</td>'
+
+
+def _figure_cells(found: Report, sums: UsageAccount) -> str:
+    cells = []
+    for column in report_figures.shown_columns(found):
+        value = column.value(sums, found.rates)
+        exact = "-1" if value is None else f"{value:.6g}"
+        cells.append(f'<td data-value="{exact}">{escape(column.cell(sums, found.rates))}</td>')
+    return "".join(cells)
+
+
+def _bar(sums: UsageAccount, longest: float) -> str:
+    parts = []
+    for name in OUTCOMES:
+        if (seconds := sums.gpu_time.get(name, 0.0)) and longest:
+            told = f"{report_figures.hours(seconds)} GPU-hours {name}"
+            parts.append(f'<i class="{name}" style="width:{seconds / longest:.2%}" title="{told}"></i>')
+    return f'<div class="outcomes">{"".join(parts)}</div>'
+
+
+def _what_if(replayed: Replayed) -> str:
+    words = ("allocation_ratio", "wait_mean", "wait_p95", "wait_max", "worst_tenant_wait_mean")
+    titles = ("POLICY", "ALLOCATED", "WAIT", "P95", "MAX", "WORST TENANT")
+    rows = []
+    for name, figures in replayed.figures.items():
+        values = [getattr(figures, word) for word in words]
+        shown = [f"{values[0]:.1%}", *(report_figures.wait(value) for value in values[1:])]
+        cells = "".join(f'<td data-value="{value}">{text}</td>' for value, text in zip(values, shown, strict=True))
+        rows.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
+    heads = "".join(_head(title, "") for title in titles)
+    notes = "".join(f"<p>{escape(note)}</p>" for note in replayed.told)
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    head = f"<h2>What if: {replayed.jobs:,} of these jobs, replayed on {replayed.gpus} GPUs</h2>"
+    return f'{head}<div class="wide">{table}</div>{notes}'

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
-from gputui.cli import table
+from gputui.cli import output
+from gputui.cli.output import TextColumn
 from gputui.cli.session import Session
-from gputui.cli.table import TextColumn
 from gputui.domain.accounting import (
     CANCELLED,
     END_UNKNOWN,
@@ -265,7 +265,7 @@ def lines(found: Report, total: int | None) -> list[str]:
         for name, sums in (*named, ("TOTAL", found.accounts.total))
     ]
     notes = notes_of(found)
-    return [heading(found), "", *table.lines(columns, rows, total), *(["", *notes] if notes else [])]
+    return [heading(found), "", *output.lines(columns, rows, total), *(["", *notes] if notes else [])]
 
 
 def heading(found: Report) -> str:

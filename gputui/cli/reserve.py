@@ -10,7 +10,7 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import completing, readings, table, terminal
+from gputui.cli import completing, output, readings, terminal
 from gputui.cli.confirmation import confirm, dry_run_option, quiet_option
 from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
@@ -31,13 +31,13 @@ MAX_GPUS = 100_000
 _STANDING = {"off": "the standing rule is off", "file": "the standing rule of the settings file applies"}
 """Confirmations of the words that `reserve standing` takes."""
 COLUMNS = (
-    table.TextColumn("NAME", 32, least=4),
-    table.TextColumn("STATE"),
-    table.TextColumn("START"),
-    table.TextColumn("END"),
-    table.TextColumn("GPUS", 24, least=4),
-    table.TextColumn("FROM"),
-    table.TextColumn("KEPT FOR"),
+    output.TextColumn("NAME", 32, least=4),
+    output.TextColumn("STATE"),
+    output.TextColumn("START"),
+    output.TextColumn("END"),
+    output.TextColumn("GPUS", 24, least=4),
+    output.TextColumn("FROM"),
+    output.TextColumn("KEPT FOR"),
 )
 
 
@@ -122,7 +122,7 @@ def list_(session: Session, as_json: bool) -> None:
         print_json([_json(view) for view in found])
         return
     rows = [_row(view, snapshot) for view in found]
-    written = table.lines(COLUMNS, rows, terminal.width()) if rows else ["no reservations"]
+    written = output.lines(COLUMNS, rows, terminal.width()) if rows else ["no reservations"]
     terminal.write("\n".join([*written, *_standing_line(session, snapshot)]) + "\n")
 
 

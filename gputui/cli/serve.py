@@ -17,8 +17,7 @@ from gputui.cli.confirmation import FiniteRange
 from gputui.cli.main import owned_commands
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, listen_address
-from gputui.domain.errors import CapabilityError, GputuiError, InputError
-from gputui.domain.installing import install_line
+from gputui.domain.errors import CapabilityError, GputuiError, InputError, install_line
 from gputui.request.job_values import duration
 
 _NO_PROTOCOL = 3

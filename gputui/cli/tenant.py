@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gputui import bootstrap
-from gputui.cli import table, terminal
+from gputui.cli import output, terminal
 from gputui.cli.confirmation import confirm, quiet_option
 from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
@@ -28,15 +28,15 @@ MAX_WEIGHT = 1_000_000
 MAX_COUNT = 2**31 - 1
 _SETS = "--weight, --gpus, --running, --pending, --max-priority, --users or --clear"
 COLUMNS = (
-    table.TextColumn("TENANT", 24, least=8),
-    table.TextColumn("WEIGHT", right=True),
-    table.TextColumn("GPUS", right=True),
-    table.TextColumn("RUNNING", right=True),
-    table.TextColumn("PENDING", right=True),
-    table.TextColumn("PRIORITY", right=True),
-    table.TextColumn("F", right=True),
-    table.TextColumn("GPU TIME", right=True),
-    table.TextColumn("FROM"),
+    output.TextColumn("TENANT", 24, least=8),
+    output.TextColumn("WEIGHT", right=True),
+    output.TextColumn("GPUS", right=True),
+    output.TextColumn("RUNNING", right=True),
+    output.TextColumn("PENDING", right=True),
+    output.TextColumn("PRIORITY", right=True),
+    output.TextColumn("F", right=True),
+    output.TextColumn("GPU TIME", right=True),
+    output.TextColumn("FROM"),
 )
 
 
@@ -88,7 +88,7 @@ def list_(session: Session, as_json: bool) -> None:
     if as_json:
         print_json([_json(each) for each in found])
         return
-    written = table.lines(COLUMNS, map(_row, found), terminal.width()) if found else ["no tenants"]
+    written = output.lines(COLUMNS, map(_row, found), terminal.width()) if found else ["no tenants"]
     terminal.write("\n".join(written) + "\n")
 
 

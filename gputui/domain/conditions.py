@@ -15,6 +15,9 @@ from gputui.domain.gpu import (
     ALMOST_FULL,
     DOCKER,
     FULL_SOON,
+    LOST,
+    NOT_READ,
+    SICK,
     STATE,
     DiskUse,
     Drain,
@@ -22,10 +25,10 @@ from gputui.domain.gpu import (
     GpuView,
     Holder,
     ProbeCode,
+    fault_of,
     index_of,
     index_ranges,
 )
-from gputui.domain.gpu_faults import LOST, NOT_READ, SICK, fault_of
 from gputui.domain.idle_gpus import IdleUse, idle_uses, idle_words
 from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id

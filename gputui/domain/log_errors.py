@@ -14,8 +14,7 @@ from functools import cache
 from itertools import islice
 
 from gputui.domain.job_spec import Pairs
-from gputui.domain.redaction import without_secrets
-from gputui.domain.text import plain
+from gputui.domain.text import plain, without_secrets
 
 _KINDS: dict[str, tuple[str, ...]] = {
     "out of memory": (

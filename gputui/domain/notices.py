@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from gputui.domain.cluster import ENGINES
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import ProbeCode, ProbeStatus
-from gputui.domain.gpu_faults import LOST, NOT_READ, SICK
+from gputui.domain.gpu import LOST, NOT_READ, SICK, ProbeCode, ProbeStatus
 from gputui.domain.snapshot import CONNECTING, EMPTY, Notice, ServerView, Snapshot
 from gputui.domain.units import format_duration
 

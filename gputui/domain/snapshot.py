@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from gputui.domain.cluster import ENGINES
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import Drain, GpuView, HostSample, ProbeStatus
-from gputui.domain.gpu_faults import GpuFault
+from gputui.domain.gpu import Drain, GpuFault, GpuView, HostSample, ProbeStatus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob

@@ -1,4 +1,4 @@
-"""Foreign text for a terminal: neutralised, measured in cells, and laid out.
+"""Foreign text for a terminal: neutralised, without secrets, measured in cells, and laid out.
 
 The output of a job, a name or an error cannot control the terminal that shows it. Control sequences are those of
 ECMA-48 and xterm's ctlseqs; bidirectional controls those of Unicode's UAX #9.
@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Literal
+
+from gputui.domain.job_spec import Pairs
 
 ELLIPSIS = "…"
 JOINER = "\u200d"
@@ -225,3 +227,30 @@ def tail_start(size: int, lines: int, read: Callable[[int, int], bytes], block: 
 def csv_field(text: str) -> str:
     """Return a field of a list as CSV has it."""
     return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
+
+
+SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|AUTH|COOKIE|API_?KEY|ACCESS_?KEY|_KEY$", re.IGNORECASE
+)
+"""Names of environment variables whose values are secrets."""
+_MASK = "***"
+_SHORTEST = 4
+"""Shorter values are not replaced: `1` or `yes` would be found in every line."""
+_WRITTEN = re.compile(
+    r"(?P<keep>://[^\s/:@]{0,100}:|\b(?:bearer|basic)\s+|"
+    r"\b[\w-]{0,40}(?:token|secret|passw(?:or)?d|passphrase|credentials?|api[_-]?key|access[_-]?key)"
+    r"[\"']?\s{0,3}[=:]\s{0,3}[\"']?)(?P<value>[^\s\"',;)@]{4,})",
+    re.IGNORECASE,
+)
+"""Secrets as programs print them: `https://user:secret@host`, `Bearer secret`, `api_key=secret`."""
+
+
+def without_secrets(text: str, env: Pairs = ()) -> str:
+    """Return the text with secrets replaced.
+
+    Values of variables of `env` with such names, and text that looks like a secret.
+    """
+    values = {value for name, value in env if len(value) >= _SHORTEST and SECRET_NAME.search(name)}
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, _MASK)
+    return _WRITTEN.sub(lambda found: found["keep"] + _MASK, text)

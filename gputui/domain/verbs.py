@@ -47,7 +47,7 @@ S = TypeVar("S")
 
 
 class Who(Enum):
-    """Users who may use a verb; `engine/actions/rights.py` sees to it."""
+    """Users who may use a verb; `engine/actions/permissions.py` sees to it."""
 
     OWNER = "who submitted the job; operators for every job"
     CAPPED = "the same, up to the tenant's highest priority; operators beyond it"

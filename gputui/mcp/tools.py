@@ -26,9 +26,8 @@ from gputui.domain.decoding import convert, decode_json
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Pairs
 from gputui.domain.log_errors import error_in
-from gputui.domain.redaction import without_secrets
 from gputui.domain.state import JobState
-from gputui.domain.text import plain, plain_bytes
+from gputui.domain.text import plain, plain_bytes, without_secrets
 from gputui.request.inherited import inherited
 from gputui.request.job_file import job_of
 from gputui.request.job_options import BY_NAME, JobOption, OptionKind

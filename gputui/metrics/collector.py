@@ -22,9 +22,8 @@ from gputui.domain.snapshot import EMPTY, Node, Snapshot
 from gputui.domain.text import plain
 from gputui.metrics import families
 from gputui.metrics.dcgm import add_dcgm
-from gputui.metrics.page import SeriesPage
+from gputui.metrics.families import SeriesPage, TenantLabels
 from gputui.metrics.series import Holders, JobSeries, add_gpu_counts, add_gpus
-from gputui.metrics.tenant_labels import TenantLabels
 
 _SEVERITIES = ("error", "warning", "information")
 

@@ -15,8 +15,7 @@ from gputui.domain.gpu import GpuSample, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Node, Snapshot
-from gputui.metrics.families import Family, Kind
-from gputui.metrics.page import SeriesPage
+from gputui.metrics.families import Family, Kind, SeriesPage
 from gputui.metrics.series import gpu_labels
 
 LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "hostname", "DCGM_FI_DRIVER_VERSION", "hpc_job")

@@ -42,8 +42,8 @@ from gputui.engine.process.host import RECORDED
 from gputui.metrics import families, server
 from gputui.metrics.collector import SnapshotCollector
 from gputui.metrics.dcgm import JobMapping
+from gputui.metrics.families import TenantLabels
 from gputui.metrics.server import MetricsServer
-from gputui.metrics.tenant_labels import TenantLabels
 from gputui.threads import Watcher
 
 

@@ -1,10 +1,22 @@
-"""Table of all metric families: name, type, labels and help. Collectors and docs/observe.md use it."""
+"""Table of all metric families: name, type, labels and help. Collectors and docs/observe.md use it.
+
+Unknown values are omitted from a page, never written as 0. Tenants are labels of a bounded number of names, so that no
+user can flood Prometheus with series.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import TypeAlias
 
 from msgspec import Struct
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
+
+from gputui.domain.text import plain
 
 
 class Kind(StrEnum):
@@ -179,3 +191,65 @@ NVLINK_RECEIVED = _gpu("nvlink_receive_bytes_per_second", "NVLink throughput; on
 
 FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 """All families, in the order of the table above."""
+
+
+SeriesValue: TypeAlias = float | int | bool | datetime | timedelta | None
+NO_LABELS: Mapping[str, str] = {}
+
+
+class SeriesPage:
+    """Samples by family, in the order in which the families are first named."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, Metric] = {}
+
+    def add(self, family: Family, value: SeriesValue, labels: Mapping[str, str] = NO_LABELS) -> None:
+        """Add a sample; None adds nothing. Times become seconds since 1970, durations seconds."""
+        if value is None:
+            return
+        if isinstance(value, datetime):
+            value = value.timestamp()
+        elif isinstance(value, timedelta):
+            value = value.total_seconds()
+        metric = self._metrics.get(family.name)
+        if metric is None:
+            name = family.name.removesuffix("_total")
+            metric = self._metrics[family.name] = Metric(name, family.help, family.kind)
+        metric.samples.append(Sample(family.name, dict(labels), float(value)))
+
+    def metrics(self) -> Iterable[Metric]:
+        """Return the families that have samples."""
+        return self._metrics.values()
+
+
+OTHER = "other"
+"""Label of all tenants beyond the limit."""
+LONGEST = 64
+"""Maximum number of characters of a name."""
+
+
+class TenantLabels:
+    """Assigns a label each to the first tenants; a label never changes."""
+
+    def __init__(self, most: int, configured: Iterable[str] = ()) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._known: dict[str, str] = {}
+        for name in configured:
+            self.label(name)
+
+    def label(self, tenant: str) -> str:
+        """Return the tenant's label."""
+        found = self._known.get(tenant)
+        if found is not None:
+            return found
+        with self._lock:
+            if len(self._known) >= self._most:
+                return self._known.get(tenant, OTHER)
+            return self._known.setdefault(tenant, plain(tenant, LONGEST))
+
+    @property
+    def given(self) -> list[str]:
+        """Return the labels given so far."""
+        with self._lock:
+            return list(dict.fromkeys(self._known.values()))

@@ -22,8 +22,7 @@ from gputui.domain.snapshot import Node, Snapshot, effective_policy
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
 from gputui.metrics import families
-from gputui.metrics.page import SeriesPage
-from gputui.metrics.tenant_labels import OTHER, TenantLabels
+from gputui.metrics.families import OTHER, SeriesPage, TenantLabels
 
 _LONGEST_NAME = 80
 """Maximum number of characters of a job's name in a label."""

@@ -25,8 +25,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from gputui.domain.errors import InputError
-from gputui.domain.installing import install_line
+from gputui.domain.errors import InputError, install_line
 from gputui.domain.settings import MetricsSettings
 from gputui.threads import Watcher
 

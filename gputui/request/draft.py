@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, JobSpec, LimitWarning, Submission
-from gputui.domain.redaction import SECRET_NAME
+from gputui.domain.text import SECRET_NAME
 from gputui.request import docker_values, job_values, submitter
 from gputui.request.inherited import is_taken_over
 from gputui.request.job_options import BY_NAME, DOCKER_KEYS, RARER, JobOption, OptionKind

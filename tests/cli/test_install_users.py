@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gputui.cli.install import units
-from gputui.cli.users import with_users, without_group
+from gputui.cli.install import units, with_users, without_group
 from gputui.config import Options
-from gputui.domain.audit import Actor
+from gputui.domain.access import Actor
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec

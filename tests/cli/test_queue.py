@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import queue, table, terminal
+from gputui.cli import output, queue, terminal
 from gputui.domain import arrays
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import InputError
@@ -104,7 +104,7 @@ def test_names_of_jobs_cannot_control_the_terminal(run: Run, store: KeptStore) -
 def test_no_row_is_wider_than_the_terminal(total: int, name: str) -> None:
     jobs = [job(1, name=name, tenant=name), job(123456, name="short")]
     seen = snapshot(jobs, reasons={1: Reason(PendingReason.RESOURCES, "why " * 100)})
-    lines = table.lines(queue.COLUMNS, [queue.row(each, seen) for each in jobs], total)
+    lines = output.lines(queue.COLUMNS, [queue.row(each, seen) for each in jobs], total)
     assert all(width(line) <= total for line in lines)
     assert len(lines) == 3
 
@@ -113,15 +113,15 @@ def test_a_long_name_leaves_room_for_the_reason() -> None:
     waiting = job(1, name="a-rather-long-name-of-a-job")
     seen = snapshot([waiting], reasons={1: RESOURCES})
     rows = [queue.row(waiting, seen)]
-    assert "a-rather-long-name-of-a…" in table.lines(queue.COLUMNS, rows, 200)[1]
-    narrow = table.lines(queue.COLUMNS, rows, 72)[1]
+    assert "a-rather-long-name-of-a…" in output.lines(queue.COLUMNS, rows, 200)[1]
+    narrow = output.lines(queue.COLUMNS, rows, 72)[1]
     assert "needs 4 GPUs, 1 is free" in narrow
     assert "a-rather" in narrow
 
 
 def test_columns_are_aligned_in_any_script() -> None:
     jobs = [job(1, name="训练"), job(2, name="train")]
-    lines = table.lines(queue.COLUMNS, [queue.row(each, snapshot(jobs)) for each in jobs], None)
+    lines = output.lines(queue.COLUMNS, [queue.row(each, snapshot(jobs)) for each in jobs], None)
     places = {width(line[: line.index("alice")]) for line in lines[1:]}
     assert len(places) == 1
 
@@ -282,7 +282,7 @@ def test_a_filter_chooses_jobs_as_in_the_console(run: Run, store: KeptStore) -> 
 
 def test_a_name_is_cut_in_a_pipe_too() -> None:
     waiting = job(1, name="x" * 10_000, tenant="y" * 10_000)
-    (_, line) = table.lines(queue.COLUMNS, [queue.row(waiting, snapshot([waiting]))], None)
+    (_, line) = output.lines(queue.COLUMNS, [queue.row(waiting, snapshot([waiting]))], None)
     assert width(line) < 100
 
 

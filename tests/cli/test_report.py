@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gputui.cli import report_figures, report_page
+from gputui.cli import report, report_figures
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.job import Attempt, Job
 from gputui.domain.state import JobState
@@ -242,7 +242,7 @@ def test_a_running_attempt_has_the_use_that_was_measured_so_far(run: Run, tmp_pa
 def test_without_the_library_of_the_chart_the_page_says_how_to_get_it(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_page, "find_spec", lambda name: None if name == "pygal" else object())
+    monkeypatch.setattr(report, "find_spec", lambda name: None if name == "pygal" else object())
     monkeypatch.setattr(sys, "prefix", "/home/ann/.local/share/pipx/venvs/gputui")
     result = run("report", "--format", "html")
     sentence = "The chart is left out, because pygal is not installed: pipx inject gputui "

@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import pytest
 
-from gputui.cli.report_page import Bars, chart
+from gputui.cli.report import Bars, chart
 from gputui.domain.accounting import OUTCOMES
 
 

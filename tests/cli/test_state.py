@@ -16,7 +16,7 @@ from gputui.domain.errors import StoreAccessError
 from gputui.domain.snapshot import Leader
 from gputui.engine.files.backup_file import read_backup_record
 from gputui.engine.files.leadership import Leadership
-from gputui.engine.tick.machine import BackupWatch
+from gputui.engine.tick.scheduler import BackupWatch
 from gputui.store import TinyJobStore
 from gputui.store.transfer import staged
 from tests.cli.conftest import Run

@@ -6,16 +6,14 @@ from datetime import timedelta
 
 from gputui.cli import gpus, queue
 from gputui.domain import as_json
-from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode
-from gputui.domain.gpu_faults import faulty_gpus
+from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, faulty_gpus
 from gputui.domain.gpu_processes import process_rows
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.units import UNKNOWN
 from gputui.metrics.dcgm import add_dcgm
-from gputui.metrics.page import SeriesPage
+from gputui.metrics.families import SeriesPage, TenantLabels
 from gputui.metrics.series import Holders, add_gpus
-from gputui.metrics.tenant_labels import TenantLabels
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext, job_cells

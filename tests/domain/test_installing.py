@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.domain.installing import install_line
+from gputui.domain.errors import install_line
 
 
 @pytest.mark.parametrize(

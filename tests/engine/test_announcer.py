@@ -18,7 +18,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.hooks.announcer import BUSY, MOST, Announcer, stored_ends
 from gputui.engine.hooks.delivery import NotDeliveredError
-from gputui.engine.tick.machine import Disk
+from gputui.engine.tick.scheduler import Disk
 from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.world import World
 from tests.factories import NOW, view

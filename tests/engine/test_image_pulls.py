@@ -16,8 +16,8 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
-from gputui.engine.tick import image_pulls
-from gputui.engine.tick.image_pulls import ImagePulls
+from gputui.engine.tick import attempt_workers
+from gputui.engine.tick.attempt_workers import ImagePulls
 from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World
@@ -115,13 +115,13 @@ def test_no_other_pull_begins_while_a_failure_is_recorded(world: World, monkeypa
     registry.fault = Cause(CauseCode.PULL_FAILED, "cannot pull big")
     registry.may_end.set()
     job_id = world.submit(image="big")
-    record, found = image_pulls.end_pull, []
+    record, found = attempt_workers.end_pull, []
 
     def ask_again(*arguments: Any) -> None:
         found.append(pulls.is_here(world.docker, job_id, "big"))
         record(*arguments)
 
-    monkeypatch.setattr(image_pulls, "end_pull", ask_again)
+    monkeypatch.setattr(attempt_workers, "end_pull", ask_again)
     pulls = ImagePulls(world.store, lambda *_: InlineExecutor(), world.clock, world.settings.scheduler, lambda _: None)
     assert not pulls.is_here(world.docker, job_id, "big")
     assert (found, registry.asked) == ([False], ["big"])
@@ -176,7 +176,7 @@ def test_a_full_disk_lets_jobs_ask_again(world: World, later: LaterExecutor, mon
     job_id = world.submit(image="big")
     world.tick()
     with monkeypatch.context() as broken:
-        broken.setattr("gputui.engine.tick.image_pulls.begin_pull", lambda *_: 1 // 0)
+        broken.setattr("gputui.engine.tick.attempt_workers.begin_pull", lambda *_: 1 // 0)
         later.work()
     assert not world.scheduler.workers.pulls.is_wanted_by(job_id)
     for _ in range(5):

@@ -19,9 +19,8 @@ from gputui.domain.container import Box, Launch
 from gputui.domain.errors import AccessError, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import AdmissionSettings, PolicySettings, Settings
-from gputui.engine.actions.file_rights import FileAccount, as_account, file_account
-from gputui.engine.actions.mount_sources import open_source
 from gputui.engine.actions.permissions import UserPermissions
+from gputui.engine.actions.plain_user import FileAccount, as_account, file_account, open_source
 from tests.factories import spec
 
 UID, OTHER, GROUP = 61_234, 61_235, 61_236
@@ -80,7 +79,7 @@ def test_a_thread_opens_files_with_the_rights_of_an_account_and_the_others_do_no
 
 def test_only_root_opens_files_as_another(place: Path) -> None:
     code = (
-        "from gputui.engine.actions.file_rights import *\n"
+        "from gputui.engine.actions.plain_user import *\n"
         "try: as_account(FileAccount(61235, 61235, (61235,), 'x'), lambda: print('opened'))\n"
         "except PermissionError as error: print(error)"
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.access import Actor
 from gputui.domain.action import (
     AddRecurring,
     Edit,
@@ -22,7 +23,6 @@ from gputui.domain.action import (
     SetTenant,
     Top,
 )
-from gputui.domain.audit import Actor
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Placed, Placing, Waited
 from gputui.domain.job_spec import Submission

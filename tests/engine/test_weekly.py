@@ -16,8 +16,7 @@ from gputui.config import Options, ProbeSpec
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.event import Event
 from gputui.domain.settings import HookSettings, parse_weekly
-from gputui.engine.hooks.announcer import Announcer, stored_ends
-from gputui.engine.hooks.weekly import WeeklyReport, made_report
+from gputui.engine.hooks.announcer import Announcer, WeeklyReport, made_report, stored_ends
 from gputui.store import TinyJobStore
 from tests.engine.fakes import InlineExecutor
 from tests.factories import ACTOR, NOW, FakeClock, job

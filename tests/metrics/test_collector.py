@@ -39,8 +39,7 @@ from gputui.domain.state import JobState
 from gputui.metrics import families
 from gputui.metrics.collector import SnapshotCollector
 from gputui.metrics.exporter import Exporter, MetricsRecorder
-from gputui.metrics.families import FAMILIES, GPU_LABELS, Kind
-from gputui.metrics.tenant_labels import TenantLabels
+from gputui.metrics.families import FAMILIES, GPU_LABELS, Kind, TenantLabels
 from tests.factories import GIB, NOW, FakeClock, array, gpu, job, running, sample, snapshot, uuid, view
 from tests.metrics.scraped import Scrape, scrape_of
 

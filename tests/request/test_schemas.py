@@ -13,8 +13,7 @@ import pytest
 
 from gputui.config import load_settings
 from gputui.domain.errors import InputError
-from gputui.request.job_file import read_jobs
-from gputui.request.schemas import SCHEMAS, job_schema, settings_schema
+from gputui.request.job_file import SCHEMAS, job_schema, read_jobs, settings_schema
 from gputui.request.submitter import Submitter
 from tests.factories import NOW
 

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.audit import AuditEntry
+from gputui.domain.access import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.gpu import Drain
-from gputui.domain.gpu_faults import GpuFault
+from gputui.domain.gpu import Drain, GpuFault
 from gputui.domain.job import ArrayRef, Attempt
 from gputui.domain.runs import runs_of
 from gputui.domain.snapshot import Controls

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gputui.domain.access import HOW_TO_USE, others_job
 from gputui.domain.cluster import Caps
 from gputui.domain.job_spec import JobId
-from gputui.engine.actions.rights import LACKING
+from gputui.engine.actions.context import LACKING
 from gputui.ports.backend import About
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main

@@ -14,8 +14,18 @@ from gputui.cli.demo import HINT as DEMO_HINT
 from gputui.console.console import FIRST_HINT
 from gputui.domain.conditions import MOST_FAILURES, Condition, ConditionTracker, conditions
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import DiskUse, Drain, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
-from gputui.domain.gpu_faults import GpuFault
+from gputui.domain.gpu import (
+    DiskUse,
+    Drain,
+    GpuFault,
+    GpuState,
+    GpuView,
+    Health,
+    HealthCode,
+    Holder,
+    ProbeCode,
+    ProbeStatus,
+)
 from gputui.domain.snapshot import EMPTY, Controls, Leader, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.present.cells import Cell

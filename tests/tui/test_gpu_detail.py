@@ -12,8 +12,19 @@ from textual._compositor import LayoutUpdate
 from textual.screen import Screen
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Holder, Link, Sharer
-from gputui.domain.gpu_faults import GpuFault
+from gputui.domain.gpu import (
+    Gpu,
+    GpuFault,
+    GpuProcess,
+    GpuSample,
+    GpuState,
+    GpuView,
+    Health,
+    HealthCode,
+    Holder,
+    Link,
+    Sharer,
+)
 from gputui.domain.gpu_history import STEP, GpuHistory, TakenStep, mean
 from gputui.domain.job import Job
 from gputui.domain.settings import Window

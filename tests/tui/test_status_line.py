@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from gputui.domain.conditions import Condition, ranked
-from gputui.domain.gpu import GpuState
-from gputui.domain.gpu_faults import LOST, SICK
+from gputui.domain.gpu import LOST, SICK, GpuState
 from gputui.domain.notices import CAPPED, DISK_FULL, DRAINED, FAILED, FOREIGN, IDLE, INTRUDER, KINDS, THROTTLED
 from gputui.domain.snapshot import Controls, Notice, Snapshot
 from gputui.domain.state import JobState

@@ -25,8 +25,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 from gputui.cluster.kubernetes.kubeconfig import ClusterEntry, Headers, KubePlace, Login, place_of, read_either
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, LostAnswerError
-from gputui.domain.installing import install_line
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, LostAnswerError, install_line
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:

@@ -21,8 +21,14 @@ from gputui.domain.action import (
 )
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.submit_action import Done, SubmitJobs
-from gputui.engine.actions.context import REPORT_EVERY, ActionContext, Progress, UndoableChange
-from gputui.engine.actions.rights import check_action, check_undo
+from gputui.engine.actions.context import (
+    REPORT_EVERY,
+    ActionContext,
+    Progress,
+    UndoableChange,
+    check_action,
+    check_undo,
+)
 
 
 class Actions(ActionContext, eq=False, dict=True):

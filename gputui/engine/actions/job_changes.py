@@ -37,9 +37,8 @@ from gputui.domain.submit_action import Done, Ids
 from gputui.domain.units import format_duration
 from gputui.engine.actions import agents
 from gputui.engine.actions.admission import with_dependencies, within_limits
-from gputui.engine.actions.context import REPORT_EVERY, ActionContext, JobChange, PriorityCaps
+from gputui.engine.actions.context import REPORT_EVERY, ActionContext, JobChange, PriorityCaps, check_job
 from gputui.engine.actions.permissions import check_warning
-from gputui.engine.actions.rights import check_job
 from gputui.ports import JobStore, Transaction
 
 _LIMIT = "--time-limit"

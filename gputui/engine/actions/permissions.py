@@ -28,8 +28,7 @@ from gputui.domain.policy.permitted_options import (
 )
 from gputui.domain.settings import AllowSettings, SchedulerSettings, Settings
 from gputui.domain.units import format_duration
-from gputui.engine.actions.file_rights import FileAccount, file_account
-from gputui.engine.actions.plain_user import PlainUser, not_allowed
+from gputui.engine.actions.plain_user import FileAccount, PlainUser, file_account, not_allowed
 
 
 class UserPermissions(Struct, frozen=True):

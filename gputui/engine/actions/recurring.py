@@ -21,8 +21,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import plural, quoted
 from gputui.engine.actions.admission import checked_spec, with_tenant
 from gputui.engine.actions.agents import AGENT_GPUS
-from gputui.engine.actions.context import ActionContext, PriorityCaps
-from gputui.engine.actions.rights import check_own_recurring
+from gputui.engine.actions.context import ActionContext, PriorityCaps, check_own_recurring
 
 MAX_TEXT = 1000
 _LOCALTIME = Path("/etc/localtime")

@@ -23,9 +23,8 @@ from gputui.engine.feed import Feed
 from gputui.engine.files.gpu_log import GpuLog
 from gputui.engine.files.leadership import SILENT_AFTER, Leadership
 from gputui.engine.files.log_retention import LogSweeper
-from gputui.engine.hooks.announcer import Announcer, stored_ends
+from gputui.engine.hooks.announcer import Announcer, MakeReport, WeeklyReport, stored_ends, weekly_of
 from gputui.engine.hooks.delivery import sinks
-from gputui.engine.hooks.weekly import MakeReport, WeeklyReport, weekly_of
 from gputui.engine.process import memory_tuning
 from gputui.engine.process.loop import (
     AGAIN_AFTER,

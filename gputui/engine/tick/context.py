@@ -7,8 +7,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from gputui.domain.gpu import ProbeReading
-from gputui.domain.gpu_faults import with_faults
+from gputui.domain.gpu import ProbeReading, with_faults
 from gputui.domain.job import Job
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Notice

@@ -7,8 +7,7 @@ from datetime import datetime
 
 from rich.style import Style
 
-from gputui.domain.gpu import Drain, GpuProcess, GpuState, GpuView, Health, HealthCode, Holder, index_of
-from gputui.domain.gpu_faults import SICK
+from gputui.domain.gpu import SICK, Drain, GpuProcess, GpuState, GpuView, Health, HealthCode, Holder, index_of
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id

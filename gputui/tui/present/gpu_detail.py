@@ -11,8 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.style import Style
 
-from gputui.domain.gpu import Gpu, GpuProcess, GpuView, HealthCode, Link, index_of
-from gputui.domain.gpu_faults import LOST, SICK, GpuFault, fault_of
+from gputui.domain.gpu import LOST, SICK, Gpu, GpuFault, GpuProcess, GpuView, HealthCode, Link, fault_of, index_of
 from gputui.domain.job import Attempt, Job
 from gputui.domain.snapshot import Node, Snapshot, WindowView
 from gputui.domain.text import fit, plain

@@ -11,8 +11,7 @@ from msgspec import Struct, field
 from rich.style import Style
 
 from gputui.domain.arrays import elements_word
-from gputui.domain.gpu import index_ranges
-from gputui.domain.gpu_faults import faulty_gpus
+from gputui.domain.gpu import faulty_gpus, index_ranges
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, own_id, server_of

@@ -20,8 +20,8 @@ from gputui.domain.gpu import (
     ProbeCode,
     ProbeReading,
     ProbeStatus,
+    faulty_gpus,
 )
-from gputui.domain.gpu_faults import faulty_gpus
 from gputui.domain.policy.gpus.availability import Evidence, gpu_views, resolve_devices
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls, Unreadable
