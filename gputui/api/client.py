@@ -181,12 +181,6 @@ class Exchange:
         del self._read[: end + 1]
         return line
 
-    def _exactly(self, size: int) -> bytes:
-        while len(self._read) < size:
-            if not self._more():
-                raise _CutError
-        return self._take(size)
-
     def _take(self, size: int) -> bytes:
         """Return what was read already, so many bytes at most."""
         data = bytes(self._read[:size])
@@ -211,7 +205,10 @@ class Exchange:
         """Yield the body as it comes; raises _CutError if the connection ends before it does."""
         if self.headers.get("transfer-encoding", "").lower() == "chunked":
             while size := self._chunk_size():
-                yield self._exactly(size)
+                while len(self._read) < size:
+                    if not self._more():
+                        raise _CutError
+                yield self._take(size)
                 self._line()
             while self._line():
                 pass

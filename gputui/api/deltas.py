@@ -254,12 +254,16 @@ class QueueChanges(Struct, frozen=True):
 
     def update(self, jobs: Iterable[Raw], fields: Mapping[str, Raw], reasons: Mapping[JobId, Reason]) -> SnapshotUpdate:
         """Return them as a message, with the jobs, fields and reasons as a caller sees them."""
+        jobs_of: dict[Reason, list[JobId]] = {}
+        for job_id, reason in reasons.items():
+            jobs_of.setdefault(reason, []).append(job_id)
+        grouped = tuple((Raw(own_json(each)), tuple(ids)) for each, ids in jobs_of.items())
         return SnapshotUpdate(
             fields,
             tuple(jobs),
             self.gone,
             self.order,
-            _grouped(reasons),
+            grouped,
             self.no_reason,
             self.starts,
             self.no_start,
@@ -325,14 +329,6 @@ class Tracker:
         if self._order[0] > number:
             order = self._step if number >= self._before else (0, _ALL, tuple(self._order[1]))
         return QueueChanges(list(jobs.values()), gone, order, reasons, no_reason, tuple(starts.items()), no_start)
-
-
-def _grouped(reasons: Mapping[JobId, Reason]) -> tuple[tuple[Raw, tuple[JobId, ...]], ...]:
-    """Return each reason once, with its jobs."""
-    jobs_of: dict[Reason, list[JobId]] = {}
-    for job_id, reason in reasons.items():
-        jobs_of.setdefault(reason, []).append(job_id)
-    return tuple((Raw(own_json(each)), tuple(ids)) for each, ids in jobs_of.items())
 
 
 class FieldTracker:

@@ -165,21 +165,18 @@ def client_of(
     """
     limit = options.settings.store.lock_timeout.total_seconds() if patience is None else patience
     tell = waiting or log.warning
+    sudo = bootstrap.sudo_uid() if os.geteuid() == 0 else None
+    headers = {} if sudo is None else {SUDO_UID: str(sudo)}
     return ApiClient(
         dial,
         patience=limit,
         tell=tell,
         name=partial(_name, options),
-        headers=_headers() | ({VIA: via} if via else {}),
+        headers=headers | ({VIA: via} if via else {}),
         absence=absence,
         waited=waited,
         keep=keep,
     )
-
-
-def _headers() -> dict[str, str]:
-    sudo = bootstrap.sudo_uid() if os.geteuid() == 0 else None
-    return {} if sudo is None else {SUDO_UID: str(sudo)}
 
 
 def _name(options: Options, server: Server) -> tuple[str, str]:

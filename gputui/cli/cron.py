@@ -117,16 +117,13 @@ def add(
             check_gpus((submission,), backend.known_gpus)
         (recurring,) = backend.act(AddRecurring(recurrence, submission)).ids
         next_at = backend.queue.recurring()[recurring].next_at
-    confirm(_understood(recurring, next_at, submission), quiet=quiet or as_json)
-    text = json_text({"id": recurring}) if as_json else str(recurring)
-    print_done(text, f"recurring job {recurring} is added")
-
-
-def _understood(recurring: JobId, next_at: datetime, submission: Submission) -> str:
-    """Return `recurring job 3: next run Tue 2026-03-03 02:30 CET; time limit 1h30m`."""
+    # `recurring job 3: next run Tue 2026-03-03 02:30 CET; time limit 1h30m`
     now = bootstrap.clock().now()
     times = submit.times_understood(submission.spec, now)
-    return f"recurring job {recurring}: next run {local_time(next_at, now)}" + (f"; {times}" if times else "")
+    understood = f"recurring job {recurring}: next run {local_time(next_at, now)}" + (f"; {times}" if times else "")
+    confirm(understood, quiet=quiet or as_json)
+    text = json_text({"id": recurring}) if as_json else str(recurring)
+    print_done(text, f"recurring job {recurring} is added")
 
 
 def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], name: str) -> tuple[Submission, bool]:

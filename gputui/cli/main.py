@@ -338,7 +338,11 @@ def run(arguments: Sequence[str], session: Session | str | None = None, **more: 
         terminal.echo(error.format_message(), err=True)
         return error.exit_code
     except click.ClickException as error:
-        return complain(_usage(error), error.exit_code)
+        message = error.format_message().strip()
+        message = message[:1].lower() + message[1:].rstrip(".")
+        if isinstance(error, click.UsageError) and error.ctx is not None and not message.endswith(")"):
+            message += f" ({error.ctx.command_path} --help shows more)"
+        return complain(message, error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has ended, as `head` does
@@ -373,15 +377,6 @@ def _explained(error: Exception) -> int:
 
 def _is_limit(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
-
-
-def _usage(error: click.ClickException) -> str:
-    """Return click's sentence, with a pointer to the help."""
-    message = error.format_message().strip()
-    message = message[:1].lower() + message[1:].rstrip(".")
-    if isinstance(error, click.UsageError) and error.ctx is not None and not message.endswith(")"):
-        message += f" ({error.ctx.command_path} --help shows more)"
-    return message
 
 
 def complain(sentence: str, code: int) -> int:

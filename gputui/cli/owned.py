@@ -194,23 +194,20 @@ class CommandsOfCallers:
     def __call__(self, caller: Caller, line: CommandLine) -> CommandResult:
         """Run a command, as `RunCommand` says."""
         words = _command_of(line)
-        if not self._has_settings_of(line) or _stamps(self._options) != self._stamps:
+        options, told = self._options, settings_variables(line.environ)
+        is_set_alike = (
+            line.config in {"", str(options.config)}
+            and line.environ.get("GPUTUI_RUNTIME", options.runtime) == options.runtime
+            and all(self._settings.get(name) == value for name, value in told.items())
+            and line.environ.get("TZ") == os.environ.get("TZ")
+        )
+        if not is_set_alike or _stamps(self._options) != self._stamps:
             raise ParseLocallyError("the owner of the queue has other settings")
         said = CallersTerminal(line, lambda error: self._refused(caller, error.rule, _shown(words)))
         session = CallersSession(self._options, caller, line, self._backend, self._forecasts)
         with terminal.of_caller(said), local_files.elsewhere():
             code = self._run(words, session, terminal_width=terminal.help_width())
         return CommandResult(code, said.taken())
-
-    def _has_settings_of(self, line: CommandLine) -> bool:
-        """Return whether what the client has set, if anything, is the same here: then the result is too."""
-        options, told = self._options, settings_variables(line.environ)
-        return (
-            line.config in {"", str(options.config)}
-            and line.environ.get("GPUTUI_RUNTIME", options.runtime) == options.runtime
-            and all(self._settings.get(name) == value for name, value in told.items())
-            and line.environ.get("TZ") == os.environ.get("TZ")
-        )
 
 
 def _command_of(line: CommandLine) -> tuple[str, ...]:

@@ -69,7 +69,19 @@ _ABOUT = {
 def ended(job: Job) -> Event:
     """Return the event for a job that has ended and will not be retried."""
     name = _OF_STATE.get(job.state, "job_failed")
-    return Event(end_id(job), name, job.end, _sentence(job), _job_data(job))
+    spec = job.spec
+    name = f" {job.name}" if job.name else ""
+    which = f"{job.count} elements of array {job.array.id}" if job.runs and job.array else f"Job {job.shown_id}"
+    outcome = _OUTCOMES.get(job.state, f"is {job.state}")
+    if job.runs:
+        outcome = outcome.replace("was ", "were ", 1)
+    preposition = "in" if job.state is JobState.COMPLETED else "after"
+    ran = ""
+    if job.ended_at and job.started_at:
+        ran = f" {preposition} {format_duration(job.ended_at - job.started_at)}"
+    why = f": {job.end_words}" if job.cause else ""
+    sentence = plain(f"{which}{name} ({spec.tenant}) {outcome}{ran}{why}", 500)
+    return Event(end_id(job), name, job.end, sentence, _job_data(job))
 
 
 def end_id(job: Job) -> str:
@@ -150,21 +162,6 @@ def weekly_report(made: Mapping[str, Any], at: datetime) -> Event:
     hours = made["report"]["total"]["gpu_hours"]
     text = f"Weekly report: {hours:,.1f} GPU-hours, {made['report']['total']['jobs']:,} jobs"
     return Event(f"report-{at.isoformat()}", "weekly_report", at, text, made)
-
-
-def _sentence(job: Job) -> str:
-    spec = job.spec
-    name = f" {job.name}" if job.name else ""
-    which = f"{job.count} elements of array {job.array.id}" if job.runs and job.array else f"Job {job.shown_id}"
-    outcome = _OUTCOMES.get(job.state, f"is {job.state}")
-    if job.runs:
-        outcome = outcome.replace("was ", "were ", 1)
-    preposition = "in" if job.state is JobState.COMPLETED else "after"
-    ran = ""
-    if job.ended_at and job.started_at:
-        ran = f" {preposition} {format_duration(job.ended_at - job.started_at)}"
-    why = f": {job.end_words}" if job.cause else ""
-    return plain(f"{which}{name} ({spec.tenant}) {outcome}{ran}{why}", 500)
 
 
 _OUTCOMES = {
@@ -270,18 +267,15 @@ class JobChanges:
             old = next((entry for entry in gone if entry.runs and entry.has(job.id)), None)
             if old is None:
                 return None
+        was_over = old is not None and old.state.is_terminal and old.next_attempt == job.next_attempt
+        has_ended = job.state.is_terminal and not was_over
         return Change(
             job,
             submitted=job.count if is_new else 0,
-            ended=job.count if _has_ended(old, job) else 0,
+            ended=job.count if has_ended else 0,
             started=tuple(_newly(old, job, "started_at")),
             over=tuple(_newly(old, job, "ended_at")),
         )
-
-
-def _has_ended(old: Job | None, job: Job) -> bool:
-    was_over = old is not None and old.state.is_terminal and old.next_attempt == job.next_attempt
-    return job.state.is_terminal and not was_over
 
 
 def _newly(old: Job | None, job: Job, field: str) -> Iterator[Attempt]:

@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.cluster import ENGINES
-from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import LOST, NOT_READ, SICK, ProbeCode, ProbeStatus
 from gputui.domain.snapshot import CONNECTING, EMPTY, Notice, ServerView, Snapshot
 from gputui.domain.units import format_duration
@@ -120,15 +119,11 @@ def _runtimes(snapshot: Snapshot) -> list[Notice]:
     for node in snapshot.nodes:
         for runtime in node.runtimes:
             if runtime.asked and not runtime.up:
-                found.append(Notice("error", _down_words(runtime), short=f"{runtime.name} down", since=runtime.since))
+                is_named = runtime.text.lower().startswith(runtime.name.lower())
+                down_words = runtime.text if is_named else f"{runtime.name} does not answer: {runtime.text}"
+                found.append(Notice("error", down_words, short=f"{runtime.name} down", since=runtime.since))
             found += [Notice("warning", f"{runtime.name}: {warning}") for warning in runtime.all_warnings]
     return found
-
-
-def _down_words(runtime: RuntimeStatus) -> str:
-    """Return the runtime's own sentence, if it names the runtime."""
-    is_named = runtime.text.lower().startswith(runtime.name.lower())
-    return runtime.text if is_named else f"{runtime.name} does not answer: {runtime.text}"
 
 
 _HARMLESS = frozenset({ProbeCode.OK, ProbeCode.STARTING, ProbeCode.NO_PROBE})

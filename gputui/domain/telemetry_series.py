@@ -217,18 +217,23 @@ _HOUR = 3600
 
 def summary_lines(found: AttemptTelemetry) -> Iterator[tuple[str, str]]:
     """Yield a label and a sentence for each known kind of reading."""
+    hours = found.kilowatt_hours
+    energy = f" per GPU; {_figures(hours)} kWh in all" if hours is not None else ""
+    parts = [f"read {format_size(found.io_read)}"] if found.io_read is not None else []
+    parts += [f"wrote {format_size(found.io_written)}"] if found.io_written is not None else []
+    disks = ", ".join(parts)
     lines = (
         ("GPU time", _gpu_time(found)),
         ("GPU use", _spread(found.utilization, percent) + _idle(found)),
         ("SMs", _spread(found.sm_activity, percent)),
         ("bandwidth", _spread(found.memory_activity, percent)),
         ("GPU mem", _spread(found.gpu_memory, _size) + _of(found)),
-        ("power", _spread(found.power, _watts) + _energy(found)),
+        ("power", _spread(found.power, _watts) + energy),
         ("heat", _spread(found.temperature, _degrees)),
         ("slowed", _slowed(found)),
         ("CPU", _cpu(found)),
         ("memory", _spread(found.memory, _size)),
-        ("disks", _disks(found)),
+        ("disks", disks),
     )
     return ((label, words) for label, words in lines if words)
 
@@ -264,11 +269,6 @@ def _of(found: AttemptTelemetry) -> str:
     return f"{total} per GPU" if found.gpu_memory else ""
 
 
-def _energy(found: AttemptTelemetry) -> str:
-    hours = found.kilowatt_hours
-    return f" per GPU; {_figures(hours)} kWh in all" if hours is not None else ""
-
-
 def _slowed(found: AttemptTelemetry) -> str:
     if not found.throttled:
         return ""
@@ -280,12 +280,6 @@ def _cpu(found: AttemptTelemetry) -> str:
         return ""
     used = f"; in use {spread}" if (spread := _spread(found.cpus, _count)) else ""
     return f"{format_duration(timedelta(seconds=found.cpu))} of CPU time{used}"
-
-
-def _disks(found: AttemptTelemetry) -> str:
-    parts = [f"read {format_size(found.io_read)}"] if found.io_read is not None else []
-    parts += [f"wrote {format_size(found.io_written)}"] if found.io_written is not None else []
-    return ", ".join(parts)
 
 
 def _spread(spread: Spread | None, written: Callable[[float], str]) -> str:

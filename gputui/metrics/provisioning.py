@@ -189,6 +189,9 @@ _HEIGHTS = {"stat": 4, "timeseries": 8, "table": 8, "row": 1}
 
 def model(dashboard: Dashboard) -> dict[str, Any]:
     """Return the JSON model of a dashboard."""
+    source = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+    named = (("instance", "label_values(gputui_scheduler_info, instance)"), *dashboard.variables)
+    variables = [source, *(_variable(name, query) for name, query in named)]
     return {
         "uid": f"gputui-{dashboard.key}",
         "title": dashboard.title,
@@ -198,16 +201,10 @@ def model(dashboard: Dashboard) -> dict[str, Any]:
         "graphTooltip": 1,
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
-        "templating": {"list": _variables(dashboard)},
+        "templating": {"list": variables},
         "links": [{"type": "dashboards", "tags": ["gputui"], "title": "gputui", "asDropdown": True, "keepTime": True}],
         "panels": _placed(dashboard.panels),
     }
-
-
-def _variables(dashboard: Dashboard) -> list[dict[str, Any]]:
-    source = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
-    named = (("instance", "label_values(gputui_scheduler_info, instance)"), *dashboard.variables)
-    return [source, *(_variable(name, query) for name, query in named)]
 
 
 def _variable(name: str, query: str) -> dict[str, Any]:
@@ -298,11 +295,17 @@ def files(out: Path, settings: MetricsSettings) -> Mapping[Path, str]:
         for each in DASHBOARDS
     }
     path, rules = out / "grafana" / "dashboards", out / "prometheus" / "gputui-alerts.yml"
+    from gputui.config import listen_address
+
+    host, port = listen_address(settings.listen, "metrics.listen")
+    target = json.dumps(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    scheme = (_TLS if settings.certificate else "") + (_AUTH if settings.users else "")
+    scrape_text = _SCRAPE.format(rules=json.dumps(str(rules)), job=JOB, scheme=scheme, target=target)
     return {
         **dashboards,
         Path("grafana", "provisioning", "dashboards", "gputui.yml"): _PROVIDER.format(path=json.dumps(str(path))),
         Path("prometheus", "gputui-alerts.yml"): rules_text(),
-        Path("prometheus", "gputui-scrape.yml"): _scrape_text(rules, settings),
+        Path("prometheus", "gputui-scrape.yml"): scrape_text,
     }
 
 
@@ -318,15 +321,6 @@ def _rule_text(alert: Alert) -> str:
         f"        labels: {json.dumps(rule['labels'])}\n        annotations:\n"
         + "".join(f"          {name}: {json.dumps(text)}\n" for name, text in rule["annotations"].items())
     )
-
-
-def _scrape_text(rules: Path, settings: MetricsSettings) -> str:
-    from gputui.config import listen_address
-
-    host, port = listen_address(settings.listen, "metrics.listen")
-    target = json.dumps(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    scheme = (_TLS if settings.certificate else "") + (_AUTH if settings.users else "")
-    return _SCRAPE.format(rules=json.dumps(str(rules)), job=JOB, scheme=scheme, target=target)
 
 
 END = "<!-- end -->"

@@ -302,23 +302,19 @@ def _candidates(given: _Text, day: list[str], after: datetime) -> Iterator[date]
     elif (weekday := _index(_DAYS, day[-1])) is not None and len(day) <= 2:
         ahead = (weekday - begin.weekday()) % 7
         if day[0] == "next":
-            yield _next_week(given, begin, weekday)
+            # that day of the next week; refuse one that may also mean this week
+            found = begin + timedelta(days=7 - begin.weekday() + weekday)
+            if weekday > begin.weekday():
+                soon = found - timedelta(days=7)
+                hint = f"write {soon} or {found}"
+                raise given.refused(f"may be {soon:%a %d %b} or {found:%a %d %b}", hint)
+            yield found
         elif len(day) == 1:
             yield from (begin + timedelta(days=ahead + week) for week in (0, 7))
         else:
             raise given.refused("is not a time")
     else:
         yield from _dates(given, day, begin)
-
-
-def _next_week(given: _Text, begin: date, weekday: int) -> date:
-    """Return that day of the next week; refuse one that may also mean this week."""
-    found = begin + timedelta(days=7 - begin.weekday() + weekday)
-    if weekday > begin.weekday():
-        soon = found - timedelta(days=7)
-        hint = f"write {soon} or {found}"
-        raise given.refused(f"may be {soon:%a %d %b} or {found:%a %d %b}", hint)
-    return found
 
 
 def _last(given: _Text, day: list[str], clock: time | None) -> datetime:

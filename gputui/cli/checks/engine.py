@@ -140,7 +140,18 @@ def of_gpu_access(gpus: EngineGpus, host: EngineHost | None, service: EngineServ
         return warn(_NAME, "runtime nvidia is not registered with the engine", why, hint)
     if gpus.nvidia_path is None:
         return _of_unregistered(host)
-    return _of_registered(gpus, host)
+    path = gpus.nvidia_path or "nvidia-container-runtime"
+    if not host.path_exists:
+        text = f"runtime nvidia is registered as {path}, which does not exist"
+        hint = f"{INSTALL}\nor correct the path in {host.settings_file}, then: {host.service.reload}"
+        return fail(_NAME, text, _NO_GPUS, hint)
+    if host.hook is None and not gpus.cdi_devices:
+        text = f"runtime nvidia is registered ({path}), but {HOOK} is not on the engine's PATH"
+        return fail(_NAME, text, "`--gpus` needs the hook: " + _NO_GPUS, f"{INSTALL}\n{host.restart}")
+    if host.hook_is_new and not gpus.cdi_devices:
+        text = f"{host.hook} was installed after the engine had started, which does not know it yet"
+        return fail(_NAME, text, _NO_GPUS, host.restart)
+    return ok(_NAME, f"runtime nvidia is registered ({path})")
 
 
 def _of_unregistered(host: EngineHost) -> DoctorCheck:
@@ -159,21 +170,6 @@ def _of_unregistered(host: EngineHost) -> DoctorCheck:
     text = f"the toolkit is installed ({host.hook}), but runtime nvidia is not registered with the engine"
     why = "`--gpus` works by the hook alone; `--runtime nvidia`, Compose files and images that need it do not."
     return warn(_NAME, text, why, host.register)
-
-
-def _of_registered(gpus: EngineGpus, host: EngineHost) -> DoctorCheck:
-    path = gpus.nvidia_path or "nvidia-container-runtime"
-    if not host.path_exists:
-        text = f"runtime nvidia is registered as {path}, which does not exist"
-        hint = f"{INSTALL}\nor correct the path in {host.settings_file}, then: {host.service.reload}"
-        return fail(_NAME, text, _NO_GPUS, hint)
-    if host.hook is None and not gpus.cdi_devices:
-        text = f"runtime nvidia is registered ({path}), but {HOOK} is not on the engine's PATH"
-        return fail(_NAME, text, "`--gpus` needs the hook: " + _NO_GPUS, f"{INSTALL}\n{host.restart}")
-    if host.hook_is_new and not gpus.cdi_devices:
-        text = f"{host.hook} was installed after the engine had started, which does not know it yet"
-        return fail(_NAME, text, _NO_GPUS, host.restart)
-    return ok(_NAME, f"runtime nvidia is registered ({path})")
 
 
 RUNTIME = "nvidia-container-runtime"

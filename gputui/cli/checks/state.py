@@ -229,7 +229,10 @@ def of_snapshot(name: str, caps: Caps, snapshot: Snapshot) -> Iterator[DoctorChe
         told = "sinfo -R tells why" if is_slurm else "kubectl describe node NODE tells why"
         hint = f"{told}; gputui resume NODE once it is mended"
         yield warn("nodes", f"not available: {_listed(away)}", "No job starts there.", hint)
-    yield _rights(caps, is_slurm)
+    operators = (Capability.RAISE_PRIORITY, Capability.DRAIN_NODE) if is_slurm else (Capability.DRAIN_NODE,)
+    lacking = [caps.why_not(each) for each in operators if not caps.has(each)]
+    rights = ok("rights", "; ".join(lacking) if lacking else "this user is an operator")
+    yield rights
 
 
 def _gpus(snapshot: Snapshot, is_slurm: bool) -> DoctorCheck:
@@ -238,12 +241,6 @@ def _gpus(snapshot: Snapshot, is_slurm: bool) -> DoctorCheck:
         return fail("gpus", "no node has GPUs", "No job with GPUs can start.", _SLURM_GPUS if is_slurm else _PLUGIN)
     words = f"{plural(len(snapshot.gpus), 'GPU')} on {plural(len(snapshot.nodes) - len(without), 'node')}"
     return ok("gpus", words + (f"; none on {_listed(without)}" if without else ""))
-
-
-def _rights(caps: Caps, is_slurm: bool) -> DoctorCheck:
-    operators = (Capability.RAISE_PRIORITY, Capability.DRAIN_NODE) if is_slurm else (Capability.DRAIN_NODE,)
-    lacking = [caps.why_not(each) for each in operators if not caps.has(each)]
-    return ok("rights", "; ".join(lacking) if lacking else "this user is an operator")
 
 
 def of_readings(nodes: Iterable[Node], probe: str) -> Iterator[DoctorCheck]:

@@ -220,17 +220,12 @@ def without_item(lane: Lane, item: Waiting) -> Lane | None:
     others = []
     for each in lane.waiting:
         if each.id <= item.id < each.id + each.count and each.since == item.since:
-            others += _without(each, item.id)
+            before, behind = item.id - each.id, each.id + each.count - item.id - 1
+            parts = [Waiting(each.since, each.id, before), Waiting(each.since, item.id + 1, behind)]
+            others += [part for part in parts if part.count]
         else:
             others.append(each)
     return lane_of(lane.key, others)
-
-
-def _without(item: Waiting, job_id: JobId) -> list[Waiting]:
-    """Return the parts of the item before and behind one of its jobs."""
-    before, behind = job_id - item.id, item.id + item.count - job_id - 1
-    parts = [Waiting(item.since, item.id, before), Waiting(item.since, job_id + 1, behind)]
-    return [part for part in parts if part.count]
 
 
 _FOREVER = float("inf")

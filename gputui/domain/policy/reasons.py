@@ -206,7 +206,13 @@ class Reasons(Mapping[JobId, Reason]):
             least = self._context.settings.policy.standing_priority
             return PendingReason.RESERVATION, f"{text}; GPUs go to jobs of priority {least} and above first"
         if refused.why is Refusal.WINDOW:
-            return PendingReason.RESERVATION, text + self._windows(entry) + self._promise(entry)
+            end = self._context.second + entry.key.duration
+            windows = "".join(
+                f"; {plural(sum(mask.bit_count() for mask in keep.masks), 'GPU')} reserved by {keep.name} "
+                f"from {self._time(keep.start)} to {self._time(keep.end)}, and it may run until {self._time(end)}"
+                for keep in self._against(entry)
+            )
+            return PendingReason.RESERVATION, text + windows + self._promise(entry)
         if refused.why is Refusal.BACKFILL:
             return PendingReason.PRIORITY, text + self._backfill()
         if entry.item.id in self._firsts:
@@ -258,14 +264,6 @@ class Reasons(Mapping[JobId, Reason]):
         return (
             f"needs a --time-limit to {wanted}; ",
             f"; planned to run {lasts}, the longest time allowed, without one",
-        )
-
-    def _windows(self, entry: QueuedJob) -> str:
-        end = self._context.second + entry.key.duration
-        return "".join(
-            f"; {plural(sum(mask.bit_count() for mask in keep.masks), 'GPU')} reserved by {keep.name} "
-            f"from {self._time(keep.start)} to {self._time(keep.end)}, and it may run until {self._time(end)}"
-            for keep in self._against(entry)
         )
 
     def _against(self, entry: QueuedJob) -> list[ReservedWindow]:
@@ -352,13 +350,11 @@ def _told(cluster: ClusterState, gpus: GpuIndex, place: GpuBit) -> str:
         return f"{name} may not be joined: {bay.closed}"
     if len(jobs) >= bay.most:
         return f"{name} has {_names(jobs)}, and no more than {bay.most} may share it"
-    return f"{name} has {_at_least(shares.left(place))} left beside {_names(jobs)}"
-
-
-def _at_least(size: int) -> str:
-    """Return the size, never rounded up: users request the displayed amount."""
+    size = shares.left(place)
+    # the size, never rounded up: users request the displayed amount
     shown = 1024**3 if size >= 10 * 1024**3 else 1024**3 // 10
-    return format_size(size - size % shown if size >= 1024**3 else size)
+    at_least = format_size(size - size % shown if size >= 1024**3 else size)
+    return f"{name} has {at_least} left beside {_names(jobs)}"
 
 
 def _names(jobs: list[JobId]) -> str:

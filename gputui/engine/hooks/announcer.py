@@ -78,14 +78,12 @@ class WeeklyReport:
         """Return the report that is ready to be sent; start the one that is due."""
         made, self._made = self._made, None
         due = self._at.last(now)
-        if self._is_to_begin(due, now) and now - due <= self._max_age:
+        failed_at = self._failed_at
+        is_to_begin = due != self._begun or (failed_at is not None and not failed_at <= now < failed_at + TRY_AGAIN)
+        if is_to_begin and now - due <= self._max_age:
             self._begun, self._failed_at = due, None
             self._workers.submit(self._work, due, now)
         return made
-
-    def _is_to_begin(self, due: datetime, now: datetime) -> bool:
-        failed_at = self._failed_at
-        return due != self._begun or (failed_at is not None and not failed_at <= now < failed_at + TRY_AGAIN)
 
     def close(self) -> None:
         """Start no further report."""
