@@ -22,13 +22,7 @@ from gputui.bootstrap import adapters
 from gputui.config.options import present_directory
 from gputui.domain.access import HOW_TO_USE, Role
 from gputui.domain.cluster import Capability, Caps
-from gputui.domain.errors import (
-    AccessError,
-    CapabilityError,
-    NoOwnerError,
-    StoreBusyError,
-    StoreOwnedError,
-)
+from gputui.domain.errors import AccessError, CapabilityError, NoOwnerError, StoreBusyError, StoreOwnedError
 from gputui.ports.backend import About
 
 if TYPE_CHECKING:

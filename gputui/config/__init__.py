@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.config.options import (
-    Options,
-    ProbeSpec,
-    parse_probe,
-    resolve,
-    templates_path,
-)
+from gputui.config.options import Options, ProbeSpec, parse_probe, resolve, templates_path
 from gputui.config.settings_file import SIZES, TABLES, listen_address, load_settings, read_toml, value_of_text
 
 __all__ = [

@@ -29,15 +29,7 @@ from msgspec.structs import replace
 from gputui.domain.decoding import convert, decode_json
 from gputui.domain.errors import InputError, StoreDamagedError, StoreError, StoreFormatError, StoreNewerError
 from gputui.store.codec import JOBS, Document, id_ranges
-from gputui.store.files import (
-    FileAccess,
-    FileStamp,
-    PutInPlace,
-    os_errors,
-    read_file,
-    stamp_of,
-    write_whole,
-)
+from gputui.store.files import FileAccess, FileStamp, PutInPlace, os_errors, read_file, stamp_of, write_whole
 
 Table = dict[str, Any]
 Tables = dict[str, Table]

@@ -106,11 +106,7 @@ class EarlierPromise(Protocol):
     """Finds GPUs for the head of the queue before the planned ends of running jobs, as by preemption."""
 
     def promise(
-        self,
-        planned: BackfillReservation | None,
-        cluster: ClusterState,
-        head: QueueHead,
-        now: float,
+        self, planned: BackfillReservation | None, cluster: ClusterState, head: QueueHead, now: float
     ) -> BackfillReservation | None:
         """Return the reservation for the head: `planned`, or an earlier one."""
         ...

@@ -59,11 +59,7 @@ class Victims(Struct, frozen=True):
     """Jobs that others are being preempted for, or were a moment ago."""
 
     def promise(
-        self,
-        planned: BackfillReservation | None,
-        cluster: ClusterState,
-        head: QueueHead,
-        now: float,
+        self, planned: BackfillReservation | None, cluster: ClusterState, head: QueueHead, now: float
     ) -> BackfillReservation | None:
         """Return the head's reservation: `planned`, unless GPUs become free sooner, by themselves or by preemption."""
         hold = self._promise(planned, cluster, head, now)
@@ -72,11 +68,7 @@ class Victims(Struct, frozen=True):
         return hold
 
     def _promise(
-        self,
-        planned: BackfillReservation | None,
-        cluster: ClusterState,
-        head: QueueHead,
-        now: float,
+        self, planned: BackfillReservation | None, cluster: ClusterState, head: QueueHead, now: float
     ) -> BackfillReservation | None:
         soon = now + self.grace
         ask = head.key.ask

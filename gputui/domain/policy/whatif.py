@@ -12,17 +12,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.action import (
-    Action,
-    Cancel,
-    DrainGpus,
-    EditJobs,
-    JobAction,
-    PlaceJobs,
-    Requeue,
-    ResumeGpus,
-    put,
-)
+from gputui.domain.action import Action, Cancel, DrainGpus, EditJobs, JobAction, PlaceJobs, Requeue, ResumeGpus, put
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health
 from gputui.domain.job import Job

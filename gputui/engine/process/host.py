@@ -26,14 +26,7 @@ from gputui.engine.files.log_retention import LogSweeper
 from gputui.engine.hooks.announcer import Announcer, MakeReport, WeeklyReport, stored_ends, weekly_of
 from gputui.engine.hooks.delivery import sinks
 from gputui.engine.process import memory_tuning
-from gputui.engine.process.loop import (
-    AGAIN_AFTER,
-    MOST_FAULTS,
-    Faults,
-    Loop,
-    SchedulingFailedError,
-    Waker,
-)
+from gputui.engine.process.loop import AGAIN_AFTER, MOST_FAULTS, Faults, Loop, SchedulingFailedError, Waker
 from gputui.engine.process.streams import Streams
 from gputui.engine.tick import snapshot_builder
 from gputui.engine.tick.context import Ports

@@ -217,12 +217,7 @@ class Observations(Struct, frozen=True):
 
 
 def leader_snapshot(
-    store_id: str,
-    queue: QueueView,
-    observed: Observations,
-    leader: Leader,
-    settings: Settings,
-    now: datetime,
+    store_id: str, queue: QueueView, observed: Observations, leader: Leader, settings: Settings, now: datetime
 ) -> Snapshot:
     """Return the snapshot of the process that schedules, without its plan."""
     node = Node(

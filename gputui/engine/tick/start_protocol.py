@@ -88,11 +88,7 @@ def _warn(record: ContainerRecord, words: str, fault: RuntimeFault) -> None:
 
 
 def running(
-    job: Job,
-    container_id: str,
-    started_at: datetime,
-    notes: tuple[str, ...] = (),
-    began: BootTime | None = None,
+    job: Job, container_id: str, started_at: datetime, notes: tuple[str, ...] = (), began: BootTime | None = None
 ) -> Job:
     """Return the job after its attempt's container was started."""
     started = job.with_attempt(
