@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gputui import __version__
 from gputui.config import Options
-from gputui.domain.access import Actor
+from gputui.domain.access import Actor, user_name
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
@@ -82,16 +82,6 @@ def caller() -> Caller:
     who, uid = actor(), os.getuid()
     via = "sudo" if who.uid != uid and "SUDO_UID" in os.environ else ""
     return Caller(uid, os.getgid(), tuple(os.getgroups()), who.user, Role.OPERATOR, os.getpid(), via=via)
-
-
-def user_name(uid: int) -> str:
-    """Return the name of the account with this uid, or the number where there is none."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:  # an id without an account, as in many containers
-        return str(uid)
 
 
 def first_caps(options: Options) -> Caps | None:

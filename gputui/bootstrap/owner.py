@@ -21,7 +21,7 @@ from gputui.api.rights import SUDO_UID, VIA
 from gputui.api.wire import Dial, Server, Wire, to_sockets
 from gputui.config import Options, resolve
 from gputui.config.options import present_directory
-from gputui.domain.access import AGENT
+from gputui.domain.access import AGENT, user_name
 from gputui.domain.container import Shell
 from gputui.domain.errors import CapabilityError, NoOwnerError
 from gputui.domain.job import check_running
@@ -80,7 +80,7 @@ def about(options: Options) -> AboutView:
 def unanswered(path: str) -> NoOwnerError:
     """Return the error for a service that has the queue, and at whose socket this user finds nobody."""
     if Path(path).exists() and not os.access(path, os.W_OK, effective_ids=True):
-        name = bootstrap.user_name(os.geteuid())
+        name = user_name(os.geteuid())
         what = f"the service of this machine does not admit {name}: the socket is closed to this account"
         hint = f"ls -l {path}    # an operator adds accounts to its group; log in again afterwards"
         return NoOwnerError(what, where=path, hint=hint)

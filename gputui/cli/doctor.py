@@ -26,7 +26,7 @@ from gputui.cli.install import SOCKET_UNIT, UNITS
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
-from gputui.config.settings_file import user_name
+from gputui.domain.access import user_name
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.engine_service import SYSTEM, service_at
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreDamagedError, StoreError
@@ -317,7 +317,7 @@ def _host(options: Options) -> EngineHost:
         hint = "run gputui doctor --fix on that machine"
         raise GputuiError("the engine runs on another machine", where=status.gpus.address, hint=hint)
     if host.service.uid not in {0, os.geteuid()}:
-        owner = user_name(host.service.uid)
+        owner = user_name(host.service.uid, "uid ")
         hint = f"run gputui doctor --fix as {owner}, without sudo"
         raise GputuiError(f"the engine and its settings belong to {owner}", where=status.gpus.address, hint=hint)
     return host
@@ -330,7 +330,7 @@ def _refuse_the_engine_of_another(options: Options) -> None:
     uid = None if is_named or os.geteuid() else bootstrap.sudo_uid(environ)
     if uid is None or not (own := engine.own_engine(uid)):
         return
-    name = user_name(uid)
+    name = user_name(uid, "uid ")
     raise GputuiError(
         f"{name} uses the engine {own}, and root the one of the machine",
         hint=f"for {name}'s: gputui doctor --fix, without sudo\n"

@@ -25,7 +25,7 @@ from gputui.cli.offered_files import agreed, agrees, changes, listing, write
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, options
 from gputui.config.options import SERVICE_SOCKET, typed_path
-from gputui.domain.access import EVERYBODY
+from gputui.domain.access import EVERYBODY, user_name
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain
@@ -83,7 +83,7 @@ def take_over(found: Options, backups: Path | None) -> None:
     backup = (backups or found.state.parent) / name
     done = upkeep.convert(found, backup, now)
     terminal.echo(f"wrote {plain(str(backup))}, the queue as it was")
-    terminal.echo(f"{plain(str(found.state))} belongs to {bootstrap.user_name(os.geteuid())} alone now")
+    terminal.echo(f"{plain(str(found.state))} belongs to {user_name(os.geteuid())} alone now")
     terminal.echo(f"{plural(done.proven, 'job')} of proven submitters stay as they are")
     if done.held:
         ids = " ".join(map(str, done.held))
@@ -174,7 +174,7 @@ def _check_owner(state: Path) -> None:
         return
     if uid != 0:
         hint = f"sudo chown root {state}, or name another one by --state"
-        raise GputuiError(f"it belongs to {bootstrap.user_name(uid)}, not to root", where=str(state), hint=hint)
+        raise GputuiError(f"it belongs to {user_name(uid)}, not to root", where=str(state), hint=hint)
 
 
 UNITS = "/etc/systemd/system"

@@ -18,7 +18,7 @@ from gputui import bootstrap, thin
 from gputui.cli import terminal
 from gputui.cli.session import Session
 from gputui.config.settings_file import settings_variables
-from gputui.domain.access import Caller
+from gputui.domain.access import Caller, user_name
 from gputui.domain.errors import AccessError, ParseLocallyError, StoreBusyError
 from gputui.domain.job_spec import Inherited
 from gputui.ports.commands import ERR, OUT, UNPRINTED, CommandLine, CommandResult
@@ -135,7 +135,7 @@ class CallersSession(Session):
     def user(self) -> str:
         """Return the name of the caller, or of the one who called sudo, as in a process of root."""
         if self._caller.uid == 0 and (sudo := bootstrap.sudo_uid(self._line.environ)) is not None:
-            return bootstrap.user_name(sudo)
+            return user_name(sudo)
         return self._caller.user
 
     def store(self, *, is_local: bool = False) -> NoReturn:

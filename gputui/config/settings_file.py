@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
+from gputui.domain.access import user_name
 from gputui.domain.cluster import check_probe_command, parse_engine
 from gputui.domain.decoding import convert
 from gputui.domain.errors import InputError
@@ -77,20 +77,12 @@ def _check(path: Path, status: os.stat_result, noun: str) -> None:
     quoted = shlex.quote(str(path))
     why = "so others could run commands as this user through its [hooks]"
     if status.st_uid not in {0, os.geteuid()}:
-        what = f"this {noun} belongs to {user_name(status.st_uid)}, {why}"
+        what = f"this {noun} belongs to {user_name(status.st_uid, 'uid ')}, {why}"
         raise InputError(what, where=str(path), hint=f"chown {user_name(os.geteuid())} {quoted}")
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o022 and not (noun == "directory" and mode & stat.S_ISVTX):
         what = f"this {noun} has mode {mode:04o} and can be changed by others, {why}"
         raise InputError(what, where=str(path), hint=f"chmod go-w {quoted}")
-
-
-def user_name(uid: int) -> str:
-    """Return the name of the account, or its number."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 MAX_COUNT = 2**31 - 1

@@ -48,6 +48,16 @@ class AuditEntry(Struct, frozen=True):
     """Idempotency key of the request, as `domain/keys.py` stores it."""
 
 
+def user_name(uid: int, nameless: str = "") -> str:
+    """Return the name of the account with this uid; where there is none the number, behind the word `nameless`."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # an id without an account, as in many containers
+        return f"{nameless}{uid}"
+
+
 def targets_of(job: Job) -> tuple[str, ...]:
     """Return the targets of all actions that may concern a job."""
     return (f"job {job.id}", f"array {job.array.id}") if job.array else (f"job {job.id}",)

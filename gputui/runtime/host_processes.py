@@ -15,6 +15,7 @@ from datetime import timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.domain.access import user_name
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
@@ -247,16 +248,6 @@ def _user(pid: int) -> str:
         return user_name(os.stat(f"/proc/{pid}").st_uid)  # noqa: PTH116
     except OSError:
         return ""
-
-
-def user_name(uid: int) -> str:
-    """Return the account's name, or its number if it has none."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 _LOOKS = 0.05

@@ -7,7 +7,6 @@ proved who submitted a job. Afterwards the owner of the directory alone writes, 
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import stat
@@ -21,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.access import AuditEntry
+from gputui.domain.access import AuditEntry, user_name
 from gputui.domain.decoding import decode_json
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
@@ -146,25 +145,17 @@ def _record_submitters(store: TinyJobStore, proofs: Proofs, now: datetime, found
             submission = replace(entry.submission, spec=_marked(entry.submission.spec, uid))
             entry = replace(entry, submission=submission)
             if uid is not None:
-                transaction.put_recurring(replace(entry, uid=uid, added_by=name_of(uid)))
+                transaction.put_recurring(replace(entry, uid=uid, added_by=user_name(uid)))
             else:
                 found.paused += [] if entry.paused else [entry.id]
                 transaction.put_recurring(replace(entry, paused=True))
         me = os.geteuid()
         after = f"{found.proven} jobs proven, {len(found.held)} held"
-        transaction.audit(AuditEntry(now, me, name_of(me), "convert", "queue", "shared by a group", after))
-
-
-def name_of(uid: int) -> str:
-    """Return the user's name; the uid as text if there is none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+        transaction.audit(AuditEntry(now, me, user_name(me), "convert", "queue", "shared by a group", after))
 
 
 def _proven(job: Job, uid: int) -> Job:
-    return job.evolve(spec=_marked(job.spec, uid), submitted_uid=uid, submitted_by=name_of(uid))
+    return job.evolve(spec=_marked(job.spec, uid), submitted_uid=uid, submitted_by=user_name(uid))
 
 
 def _unproven(job: Job, now: datetime) -> Job:

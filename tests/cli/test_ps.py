@@ -11,6 +11,7 @@ import pytest
 
 from gputui import bootstrap
 from gputui.cli import terminal
+from gputui.domain.access import user_name
 from gputui.domain.gpu import GpuProcess, GpuState, Holder
 from gputui.runtime.host_processes import read_stat
 from tests.cli.conftest import KeptStore, Run, picture, put
@@ -47,7 +48,7 @@ def test_processes_are_listed_with_job_container_and_values_of_the_host(
     header, ours, foreign, unused = run_on("ps").out.splitlines()
     assert "SM" not in header  # nothing is known of it
     assert ours.split()[:4] == ["4100000", "alice", "0", "#1"]
-    assert foreign.split()[:4] == [str(idle.pid), bootstrap.user_name(os.getuid()), "1", "foreign"]
+    assert foreign.split()[:4] == [str(idle.pid), user_name(os.getuid()), "1", "foreign"]
     assert foreign.endswith("cat")
     assert "jupyter (lab:2)" in unused
     told = json.loads(run_on("ps", "--json", "--filter", "kind:foreign", "--gpu", "1").out)
@@ -65,9 +66,7 @@ def test_a_foreign_process_is_ended_and_audited(run_on: Run, store: KeptStore, i
     assert "there is no terminal" in asked.err
     ended = run_on("ps", "-s", "TERM", "--yes", str(idle.pid))
     assert (ended.code, idle.wait(60)) == (0, -15)
-    assert ended.out.startswith(
-        f"TERM to pid {idle.pid} of {bootstrap.user_name(os.getuid())} on GPU 1: cat: ended after"
-    )
+    assert ended.out.startswith(f"TERM to pid {idle.pid} of {user_name(os.getuid())} on GPU 1: cat: ended after")
     assert [entry.after.partition(" after")[0] for entry in store.audit_log(f"pid {idle.pid}")] == [
         "TERM: requested",
         "TERM: ended",
