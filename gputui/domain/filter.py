@@ -409,16 +409,6 @@ class Filter(Struct, frozen=True):
         return frozenset(term.field for term in self.terms if term.field)
 
     @property
-    def is_of_the_time(self) -> bool:
-        """Return whether its result can change as time passes."""
-        return bool(self.fields & {"wait", "time"})
-
-    @property
-    def is_of_flags(self) -> bool:
-        """Return whether the filter uses `is:`, which may depend on the GPUs."""
-        return "is" in self.fields
-
-    @property
     def is_of_reasons(self) -> bool:
         """Return whether the filter depends on the reasons for which jobs wait, as plain words do."""
         return any(term.field in {"", "not", "reason"} for term in self.terms)

@@ -108,7 +108,7 @@ def _further_words(name: str, text: str) -> Iterator[str]:
     key = BY_NAME[name]
     if key.kind is OptionKind.FLAG:
         yield key.option
-    elif key.is_several:
+    elif key.kind in {OptionKind.MANY, OptionKind.PAIRS}:
         for word in split_words(text, name):
             yield f"{key.option} {shlex.quote(word)}"
     else:

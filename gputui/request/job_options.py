@@ -51,11 +51,6 @@ class JobOption(Struct, frozen=True):
         """Long option, as on the command line."""
         return "--" + self.name.replace("_", "-")
 
-    @property
-    def is_several(self) -> bool:
-        """Return whether it may be given more than once."""
-        return self.kind in {OptionKind.MANY, OptionKind.PAIRS}
-
     def written(self, value: Any) -> str:
         """Return the text of a value in a draft; empty for none."""
         if self.kind is OptionKind.FLAG:

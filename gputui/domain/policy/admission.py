@@ -73,11 +73,6 @@ class AdmissionRules(Struct, frozen=True):
     settings: AdmissionSettings
     allow: AllowSettings
 
-    @property
-    def own_volumes(self) -> str:
-        """Beginning of the names of the user's own volumes."""
-        return f"gputui-{self.uid}-"
-
     def is_root_image(self, image: str | None) -> bool:
         """Return whether the image runs as the user that it names."""
         return image is not None and _matches(image, self.settings.root_images)
@@ -245,7 +240,7 @@ def _tmpfs(value: object, rules: AdmissionRules) -> str:
 
 
 def _volume(name: str, rules: AdmissionRules) -> str:
-    own, shared = rules.own_volumes, rules.allow.named_volumes or ()
+    own, shared = f"gputui-{rules.uid}-", rules.allow.named_volumes or ()
     if re.fullmatch(re.escape(own) + r"[\w.-]{1,200}", name, re.ASCII) or name in shared:
         return ""
     listed = f", or one of {', '.join(shared)}" if shared else ""

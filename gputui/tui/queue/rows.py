@@ -93,7 +93,8 @@ class Verdicts:
             self._jobs = jobs
             self._shown = {job_id: kept for job_id, kept in self._shown.items() if job_id in jobs}
             self._texts = {job_id: kept for job_id, kept in self._texts.items() if job_id in jobs}
-        moves = self._filter.is_of_the_time or (self._filter.is_of_flags and self._idle != were_idle)
+        fields = self._filter.fields
+        moves = bool(fields & {"wait", "time"}) or ("is" in fields and self._idle != were_idle)
         moves |= self._filter.is_of_reasons and snapshot.reasons is not before.reasons
         self._is_outdated |= moves and bool(self._shown)
 
