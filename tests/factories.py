@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
-from gputui.domain.access import Actor
+from gputui.domain.audit import Actor
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, GpuView, Health
 from gputui.domain.job import ArrayRef, Attempt, BootTime, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission

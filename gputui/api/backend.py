@@ -16,9 +16,10 @@ from gputui.api.client import ApiClient, Reply, new_key
 from gputui.api.http import own_json
 from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewJobs, Undone, UndoRequest
 from gputui.api.streams import SUBMIT, EventWatch, Follower, StreamClient
-from gputui.domain.access import HOW_TO_USE, AuditEntry, job_of, targets_of
+from gputui.domain.access import HOW_TO_USE
 from gputui.domain.action import Action
 from gputui.domain.arrays import Entries, places_of
+from gputui.domain.audit import AuditEntry, job_of, targets_of
 from gputui.domain.cluster import GPUTUI, Capability, Caps
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.decoding import decode_json

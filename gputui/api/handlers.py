@@ -29,7 +29,7 @@ from gputui.api.http import Answer, Handoff, HttpError, Outlet, Peer, Request, R
 from gputui.api.messages import ChangeNumber
 from gputui.api.rights import Visibility
 from gputui.api.routes import UPGRADE, Route, document
-from gputui.domain.access import AuditEntry, Caller, targets_of
+from gputui.domain.access import Caller
 from gputui.domain.action import Action, Edit, EditJobs
 from gputui.domain.as_json import (
     explanation_json,
@@ -40,6 +40,7 @@ from gputui.domain.as_json import (
     measured_attempt,
     recurring_json,
 )
+from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.errors import CapabilityError, GputuiError, InputError, NotFoundError
 from gputui.domain.filter import parse_filter
 from gputui.domain.job import Job, attempt_with_output

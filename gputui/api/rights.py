@@ -24,8 +24,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.api.http import Peer
-from gputui.domain.access import AuditEntry, Caller, Role, job_of, role_of, targets_of
+from gputui.domain.access import Caller, Role, role_of
 from gputui.domain.arrays import Entries
+from gputui.domain.audit import AuditEntry, job_of, targets_of
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import GpuProcess, GpuView, Holder

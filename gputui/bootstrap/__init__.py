@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gputui import __version__
 from gputui.config import Options
-from gputui.domain.access import Actor, user_name
+from gputui.domain.audit import Actor, user_name
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings

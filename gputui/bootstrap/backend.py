@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from gputui.api.backend import ApiBackend
     from gputui.api.rights import Visibility
     from gputui.config import Options
-    from gputui.domain.access import AuditEntry, Caller, Resolve
+    from gputui.domain.access import Caller, Resolve
     from gputui.domain.action import Action
+    from gputui.domain.audit import AuditEntry
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
@@ -407,7 +408,7 @@ def entry_of(caller: Caller, job: Job, verb: str, request: ExecRequest | None) -
     """Return the audit entry of a caller who has entered a job."""
     import shlex
 
-    from gputui.domain.access import AuditEntry
+    from gputui.domain.audit import AuditEntry
 
     words = shlex.join(request.command)[:1000] if request else ""
     now = bootstrap.clock().now()

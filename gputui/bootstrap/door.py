@@ -313,7 +313,7 @@ class Refusals:
 
     def record(self, caller: Caller, rule: str, asked: str) -> None:
         """Record that the rule refused what the caller asked for; on errors, as on a full disk, the log has it."""
-        from gputui.domain.access import AuditEntry
+        from gputui.domain.audit import AuditEntry
 
         if not self._may_write(caller.uid):
             log.debug("refused to %s by %s: %s", caller.user, rule, asked)

@@ -21,7 +21,8 @@ from gputui.api.rights import SUDO_UID, VIA
 from gputui.api.wire import Dial, Server, Wire, to_sockets
 from gputui.config import Options, resolve
 from gputui.config.options import present_directory
-from gputui.domain.access import AGENT, user_name
+from gputui.domain.access import AGENT
+from gputui.domain.audit import user_name
 from gputui.domain.container import Shell
 from gputui.domain.errors import CapabilityError, NoOwnerError
 from gputui.domain.job import check_running

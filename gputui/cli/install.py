@@ -25,7 +25,8 @@ from gputui.cli.offered_files import agreed, agrees, changes, listing, write
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, options
 from gputui.config.options import SERVICE_SOCKET, typed_path
-from gputui.domain.access import EVERYBODY, user_name
+from gputui.domain.access import EVERYBODY
+from gputui.domain.audit import user_name
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain

@@ -236,7 +236,7 @@ MOST_ROWS = 200
 
 
 def page(found: Report, replayed: Replayed | None = None) -> str:
-    template = Template(files("gputui.cli").joinpath("html").read_text("utf-8"))
+    template = Template(files("gputui.cli").joinpath("report_page.html").read_text("utf-8"))
     others = [by for by in (found.by, "tenant", "cause", "gpu") if by != "day"]
     sections = [
         _chart_over_time(found),

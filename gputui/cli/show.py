@@ -18,8 +18,8 @@ from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import sweep
-from gputui.domain.access import AuditEntry, targets_of
 from gputui.domain.as_json import MASK, job_detail_json
+from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.cause import signal_name
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job import ArrayRef, Attempt, Job, element_spec, sweep_values

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
-from gputui.domain.access import user_name
+from gputui.domain.audit import user_name
 from gputui.domain.cluster import check_probe_command, parse_engine
 from gputui.domain.decoding import convert
 from gputui.domain.errors import InputError

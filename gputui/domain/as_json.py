@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from gputui.domain import arrays
-from gputui.domain.access import AuditEntry
+from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause
 from gputui.domain.gpu import GpuView, HostSample
 from gputui.domain.job import ArrayRef, Attempt, Job, element_spec, sweep_values

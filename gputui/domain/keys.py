@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 
-from gputui.domain.access import AuditEntry
+from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId

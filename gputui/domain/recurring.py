@@ -18,7 +18,7 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.access import Actor
+from gputui.domain.audit import Actor
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission

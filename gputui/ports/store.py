@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
-    from gputui.domain.access import Actor, AuditEntry
     from gputui.domain.arrays import Entries
+    from gputui.domain.audit import Actor, AuditEntry
     from gputui.domain.job import Job
     from gputui.domain.job_record import JobRecord
     from gputui.domain.job_spec import JobId, JobSpec

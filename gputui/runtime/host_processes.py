@@ -15,7 +15,7 @@ from datetime import timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.access import user_name
+from gputui.domain.audit import user_name
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.access import AuditEntry, user_name
+from gputui.domain.audit import AuditEntry, user_name
 from gputui.domain.decoding import decode_json
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from gputui.domain.access import Actor, AuditEntry
+from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.decoding import JsonDecoder, convert, decode_json, json_decoder
 from gputui.domain.errors import StoreFormatError
 from gputui.domain.job import Job

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from gputui.domain.access import Actor, AuditEntry
+from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreError, StoreFormatError, StoreNewerError
 from gputui.domain.kept_data import Finding, Recovery
 from gputui.domain.runs import Spans

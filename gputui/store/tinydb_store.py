@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.access import Actor, AuditEntry
 from gputui.domain.arrays import ArrayPlaces, Entries, changes_of, chosen, numbered
+from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import InputError, NotFoundError, StoreBusyError, StoreError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec

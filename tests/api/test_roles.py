@@ -18,8 +18,9 @@ from gputui import __version__
 from gputui.api.http import Answer, Response, Stream
 from gputui.api.messages import OWN, Acted, Focus, Forecast, NewJobs, Problem, UndoRequest
 from gputui.api.routes import ROUTES, Route, Scope
-from gputui.domain.access import AuditEntry, Role
+from gputui.domain.access import Role
 from gputui.domain.action import AddRecurring, Cancel, Hold
+from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ExecRequest
 from gputui.domain.job import Attempt, Job

@@ -14,7 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.api.rights import EVERYTHING, NOTHING_OWN, Visibility
-from gputui.domain.access import AuditEntry, Caller, Role
+from gputui.domain.access import Caller, Role
+from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.gpu import GpuProcess, Holder

@@ -11,7 +11,7 @@ import pytest
 
 from gputui import bootstrap
 from gputui.cli import terminal
-from gputui.domain.access import user_name
+from gputui.domain.audit import user_name
 from gputui.domain.gpu import GpuProcess, GpuState, Holder
 from gputui.runtime.host_processes import read_stat
 from tests.cli.conftest import KeptStore, Run, picture, put

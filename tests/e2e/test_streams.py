@@ -20,7 +20,8 @@ from gputui.api.streams import AwaitedStream, OutputStream, entered
 from gputui.bootstrap import clock
 from gputui.bootstrap.hosting import open_streams
 from gputui.config import Options
-from gputui.domain.access import AuditEntry, Caller, Role
+from gputui.domain.access import Caller, Role
+from gputui.domain.audit import AuditEntry
 from gputui.domain.container import ExecRequest, Launch
 from gputui.domain.errors import GputuiError, NoOwnerError
 from gputui.domain.job import Attempt, Job

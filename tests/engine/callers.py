@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gputui.domain.access import Actor, Caller, Resolve, Role
+from gputui.domain.access import Caller, Resolve, Role
+from gputui.domain.audit import Actor
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions, account_number
 from gputui.ports import Clock, JobStore

@@ -7,8 +7,8 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputui.domain.access import Actor
 from gputui.domain.action import Hold, Release, SetPriority
+from gputui.domain.audit import Actor
 from gputui.domain.job_spec import Submission
 from gputui.domain.policy.waits import Dependencies, eligible_since, eligible_wait
 from gputui.domain.submit_action import SubmitJobs

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.access import Actor
 from gputui.domain.action import (
     AddRecurring,
     Edit,
@@ -23,6 +22,7 @@ from gputui.domain.action import (
     SetTenant,
     Top,
 )
+from gputui.domain.audit import Actor
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Placed, Placing, Waited
 from gputui.domain.job_spec import Submission

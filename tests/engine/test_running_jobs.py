@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.access import Actor
 from gputui.domain.action import Cancel, Edit, EditJobs, Signal, Suspend, Unsuspend
+from gputui.domain.audit import Actor
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import GputuiError, InputError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job_spec import LimitWarning

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gputui.bootstrap import upkeep
 from gputui.config import Options
-from gputui.domain.access import AuditEntry
+from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreDamagedError, StoreFormatError
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.access import AuditEntry
+from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import InputError, StoreFormatError
 from gputui.domain.gpu import Drain

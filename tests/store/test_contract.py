@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.access import AuditEntry
+from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import InputError, NotFoundError, StoreError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import ArrayRef, Job

@@ -15,7 +15,7 @@ import pytest
 from tinydb import Query, TinyDB
 from tinydb.table import Table
 
-from gputui.domain.access import AuditEntry
+from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.domain.job_spec import DEFAULT_BACKOFF, GpuRequest
 from gputui.domain.state import JobState

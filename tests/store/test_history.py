@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.access import AuditEntry
+from gputui.domain.audit import AuditEntry
 from gputui.domain.job import Job
 from gputui.domain.job_record import record_of
 from gputui.domain.runs import Spans

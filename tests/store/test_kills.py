@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.access import AuditEntry
+from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import Drain, GpuFault
 from gputui.domain.job import ArrayRef, Attempt

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.access import AuditEntry
+from gputui.domain.audit import AuditEntry
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore, files

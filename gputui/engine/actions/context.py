@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.access import HOW_TO_USE, Actor, AuditEntry, Caller, Resolve, Role, is_agents, others_job
+from gputui.domain.access import HOW_TO_USE, Caller, Resolve, Role, is_agents, others_job
 from gputui.domain.action import (
     Action,
     AddRecurring,
@@ -38,6 +38,7 @@ from gputui.domain.action import (
     Unreserve,
     Unsuspend,
 )
+from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import AccessError, GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain, Gpu

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property, partial
 
-from gputui.domain.access import Actor, AuditEntry
+from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu_processes import ContainerDetail, ProcessTarget

@@ -16,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain import arrays
-from gputui.domain.access import Actor, AuditEntry, targets_of
 from gputui.domain.action import Cancel
+from gputui.domain.audit import Actor, AuditEntry, targets_of
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.cluster import Capability, array_of, index_of
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError, InputError

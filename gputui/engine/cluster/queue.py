@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from gputui.domain.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from gputui.domain.access import AuditEntry
     from gputui.domain.arrays import Entries
+    from gputui.domain.audit import AuditEntry
     from gputui.domain.job import Job
     from gputui.domain.job_record import JobRecord
     from gputui.domain.job_spec import JobId

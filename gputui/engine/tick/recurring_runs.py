@@ -13,7 +13,7 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.access import Actor, AuditEntry
+from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import GputuiError, InputError, StoreError
 from gputui.domain.job import Job

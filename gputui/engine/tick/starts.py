@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from gputui.domain.access import AuditEntry
+from gputui.domain.audit import AuditEntry
 from gputui.domain.container import Launch
 from gputui.domain.job import Job, Placement, Stopping
 from gputui.domain.job_spec import JobId, whole_class
