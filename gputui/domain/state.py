@@ -111,8 +111,8 @@ class Reason(Struct, frozen=True):
 
     @property
     def names_code(self) -> bool:
-        """Return whether the text has the code too, as the words of Slurm have."""
-        return f"({self.code})" in self.text
+        """Return whether the text ends with a code, as the words of engines do."""
+        return self.text.endswith(")") and self.text.rpartition("(")[2][:-1].isidentifier()
 
     def mentions(self, at: datetime) -> bool:
         """Return whether the text already contains that minute."""

@@ -160,9 +160,14 @@ def test_a_held_job_says_so_even_without_a_scheduler() -> None:
     assert queue.why(job(cancel_requested=True), Snapshot()) == "will be cancelled"
 
 
-def test_a_reason_that_names_its_code_gets_no_second_one() -> None:
-    reason = Reason(PendingReason.JOB_HELD_USER, "held by its user (JobHeldUser)")
-    assert queue.why(job(3), Snapshot(reasons={3: reason})) == "held by its user (JobHeldUser)"
+def test_a_reason_that_ends_with_a_code_of_the_engine_gets_no_second_one() -> None:
+    for code, words in (
+        (PendingReason.JOB_HELD_USER, "held by its user (JobHeldUser)"),
+        (PendingReason.QUOTA_EXCEEDED, "over a limit of its QOS: GPUs (QOSMaxGRESPerUser)"),
+    ):
+        assert queue.why(job(3), Snapshot(reasons={3: Reason(code, words)})) == words
+    counted = Reason(PendingReason.RESOURCES, "waits for 2 GPUs (1 is free)")
+    assert queue.why(job(3), Snapshot(reasons={3: counted})) == "waits for 2 GPUs (1 is free) (Resources)"
 
 
 def test_obstacles_to_all_starts_are_noted_beside_the_table(
