@@ -5,11 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
 
@@ -95,19 +95,18 @@ class Journal(Generic[T]):
                 if is_new:
                     self._file, self._offset = named, 0
                 file.seek(self._offset)
-                whole, newline, _ = file.read().rpartition(b"\n")
+                return is_new, list(self._values(file))
         except FileNotFoundError:
             is_new, self._file, self._offset = self._file is not None, None, 0
             return is_new, []
-        self._offset += len(whole) + len(newline)
-        return is_new, list(self._values(whole))
 
-    def _values(self, whole: bytes) -> Iterator[T]:
-        for line in whole.split(b"\n"):
-            try:
+    def _values(self, file: BinaryIO) -> Iterator[T]:
+        for line in file:  # never the whole file at once: each command reads it
+            if not line.endswith(b"\n"):
+                return
+            self._offset += len(line)
+            with suppress(msgspec.DecodeError, ValueError):
                 yield self._decoder.decode(line)
-            except (msgspec.DecodeError, ValueError):
-                continue
 
     def _shorten(self) -> None:
         """Drop the older half of a file that has grown too large."""

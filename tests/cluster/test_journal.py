@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,3 +50,18 @@ def test_a_value_that_the_disk_does_not_take_is_refused_and_leaves_no_part(small
     journal.append([Entry(taken, "it fits")])
     found = Index(path, Entry, lambda each: each.number).all()
     assert list(found) == list(range(taken + 1))
+
+
+class Mark(Struct, frozen=True):
+    """What a reader needs of an entry."""
+
+    number: int
+
+
+def test_a_reader_of_marks_never_holds_the_whole_file(tmp_path: Path) -> None:
+    Journal(tmp_path / "many", Entry).append(Entry(number, "x" * 8000) for number in range(1000))
+    tracemalloc.start()
+    assert len(Index(tmp_path / "many", Mark, lambda each: each.number).all()) == 1000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
