@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -54,8 +55,9 @@ class Submissions:
         self._journal.append([Note(key, datetime.now(UTC), submission, output, namespace)])
 
     def settle(self, key: str, number: int | None = None, uids: tuple[str, ...] = ()) -> None:
-        """Note durably which jobs it has become; none if it was refused."""
-        self._journal.append([Note(key, datetime.now(UTC), number=number, uids=uids)])
+        """Note durably which jobs it has become, none if it was refused; a full disk leaves that to whoever sees the jobs later."""
+        with suppress(OSError):
+            self._journal.append([Note(key, datetime.now(UTC), number=number, uids=uids)])
 
     def of_key(self, key: str) -> Submitted | None:
         if not self._journal.mentions(key.encode()):

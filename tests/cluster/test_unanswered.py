@@ -21,6 +21,7 @@ from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.cluster.unanswered import UnansweredSubmissions
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
+from tests.kubernetes.test_lost_jobs import filled, small_disk
 
 ASKED = (Submission(spec(gpus=1, name="train")),)
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,17 @@ class Forgetful(FakeCluster):
 
 def backend_of(cluster: FakeCluster, directory: Path) -> EngineBackend:
     return EngineBackend(EngineQueue(cluster, directory=directory), Settings())
+
+
+@pytest.mark.needs("mount")
+def test_a_full_disk_submits_nothing_and_leaves_no_file(tmp_path: Path) -> None:
+    cluster = FakeCluster(FakeClock())
+    with small_disk(tmp_path / "small") as place:
+        backend = backend_of(cluster, place)
+        with filled(place), pytest.raises(OSError, match="No space left on device, so nothing is submitted"):
+            backend.act(SubmitJobs(ASKED))
+        assert not list((place / "submitting").iterdir())
+    assert not cluster.snapshot().jobs
 
 
 def test_the_same_submission_after_a_lost_answer_makes_no_second_job(tmp_path: Path) -> None:

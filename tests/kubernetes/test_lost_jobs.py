@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.cluster.kubernetes import mirror, records
 from gputui.cluster.kubernetes.calls import RbacSubject, rbac
+from gputui.cluster.kubernetes.picture import KubeObjects
 from gputui.domain.action import Cancel
 from gputui.domain.cause import CauseCode
 from gputui.domain.errors import ClusterError, ClusterUnavailableError
@@ -96,6 +100,52 @@ def test_a_job_that_ended_and_was_deleted_between_two_looks_has_its_end(harness:
     assert (found.state, found.exit_code) == (JobState.FAILED, 3)
     assert found.cause is not None
     assert found.cause.code is CauseCode.NON_ZERO_EXIT
+
+
+def test_a_job_whose_pod_the_watch_tells_after_its_deletion_has_its_end(
+    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    watched(harness)
+    job, whole = harness.kube.job(job_id), mirror.KubeMirror.objects
+    late: list[KubeObjects] = []
+
+    def objects(copy: mirror.KubeMirror) -> KubeObjects:
+        found = whole(copy)
+        if not found.deleted or late:
+            return found
+        late.append(found)
+        return replace(found, pods={}, gone={})
+
+    monkeypatch.setattr(mirror.KubeMirror, "objects", objects)
+    with harness.fake.objects.lock:
+        harness.fake.controller.finish(harness.pod(job), 3)
+        delete_all(harness.fake)
+    found = until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal and late, "it is gone")
+    assert (found.state, found.exit_code) == (JobState.FAILED, 3)
+
+
+@pytest.mark.parametrize("array", [(), (0, 1, 2), (1, 3)])
+def test_a_disk_that_is_full_once_the_job_exists_hides_and_loses_none(
+    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch, array: tuple[int, ...]
+) -> None:
+    synced, sync = count(), os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if next(synced) == 1:  # the first is what is going to be submitted
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    ids = harness.kube.submit([Submission(spec(9), array=array)], "k1")  # more GPUs than a node has: they wait
+    harness.kube.snapshot()
+    harness.kube.close()
+    delete_all(harness.fake)
+    later = harness.open(state="state-0")
+    assert {job.id for job in later.history()} == set(ids)
+    assert [later.job(job_id).array and later.job(job_id).id for job_id in ids] == [
+        each if array else None for each in ids
+    ]
 
 
 def test_a_job_that_another_process_has_just_submitted_is_not_taken_for_lost(harness: KubernetesHarness) -> None:

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from gputui.cluster.kubernetes.jobs import JobParts, elements_of, job_of, newest, numbers_of, sentence, told, whole_uid
 from gputui.cluster.kubernetes.manifest import KEY, QUEUE
 from gputui.cluster.kubernetes.objects import (
+    ARRAY,
     KubeEvent,
     KubeJob,
     KubeNode,
@@ -354,7 +355,8 @@ class KubePictures:
         found = {}
         for job in elements:
             meta, whole = job.metadata, whole_uid(job.metadata.uid)
-            known = self._submissions.of_uid(meta.uid, meta.label(KEY), meta.namespace)
+            key = meta.label(ARRAY) or meta.label(KEY)
+            known = self._submissions.of_uid(meta.uid, key, meta.namespace)
             own = (pods if job.has_ended or whole in objects.deleted else live).get(meta.uid, ())
             found[meta.uid] = JobParts(job, numbers[meta.uid], own, workloads.get(whole), known, objects.kueue)
         return found

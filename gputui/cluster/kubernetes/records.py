@@ -239,6 +239,8 @@ class KubeRecords:
         self._logs = LogKeeper(directory / "logs")
         self._looked = directory / "looked"
         """File whose time is that of the last look, at which all jobs without an end existed."""
+        self._late: set[str] = set()
+        """Deleted jobs whose pod, if they had one, the watch of pods may tell only at the next look."""
         self._tries: dict[str, int] = {}
         self._silent: dict[str, float] = {}
         """Times at which nodes did not answer, by name: a node may have many pods, each with its patience."""
@@ -328,12 +330,16 @@ class KubeRecords:
         for uid in ours:
             if jobs[uid].state is JobState.COMPLETING:
                 self._complete(server, parts[uid])
-        for uid, each in picture.deleted.items():
-            if each.known is not None and uid not in parts and not self._has_end(uid):
-                self._take_deleted(server, each)
+        gone = {uid: each for uid, each in picture.deleted.items() if each.known is not None and uid not in parts}
+        late = {uid for uid, each in gone.items() if not (each.pods or uid in self._late or self._has_end(uid))}
+        self._late |= late
+        for uid in gone.keys() - late:
+            if not self._has_end(uid):
+                self._take_deleted(server, gone[uid])
+        self._note_uids(picture)
         self._settle(picture, sees, missing)
         self._told = self._fault
-        return done == len(new) and not self._fault
+        return done == len(new) and not late and not self._fault
 
     def _complete(self, server: ApiServer, parts: JobParts) -> None:
         """Copy the output of a pod that is being removed, and once more when its container has ended.
@@ -380,10 +386,21 @@ class KubeRecords:
             job = _with_code(job, code) if code is not None else job
         self._add(KubeEnded(uid, job, self._kept(server, parts)))
 
+    def _note_uids(self, picture: KubePicture) -> None:
+        """Note which jobs submissions became that were killed before, or whose disk was full."""
+        found: dict[str, dict[JobId, str]] = {each.key: {} for each in self._submissions.all() if not each.uids}
+        for uid, each in picture.parts.items():
+            if each.known is not None and each.known.key in found:
+                found[each.known.key][each.number] = uid
+                if len(found[each.known.key]) == len(each.known.submission.array or (None,)):
+                    uids = tuple(uid for _, uid in sorted(found[each.known.key].items()))
+                    self._submissions.settle(each.known.key, uids=uids)
+
     def _settle(self, picture: KubePicture, sees: Callable[[str], bool], missing: Missing) -> None:
         """Record the jobs that do not exist any more, and whose end nobody saw."""
         now = datetime.now(UTC)
-        gone = {uid: each for uid, each in self._without_end(sees) if uid not in picture.parts}
+        seen = picture.parts.keys() | picture.deleted.keys()
+        gone = {uid: each for uid, each in self._without_end(sees) if uid not in seen}
         lost = missing(gone) if gone else ()
         seen_at = self._seen_at()
         self._add(*(KubeEnded(uid, self._lost(uid, *gone[uid], seen_at, now)) for uid in gone if uid in lost))

@@ -82,7 +82,12 @@ def _made(path: Path, content: bytes) -> tuple[Path, int]:
     """Make the file of a new submission, and lock it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.write(descriptor, content)
+    try:
+        os.write(descriptor, content)
+    except OSError as error:
+        path.unlink()
+        os.close(descriptor)
+        raise OSError(error.errno, f"{error.strerror}, so nothing is submitted", str(path.parent)) from error
     return path, descriptor
 
 
