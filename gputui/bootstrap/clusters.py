@@ -77,10 +77,11 @@ def directory_of(options: Options) -> Path:
 def _directory(engine: Engine) -> str:
     """Return the directory's name for what this machine keeps about a cluster: others have jobs of the same ids."""
     if engine.kind == "kubernetes":
-        from gputui.cluster.kubernetes.kubeconfig import context_in
+        from gputui.cluster.kubernetes.kubeconfig import context_in, kubeconfig_of
 
-        context = engine.context or context_in(os.environ)
-        return f"kubernetes-{_short(os.environ.get('KUBECONFIG', '') + chr(0) + context)}"
+        context, file = engine.context or context_in(os.environ), kubeconfig_of(os.environ)
+        named = file if file != kubeconfig_of({**os.environ, "KUBECONFIG": ""}) else ""
+        return f"kubernetes-{_short(named + chr(0) + context)}"
     conf = os.environ.get("SLURM_CONF", "") if engine.host is None else ""
     parts = [engine.kind, engine.host or "", str(engine.port or ""), _short(conf) if conf else ""]
     return "-".join(part for part in parts if part)

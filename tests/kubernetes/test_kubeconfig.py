@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from gputui.bootstrap.clusters import directory_of
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, connect
 from gputui.cluster.kubernetes.kubeconfig import context_in
+from gputui.config import Options
 from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.settings import ClusterSettings, Settings
 from tests.kubernetes.fake.access import ADMIN
 from tests.kubernetes.harness import KubernetesHarness
 
@@ -143,6 +147,19 @@ def test_logins_that_cannot_serve(tmp_path: Path, user: dict[str, Any], words: s
     with pytest.raises(ClusterUnavailableError, match=words):
         server.get("/version")
     server.close()
+
+
+def test_the_default_file_has_one_directory_of_records_whether_it_is_named_or_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = replace(Settings(), cluster=ClusterSettings(engine="kubernetes:lab"))
+
+    def directory(named: str) -> Path:
+        monkeypatch.setenv("KUBECONFIG", named)
+        return directory_of(Options(tmp_path, settings=settings))
+
+    assert directory("") == directory(f"{tmp_path}/.kube/config") != directory("/etc/other")
 
 
 def test_the_current_context_is_no_comment(tmp_path: Path) -> None:
