@@ -30,7 +30,7 @@ from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.engine.files.leadership import current_leader
 from gputui.ports.backend import Backend
-from gputui.threads import describe_fault
+from gputui.threads import fault_words
 from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
@@ -119,9 +119,11 @@ class BackgroundScheduler:
 
 
 def picture_of(error: Exception, latest: Snapshot) -> Snapshot:
-    """Return the last snapshot, with a notice that this console does not schedule and why."""
-    words = f"scheduling failed here and will be tried again: {describe_fault(error)}"
-    return replace(latest, leader=None, leads_here=False, notices=(Notice("error", words),))
+    """Return the last snapshot, with a notice that this console does not schedule, or is out of date, and why."""
+    is_ours = not (latest.servers or latest.engine_decides)
+    words = "scheduling failed here" if is_ours else "this view is not kept up to date"
+    notices = (Notice("error", f"{words} and will be tried again: {fault_words(error)}"),)
+    return replace(latest, leader=None if is_ours else latest.leader, leads_here=False, notices=notices)
 
 
 log = logging.getLogger(__name__)

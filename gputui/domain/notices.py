@@ -42,7 +42,8 @@ def pressing(snapshot: Snapshot, now: datetime) -> tuple[Notice, ...]:
     if snapshot is EMPTY:
         return ()
     if snapshot.servers:
-        return _ranked([notice for server in snapshot.servers for notice in _of_server(server, now)])
+        of_servers = [notice for server in snapshot.servers for notice in _of_server(server, now)]
+        return _ranked([*snapshot.notices, *of_servers])
     errors = [notice for notice in _lasting(snapshot) if notice.severity == "error"]
     return _ranked([*_old_picture(snapshot, now), *_paused(snapshot), *errors])
 

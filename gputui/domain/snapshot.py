@@ -106,9 +106,10 @@ class Leader(Struct, frozen=True):
 
     pid: int
     host: str
+    """Empty: an engine that has not answered yet."""
     user: str
     kind: str
-    """Kind of process: `console` or `serve`."""
+    """Kind of process: `console` or `serve`; or the engine of a cluster."""
     started_at: datetime
     silent_for: timedelta = timedelta()
     """Time since it last responded, if it is stopped or hangs; zero otherwise."""
@@ -201,6 +202,13 @@ class Snapshot(Struct, frozen=True, weakref=True):
     def engine_decides(self) -> bool:
         """True if the engine of a cluster decides which job starts where; gputui only watches its GPUs."""
         return self.leader is not None and self.leader.kind in ENGINES
+
+    @property
+    def is_read(self) -> bool:
+        """False until the queue, or one of several servers, has been read for the first time."""
+        if self.servers:
+            return any(server.seen_at for server in self.servers)
+        return self is not EMPTY and (self.leader is None or bool(self.leader.host))
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -140,7 +141,8 @@ def test_each_snapshot_reaches_the_duty_and_its_problems_are_told(lock: Path) ->
 
 def test_a_cluster_that_has_not_answered_yet_begins_nothing(lock: Path) -> None:
     process = Process(lock)
-    process.duty.update(snapshot(leader=None))
+    for leader in (None, Leader(0, "", "", "slurm", NOW, timedelta(seconds=1))):
+        process.duty.update(snapshot(leader=leader))
     assert (process.begun, lock.exists()) == ([], False)
     process.duty.close()
 

@@ -11,6 +11,7 @@ from itertools import count
 import pytest
 
 from gputui.domain.job_spec import Submission
+from gputui.domain.notices import pressing
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import SubmitJobs
@@ -151,8 +152,14 @@ def test_a_cluster_that_never_answered_is_told_too() -> None:
     polled = Polled()
     polled.cluster.answers = False
     polled.poll.poll()
-    assert polled.seen[0].leader is None
+    polled.clock.advance(30)
+    polled.poll.poll()
+    leaders = [snapshot.leader for snapshot in polled.seen]
+    assert [each and (each.kind, each.silent_for.total_seconds()) for each in leaders] == [("fake", 1), ("fake", 30)]
     assert "does not answer" in polled.seen[0].notices[0].text
+    assert not [
+        notice for each in polled.seen for notice in pressing(each, polled.clock.now()) if "serve" in notice.text
+    ]
 
 
 def test_a_change_by_this_process_is_shown_without_waiting_for_the_next_poll() -> None:

@@ -18,9 +18,13 @@ from gputui.config import Options
 from gputui.console import console
 from gputui.console.console import BackgroundScheduler
 from gputui.domain.errors import GputuiError
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.notices import pressing
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Leader, ServerView, Snapshot
 from gputui.engine.feed import Feed
 from gputui.engine.process.host import Host
+from gputui.servers.backend import merged
+from tests.factories import NOW
 
 PATIENCE = 60.0
 
@@ -69,6 +73,15 @@ def test_a_failure_behind_the_screen_is_reported_and_retried(
         "scheduling failed here and will be tried again: RuntimeError: it broke"
     ]
     assert seen[0].leader is None
+
+
+def test_a_view_of_servers_that_is_not_kept_up_to_date_says_so() -> None:
+    old = merged([ServerView("a", Snapshot(), Settings(), NOW)], NOW)
+    told = [notice.text for notice in pressing(console.picture_of(OSError(28, "No space left"), old), NOW)]
+    assert "this view is not kept up to date and will be tried again: No space left" in told
+    cluster = Snapshot(taken_at=NOW, leader=Leader(0, "head", "slurm", "slurm", NOW))
+    [notice] = pressing(console.picture_of(KeyError("x"), cluster), NOW)
+    assert notice.text == "this view is not kept up to date and will be tried again: KeyError: 'x'"
 
 
 def test_a_background_scheduler_stops_before_and_after_its_begin(tmp_path: Path) -> None:

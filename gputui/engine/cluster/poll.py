@@ -27,7 +27,7 @@ from gputui.domain.gpu import Gpu, HealthCode, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.node_readings import ReadingRules, engine_jobs, named_gpus, read_node
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import EMPTY, Node, Notice, Snapshot
+from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
 from gputui.threads import DaemonExecutor, fault_words
 
 if TYPE_CHECKING:
@@ -168,11 +168,11 @@ class ClusterPoll:
         self._failures += 1
         now, last = self._clock.now(), self._feed.latest
         since = self._silent_since = self._silent_since or now
-        known = last is not EMPTY and last.leader is not None
-        notice = Notice("error", why, since=since)
-        silence = max(now - last.taken_at, timedelta(seconds=1))
-        leader = replace(last.leader, silent_for=silence) if last.leader is not None else None
-        return self._done(replace(last, taken_at=last.taken_at if known else now, leader=leader, notices=(notice,)))
+        notice, known = Notice("error", why, since=since), last.leader
+        if known is None or not known.host:
+            known, last = Leader(0, "", "", self._queue.cluster.caps.engine.lower(), since), replace(last, taken_at=now)
+        silence = max(now - (last.taken_at if known.host else since), timedelta(seconds=1))
+        return self._done(replace(last, leader=replace(known, silent_for=silence), notices=(notice,)))
 
 
 class NodeReader:
@@ -296,7 +296,7 @@ class SharedDuty:
 
     def update(self, snapshot: Snapshot) -> None:
         try:
-            if self._duty is None and snapshot.engine_decides and self._is_taken():  # else it has not answered yet
+            if self._duty is None and snapshot.leader and snapshot.leader.host and self._is_taken():  # it has answered
                 self._duty = self._begin(snapshot)
             if self._duty is not None:
                 self._duty.update(snapshot)

@@ -240,7 +240,7 @@ class QueueRows:
 
     @property
     def is_read(self) -> bool:
-        return self._snapshot is not EMPTY
+        return self._snapshot.is_read
 
     def update(self, snapshot: Snapshot) -> None:
         """Build the rows of a new snapshot."""
