@@ -5,7 +5,6 @@ Each has a connection, opened again when it ends, and a mapper: its jobs get ids
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
 import threading
@@ -586,11 +585,17 @@ class RemoteBackend:
         return server.mapper.job(server.ask(lambda queue: queue.job(own_id(job_id))))
 
     def history(self, since: datetime | None = None) -> Iterable[Job]:
-        """Yield ended jobs that left the queue files, as far as servers answer."""
+        """Yield ended jobs that left the queue files; raises GputuiError at the end if a server does not answer."""
+        silent = []
         for server in self.servers:
-            with contextlib.suppress(GputuiError):
+            try:
                 found = server.ask(lambda queue: list(islice(queue.history(since), MOST_PAST)))
+            except GputuiError as error:
+                silent.append(str(error))
+            else:
                 yield from map(server.mapper.job, found)
+        if silent:
+            raise GputuiError("; ".join(silent))
 
     def log(
         self,

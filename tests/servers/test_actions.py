@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.api.wire import Dial, Wire
 from gputui.domain.action import (
     AddRecurring,
     Cancel,
@@ -86,6 +87,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 @pytest.fixture(scope="module")
 def ids(pair: Pair) -> tuple[int, int]:
     return pair.submit("a"), pair.submit("b")
+
+
+def test_servers_that_do_not_answer_are_named_after_the_history_of_the_others() -> None:
+    def dial(settings: ServerSettings) -> Dial:
+        def fail(seconds: float) -> Wire:
+            raise GputuiError(f"no way to {settings.name}")
+
+        return fail
+
+    silent = RemoteBackend([ServerSettings(name, f"ssh://{name}") for name in "ab"], lambda: NOW, "ann", dial)
+    with pytest.raises(GputuiError, match="a: it does not answer: connecting; b: it does not answer: connecting"):
+        list(silent.history())
 
 
 def test_jobs_of_two_servers_are_held_released_and_raised_at_once(pair: Pair, ids: tuple[int, int]) -> None:

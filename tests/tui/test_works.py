@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gputui.domain.action import Action, Cancel, Hold, SetPriority
+from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
@@ -252,6 +253,26 @@ async def test_a_read_of_the_history_shows_progress_and_can_be_aborted_and_conti
         await seen(console, pilot, "old-399")
         assert len(asked) == 2
         assert asked[0] == asked[1]
+
+
+async def test_a_history_that_is_not_whole_says_so_and_is_read_again() -> None:
+    faults = iter([GputuiError("it does not answer", where="b")])
+
+    def history(since: datetime | None) -> Iterator[Job]:
+        del since
+        yield job(1, name="of-a").evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(hours=1), exit_code=0)
+        if (fault := next(faults, None)) is not None:
+            raise fault
+        yield job(2, name="of-b").evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(hours=2), exit_code=0)
+
+    console = Console(replace(sample.empty_queue(), jobs=()), past=history)
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("2")
+        await seen(console, pilot, "the history is not whole: b: it does not answer")
+        await seen(console, pilot, "of-a")
+        await pilot.press("2")
+        await seen(console, pilot, "of-b")
 
 
 def test_the_progress_line_has_count_and_bar() -> None:

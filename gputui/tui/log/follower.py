@@ -15,10 +15,11 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct, field
 from rich.style import Style
 
-from gputui.domain.errors import AccessError, GputuiError
+from gputui.domain.errors import AccessError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.ports import LiveLogStream, LogStream
+from gputui.threads import fault_words
 from gputui.tui.log.buffer import FoundLines, LogRegion, PackedLines, pack_lines
 from gputui.tui.log.finder import MOST_HITS, Pattern, TooSlow
 from gputui.tui.log.matching import Matcher
@@ -117,10 +118,8 @@ class LogFollower:
                 self._stream.close()
                 return
             self._read_all(self._stream)
-        except GputuiError as error:
-            self.error, self.is_refused = str(error), isinstance(error, AccessError)
         except Exception as error:  # noqa: BLE001 - a border: a log that cannot be read is told in its pane
-            self.error = f"{type(error).__name__}: {error}"
+            self.error, self.is_refused = fault_words(error), isinstance(error, AccessError)
         finally:
             self.is_over, self.rest = True, b""
             self._tell()

@@ -14,11 +14,13 @@ from typing import TypeAlias
 from msgspec import Struct
 from textual.message import Message
 
+from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import Clock
+from gputui.threads import fault_words
 from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted, Throttle
 from gputui.tui.queue.folding import by_end
 from gputui.tui.queue.tab_models import EndedJobs
@@ -48,7 +50,7 @@ class HistoryLoader:
     def __init__(self, history: ReadHistory, tell: Callable[[Message], object]) -> None:
         self._history = history
         self._tell = tell
-        self._newest = LatestWorker(tell, lambda error: HistoryRead({}, True, f"{type(error).__name__}: {error}"))
+        self._newest = LatestWorker(tell, lambda error: HistoryRead({}, True, fault_words(error)))
         self._page = -1
         self.read = HistoryRead({}, False)
         self.is_reading = False
@@ -66,29 +68,31 @@ class HistoryLoader:
 
         def work(is_wanted: IsWanted) -> Message:
             reading.begin()
+            found: dict[int, Job] = {}
             try:
-                return HistoryRead(self._found(since, is_wanted, reading), is_last)
+                self._find(since, is_wanted, reading, found)
+                return HistoryRead(found, is_last)
             except TaskCancelledError:
                 return HistoryRead(self.read.jobs, False, GIVEN_UP)
+            except GputuiError as error:  # the cluster, or one of several servers, does not answer
+                return HistoryRead(self.read.jobs | found, False, str(error))
             finally:
                 reading.end()
 
         self._newest.ask(work)
         self._tell(TaskStarted(reading))
 
-    def _found(self, since: datetime | None, is_wanted: IsWanted, reading: LongTask) -> dict[int, Job]:
-        found: dict[int, Job] = {}
+    def _find(self, since: datetime | None, is_wanted: IsWanted, reading: LongTask, found: dict[int, Job]) -> None:
         for job in self._history(since):
             if not is_wanted():
                 break
             found[job.id] = job
             if len(found) % _TOLD_EVERY == 0:
                 reading.step(len(found))
-        return found
 
     def take(self, message: HistoryRead) -> None:
         self.is_reading, self.read = False, message
-        if message.failure == GIVEN_UP:
+        if message.failure and not message.is_whole:  # the same page again, when its end is reached
             self._page -= 1
 
     def close(self) -> None:
@@ -203,4 +207,4 @@ class PastJobsLoader:
         return PastJobs(tuple(heapq.nlargest(_MOST, found(), key=by_end)), True)
 
     def _failed(self, error: Exception) -> Message:
-        return PastJobsRead(self._uuid, PastJobs((), True, f"{type(error).__name__}: {error}"))
+        return PastJobsRead(self._uuid, PastJobs((), True, fault_words(error)))

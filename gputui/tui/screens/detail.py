@@ -23,6 +23,7 @@ from gputui.domain.state import JobState
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import width
 from gputui.ports.backend import Backend
+from gputui.threads import fault_words
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import APP_COMMANDS, BACK, JOB_COMMANDS
 from gputui.tui.log.follower import started_attempt
@@ -177,9 +178,7 @@ class Detail(JobScreen):
         self._log = JobLog(id="log")
         self._keys = KeyBar(id="keys")
         self._told = ExplanationState()
-        self._explainer = LatestWorker(
-            self.post_message, lambda error: Explained(None, f"{type(error).__name__}: {error}")
-        )
+        self._explainer = LatestWorker(self.post_message, lambda error: Explained(None, fault_words(error)))
         self._telemetry = TelemetryLoader(self.post_message, services.backend)
         self._pace = Throttle(rest=9)
         self._explained: tuple[Snapshot, datetime] | None = None

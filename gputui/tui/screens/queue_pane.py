@@ -308,6 +308,8 @@ class QueueController:
 
     def take_history(self, message: HistoryRead) -> None:
         self.history.take(message)
+        if message.failure and message.jobs:
+            self._screen.notify(f"the history is not whole: {plain(message.failure, 300)}", severity="warning")
         self._show_history()
         self._redraw()
 

@@ -20,6 +20,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.whatif import Bar, Timeline, timeline
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.threads import fault_words
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS
 from gputui.tui.present.bars import UNICODE, BarMarks, Drawn, Scale, axis, gpu_row, lanes, legend, step_for, zoomed
@@ -276,9 +277,7 @@ class TimelineScreen(OverlayScreen):
         self.view = TimelineView.of(snapshot, None)
         self._failure = ""
         self._jobs = Entries({job.id: job for job in snapshot.jobs})
-        self._newest = LatestWorker(
-            self.post_message, lambda error: TimelineMade(None, f"{type(error).__name__}: {error}")
-        )
+        self._newest = LatestWorker(self.post_message, lambda error: TimelineMade(None, fault_words(error)))
         self.pace = Throttle(rest=9)
 
     def compose(self) -> ComposeResult:

@@ -26,6 +26,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.submit_action import Done
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
+from gputui.threads import fault_words
 from gputui.tui.present.cells import Cell, cell, clock
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.reserved import kept_from
@@ -344,4 +345,4 @@ class Forecaster:
         self._newest.ask(work)
 
     def _failed(self, error: Exception) -> Message:
-        return ProspectSeen(self._asked, Prospect(self._base.now, failure=f"{type(error).__name__}: {error}"))
+        return ProspectSeen(self._asked, Prospect(self._base.now, failure=fault_words(error)))
