@@ -55,7 +55,7 @@ class Submissions:
         self._journal.append([Note(key, datetime.now(UTC), submission, output, namespace)])
 
     def settle(self, key: str, number: int | None = None, uids: tuple[str, ...] = ()) -> None:
-        """Note durably which jobs it has become, none if it was refused; a full disk leaves that to whoever sees the jobs later."""
+        """Note durably which jobs it has become, none if it was refused; a full disk leaves it to who sees the jobs."""
         with suppress(OSError):
             self._journal.append([Note(key, datetime.now(UTC), number=number, uids=uids)])
 

@@ -388,7 +388,7 @@ class KubeRecords:
 
     def _note_uids(self, picture: KubePicture) -> None:
         """Note which jobs submissions became that were killed before, or whose disk was full."""
-        found: dict[str, dict[JobId, str]] = {each.key: {} for each in self._submissions.all() if not each.uids}
+        found: dict[str, dict[JobId, str]] = {each.key: {} for each in self._submissions.all() if each.known_at is None}
         for uid, each in picture.parts.items():
             if each.known is not None and each.known.key in found:
                 found[each.known.key][each.number] = uid
