@@ -10,8 +10,6 @@ from concurrent.futures import Executor, Future
 from queue import SimpleQueue
 from typing import ParamSpec, TypeVar
 
-from gputui.domain.errors import GputuiError
-
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -62,9 +60,7 @@ def describe_fault(fault: BaseException) -> str:
 
 
 def fault_words(fault: BaseException) -> str:
-    """Return an error for a sentence: of one of the system its file and message alone, ours without its type."""
-    if isinstance(fault, GputuiError):
-        return str(fault)
+    """Return an error for a sentence: of one of the system its file and message alone."""
     if isinstance(fault, OSError) and fault.strerror:
         return f"{fault.filename}: {fault.strerror}" if fault.filename else fault.strerror
     return describe_fault(fault)

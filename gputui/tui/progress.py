@@ -16,7 +16,7 @@ from textual.timer import Timer
 from gputui.domain.errors import GputuiError
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
-from gputui.threads import Watcher
+from gputui.threads import Watcher, fault_words
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.graphs import bar, moving
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN
@@ -50,6 +50,11 @@ class Throttle:
     @property
     def may_begin(self) -> bool:
         return not self.waits and time.monotonic() - self._ended >= self._rest * (self._ended - self._begun)
+
+
+def failure_words(error: Exception) -> str:
+    """Return what went wrong, for the place where an answer would stand."""
+    return str(error) if isinstance(error, GputuiError) else fault_words(error)
 
 
 class LatestWorker:

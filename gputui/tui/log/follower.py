@@ -19,13 +19,13 @@ from gputui.domain.errors import AccessError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.ports import LiveLogStream, LogStream
-from gputui.threads import fault_words
 from gputui.tui.log.buffer import FoundLines, LogRegion, PackedLines, pack_lines
 from gputui.tui.log.finder import MOST_HITS, Pattern, TooSlow
 from gputui.tui.log.matching import Matcher
 from gputui.tui.present.job import job_title
 from gputui.tui.present.log import kept_part, style_after, styles_before, without_stamp
 from gputui.tui.present.style import PLAIN
+from gputui.tui.progress import failure_words
 
 TAIL = 1000
 """Number of earlier lines that are requested."""
@@ -119,7 +119,7 @@ class LogFollower:
                 return
             self._read_all(self._stream)
         except Exception as error:  # noqa: BLE001 - a border: a log that cannot be read is told in its pane
-            self.error, self.is_refused = fault_words(error), isinstance(error, AccessError)
+            self.error, self.is_refused = failure_words(error), isinstance(error, AccessError)
         finally:
             self.is_over, self.rest = True, b""
             self._tell()

@@ -20,8 +20,15 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import Clock
-from gputui.threads import fault_words
-from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted, Throttle
+from gputui.tui.progress import (
+    IsWanted,
+    LatestWorker,
+    LongTask,
+    TaskCancelledError,
+    TaskStarted,
+    Throttle,
+    failure_words,
+)
 from gputui.tui.queue.folding import by_end
 from gputui.tui.queue.tab_models import EndedJobs
 
@@ -50,7 +57,7 @@ class HistoryLoader:
     def __init__(self, history: ReadHistory, tell: Callable[[Message], object]) -> None:
         self._history = history
         self._tell = tell
-        self._newest = LatestWorker(tell, lambda error: HistoryRead({}, True, fault_words(error)))
+        self._newest = LatestWorker(tell, lambda error: HistoryRead({}, True, failure_words(error)))
         self._page = -1
         self.read = HistoryRead({}, False)
         self.is_reading = False
@@ -207,4 +214,4 @@ class PastJobsLoader:
         return PastJobs(tuple(heapq.nlargest(_MOST, found(), key=by_end)), True)
 
     def _failed(self, error: Exception) -> Message:
-        return PastJobsRead(self._uuid, PastJobs((), True, fault_words(error)))
+        return PastJobsRead(self._uuid, PastJobs((), True, failure_words(error)))

@@ -23,7 +23,6 @@ from gputui.domain.state import JobState
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import width
 from gputui.ports.backend import Backend
-from gputui.threads import fault_words
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import APP_COMMANDS, BACK, JOB_COMMANDS
 from gputui.tui.log.follower import started_attempt
@@ -44,7 +43,7 @@ from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import JobContext, job_title
 from gputui.tui.present.style import BLUE, DIM, GROUND, STRONG
-from gputui.tui.progress import IsWanted, LatestWorker, Throttle, are_alike
+from gputui.tui.progress import IsWanted, LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.services import Services
 from gputui.tui.widgets.line_table import CellLines
@@ -178,7 +177,7 @@ class Detail(JobScreen):
         self._log = JobLog(id="log")
         self._keys = KeyBar(id="keys")
         self._told = ExplanationState()
-        self._explainer = LatestWorker(self.post_message, lambda error: Explained(None, fault_words(error)))
+        self._explainer = LatestWorker(self.post_message, lambda error: Explained(None, failure_words(error)))
         self._telemetry = TelemetryLoader(self.post_message, services.backend)
         self._pace = Throttle(rest=9)
         self._explained: tuple[Snapshot, datetime] | None = None

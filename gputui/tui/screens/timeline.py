@@ -20,7 +20,6 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.whatif import Bar, Timeline, timeline
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.threads import fault_words
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS
 from gputui.tui.present.bars import UNICODE, BarMarks, Drawn, Scale, axis, gpu_row, lanes, legend, step_for, zoomed
@@ -29,7 +28,7 @@ from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.style import BLUE, DIM, GPU_STYLES, GROUND, RAISED, RED
 from gputui.tui.present.timeline import agenda_lines, bar_lines, bare_gpu_lines, heading, whole_span
-from gputui.tui.progress import IsWanted, LatestWorker, Throttle, are_alike
+from gputui.tui.progress import IsWanted, LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.screens.job_screen import OverlayScreen
 from gputui.tui.services import Services
 from gputui.tui.widgets.line_table import CellLines, CursorMoved, LineTable
@@ -277,7 +276,7 @@ class TimelineScreen(OverlayScreen):
         self.view = TimelineView.of(snapshot, None)
         self._failure = ""
         self._jobs = Entries({job.id: job for job in snapshot.jobs})
-        self._newest = LatestWorker(self.post_message, lambda error: TimelineMade(None, fault_words(error)))
+        self._newest = LatestWorker(self.post_message, lambda error: TimelineMade(None, failure_words(error)))
         self.pace = Throttle(rest=9)
 
     def compose(self) -> ComposeResult:

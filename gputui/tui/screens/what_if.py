@@ -18,11 +18,10 @@ from gputui.domain.policy.reorder import Move, QueueStanding, move_by_steps, que
 from gputui.domain.policy.whatif import Comparison, compared, timeline
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
-from gputui.threads import fault_words
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import FURTHER, WHAT_IF_COMMANDS
 from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
-from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
+from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.proposals import JobProposal, Proposal
 from gputui.tui.screens.dialog import Leavable
 from gputui.tui.services import Services
@@ -84,8 +83,8 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self.proposal: Proposal = proposal
         self._base = ForecastBase(snapshot, services.clock.now())
         self._answer = Foreseen(None, None)
-        self._newest = LatestWorker(self.post_message, lambda error: Foreseen(None, None, fault_words(error)))
-        self._mover = LatestWorker(self.post_message, lambda error: Dragged(Move(refusal=fault_words(error))))
+        self._newest = LatestWorker(self.post_message, lambda error: Foreseen(None, None, failure_words(error)))
+        self._mover = LatestWorker(self.post_message, lambda error: Dragged(Move(refusal=failure_words(error))))
         self._steps: tuple[int, ...] = ()
         """Keys pressed whose resulting place is not known yet."""
         self._order: tuple[ForecastBase, list[QueueStanding]] | None = None

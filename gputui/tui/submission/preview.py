@@ -26,13 +26,12 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.submit_action import Done
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
-from gputui.threads import fault_words
 from gputui.tui.present.cells import Cell, cell, clock
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.reserved import kept_from
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED
-from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
+from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.widgets.line_table import CellLines
 
 AT_ONCE = timedelta(seconds=2)
@@ -345,4 +344,4 @@ class Forecaster:
         self._newest.ask(work)
 
     def _failed(self, error: Exception) -> Message:
-        return ProspectSeen(self._asked, Prospect(self._base.now, failure=fault_words(error)))
+        return ProspectSeen(self._asked, Prospect(self._base.now, failure=failure_words(error)))
