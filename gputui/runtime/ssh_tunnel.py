@@ -10,6 +10,7 @@ call in time, and lets ssh write over the console.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import re
 import shutil
@@ -157,9 +158,8 @@ class Tunnel:
             return None
         with suppress(subprocess.TimeoutExpired):
             login.wait(0.2)  # ssh prints the reason after the connection has ended
-        is_recent = self._file("said").stat().st_mtime > time.time() - _RECENT
-        lines = self._said()[-1:] if is_recent else []
-        return self._explained(lines) if lines else None
+        lines = self._said(within=_RECENT)
+        return self._explained(lines[-1:]) if lines else None
 
     def close(self) -> None:
         """End the connection and remove its files."""
@@ -181,7 +181,8 @@ class Tunnel:
                 f"the ssh command is not installed, and {self._address.host} is reached by it",
                 hint="install the package openssh-client",
             )
-        self._directory = self._directory or _private_directory()
+        if self._directory is None or not self._directory.exists():  # a cleaner of old files may have removed it
+            self._directory = _private_directory()
         self._file("d").unlink(missing_ok=True)
         options = [f"-o{key}={value}" for key, value in _OPTIONS.items()]
         words = [ssh, "-T", *options, f"-L{self._file('d')}:{self._remote}", *self._address.words, _COMMAND]
@@ -205,12 +206,13 @@ class Tunnel:
         login, self._login = self._login, None
         if login is None:
             return
-        with login:
-            login.terminate()
-            try:
+        assert login.stdin is not None
+        login.stdin.close()
+        for end in (login.terminate, login.kill):
+            end()
+            with suppress(subprocess.TimeoutExpired):
                 login.wait(2)
-            except subprocess.TimeoutExpired:
-                login.kill()
+                return
 
     def _failed(self, otherwise: str) -> RuntimeUnavailableError:
         """Return why the connection ended, and refuse to connect for a while."""
@@ -219,9 +221,13 @@ class Tunnel:
         self._last_error = self._explained(self._said() or [otherwise])
         return self._last_error
 
-    def _said(self) -> list[str]:
-        lines = self._file("said").read_text(errors="replace").splitlines()
-        return [line.strip() for line in lines[-_KEPT_LINES:] if line.strip()]
+    def _said(self, within: float = math.inf) -> list[str]:
+        """Return what ssh said, if its last words are no older than so many seconds."""
+        with suppress(OSError):
+            if time.time() - self._file("said").stat().st_mtime <= within:
+                lines = self._file("said").read_text(errors="replace").splitlines()
+                return [line.strip() for line in lines[-_KEPT_LINES:] if line.strip()]
+        return []
 
     def _explained(self, said: Sequence[str]) -> RuntimeUnavailableError:
         """Return the error for messages of ssh, with a command that fixes the problem."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -197,6 +198,14 @@ def test_a_failed_login_is_not_retried_at_once() -> None:
         with pytest.raises(RuntimeUnavailableError, match="refused"):
             tunnel.socket_path()
     assert tunnel.fault() is None, "the second was told the first one's reason"
+
+
+def test_files_that_a_cleaner_removed_are_made_anew(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_tunnel, "FIRST_PAUSE", 0.0)
+    tunnel = Tunnel(url)
+    shutil.rmtree(Path(tunnel.socket_path()).parent)
+    assert Path(tunnel.socket_path()).is_socket()
+    tunnel.close()
 
 
 def test_leftovers_of_killed_processes_are_removed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
