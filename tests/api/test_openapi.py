@@ -18,8 +18,6 @@ from gputui.api.routes import ROUTES, described, routes
 from tests.api.owner import ROOT, TestOwner
 from tests.lane import IS_LONG
 
-SCHEMA = schemathesis.openapi.from_dict(described())
-
 
 def test_the_document_is_valid() -> None:
     document = described()
