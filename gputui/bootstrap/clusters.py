@@ -11,7 +11,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import bootstrap
@@ -228,16 +227,16 @@ def checked_draft(options: Options, nodes: Sequence[str], image: str | None) -> 
         return draft
 
 
-class Exported(Struct, frozen=True):
-    """A file for another scheduler."""
+def exported(options: Options, target: str, submission: Submission, key: str) -> tuple[str, tuple[str, ...]]:
+    """Return a job or an array as `slurm` or `k8s` takes it, and a sentence for each request that this lacks.
 
-    text: str
-    notes: tuple[str, ...] = ()
-    """Requests of the job that the file does not contain, a sentence each."""
+    Raises InputError. A batch script is held if the job waits for others.
+    """
+    if target == "k8s":
+        from gputui.cluster.kubernetes import manifest
 
-
-def slurm_script(options: Options, submission: Submission, key: str) -> Exported:
-    """Return the batch script of a job or an array, held if it waits for others; raises InputError."""
+        documents = manifest.manifests(submission, key, options.settings)
+        return "---\n".join(map(manifest.as_yaml, documents)), tuple(manifest.left_out(submission, options.settings))
     from gputui.cluster.slurm.batch_script import IGNORED, batch_script
 
     spec = submission.spec
@@ -246,17 +245,7 @@ def slurm_script(options: Options, submission: Submission, key: str) -> Exported
     if spec.after or spec.after_any:
         notes.append("--after: the job is held; release it, or submit it with sbatch --dependency=afterok:ID")
         submission = replace(submission, held=True, spec=replace(spec, after=(), after_any=()))
-    return Exported(batch_script(submission, key, options.settings), tuple(notes))
-
-
-def kubernetes_manifest(options: Options, submission: Submission, key: str) -> Exported:
-    """Return the manifests of a job, or of each element of an array; raises InputError."""
-    from gputui.cluster.kubernetes import manifest
-
-    documents = manifest.manifests(submission, key, options.settings)
-    return Exported(
-        "---\n".join(map(manifest.as_yaml, documents)), tuple(manifest.left_out(submission, options.settings))
-    )
+    return batch_script(submission, key, options.settings), tuple(notes)
 
 
 def kubernetes_rbac(namespace: str, kind: str, name: str, *, is_operator: bool, is_wide: bool) -> str:

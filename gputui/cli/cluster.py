@@ -79,15 +79,11 @@ def _row(check: NodeCheck, names: Any) -> tuple[str, ...]:
     has_run = bool(check.allocated)
     seen = "-" if check.seen is None else " ".join(names[uuid] for uuid in check.seen) or "no GPU"
     cleaned = "-" if check.is_cleaned is None else "yes" if check.is_cleaned else "no"
-    findings = plural(len(check.faults), "fault") if check.faults else check.why_not or _partly(check)
+    busy = check.gpus - len(check.allocated)
+    partly = f"{plural(busy, 'GPU')} busy, not checked" if busy > 0 else ""
+    findings = plural(len(check.faults), "fault") if check.faults else check.why_not or partly
     gpus = index_ranges(check.allocated) if has_run else "-"
     return (check.node, str(check.verdict), gpus, seen, check.container_engine or "-", cleaned, findings)
-
-
-def _partly(check: NodeCheck) -> str:
-    """Return that only some of a node's GPUs were free."""
-    busy = check.gpus - len(check.allocated)
-    return f"{plural(busy, 'GPU')} busy, not checked" if busy > 0 else ""
 
 
 EPILOGS = "/etc/slurm/epilog.d"

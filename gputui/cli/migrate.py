@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,11 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.errors import GputuiError, InputError, StoreBusyError
-from gputui.domain.job import Job, grouped, submission_of
+from gputui.domain.job import grouped, submission_of
 from gputui.domain.runs import runs_of
 from gputui.domain.runs import words as run_words
 
 if TYPE_CHECKING:
-    from gputui.bootstrap.clusters import Exported
-    from gputui.config import Options
     from gputui.engine.cluster.migration import JobMove
 
 _MOST_INDICES = 24
@@ -116,35 +114,33 @@ def export(session: Session, target: str, directory: Path | None, ids: tuple[tup
     They contain the values of the job's environment. The queue is not changed. Requests without a counterpart are
     listed on stderr. An array is one batch script, and a manifest for each element. Files that exist are not replaced.
     """
+    from gputui.bootstrap import clusters
+
     with session.backend() as backend:
         groups = list(grouped(jobs_of(backend.queue, flat(backend.queue, ids, lambda _: True))))
         name = backend.queue.store_id
     if target == "slurm" and len(groups) > 1 and directory is None:
         raise InputError("a batch script is for one job or array", where="ID", hint="add --directory DIR")
-    made = [(jobs, _exported(session.options, target, jobs, f"{name}-{jobs[0].id}")) for jobs in groups]
-    for jobs, exported in made:
-        for note in exported.notes:
-            confirm(f"gputui: job {arrays.id_word(jobs)}: left out {note}")
+    made, told = dict[int, str](), list[str]()
+    for jobs in groups:
+        word, first = arrays.id_word(jobs), jobs[0].id
+        try:
+            made[first], notes = clusters.exported(session.options, target, submission_of(jobs), f"{name}-{first}")
+        except InputError as error:
+            raise InputError(f"job {word} cannot be exported: {error}") from error
+        told += [f"gputui: job {word}: left out {note}" for note in notes]
+    for line in told:
+        confirm(line)
     if directory is None:
-        terminal.write("---\n".join(exported.text for _, exported in made))
+        terminal.write("---\n".join(made.values()))
         return
-    for jobs, exported in made:
+    for job_id, text in made.items():
         # write a new file that its user may read: it may contain secrets of the job's environment
-        path = directory / f"gputui-{jobs[0].id}.{_SUFFIXES[target]}"
+        path = directory / f"gputui-{job_id}.{_SUFFIXES[target]}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600, exist_ok=False)
-            path.write_text(exported.text, encoding="utf-8", errors="surrogateescape", newline="")
+            path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
         except OSError as error:
             raise GputuiError(f"cannot be written: {error.strerror}", where=str(path)) from error
         terminal.echo(str(path))
-
-
-def _exported(options: Options, target: str, jobs: tuple[Job, ...], key: str) -> Exported:
-    from gputui.bootstrap import clusters
-
-    make: Callable[..., Exported] = clusters.slurm_script if target == "slurm" else clusters.kubernetes_manifest
-    try:
-        return make(options, submission_of(jobs), key)
-    except InputError as error:
-        raise InputError(f"job {arrays.id_word(jobs)} cannot be exported: {error}") from error

@@ -79,7 +79,9 @@ def run(session: Session, wanted: Sequence[str], words: Sequence[str]) -> int:
     pairs = zip(words, [*words[1:], ""], strict=True)
     as_json = "--json" in words or "--format=json" in words or ("--format", "json") in pairs
     if as_json:
-        _print_json(parts)
+        from gputui.cli.output import print_json
+
+        print_json([{"server": part.name, **row} for part in parts for row in part.rows()])
     for number, part in enumerate(parts):
         if not as_json and part.out:
             terminal.echo(f"{chr(10) if number else ''}{part.name}\n{part.out.rstrip()}")
@@ -207,10 +209,3 @@ def _part(server: ServerSettings, words: Sequence[str]) -> _ServerOutput:
         told = (errors.words + marks.words).encode() + err
         return _ServerOutput(server, done.returncode or 1, out, told or b"its login shell did not run gputui")
     return _ServerOutput(server, done.returncode if marks.code is None else marks.code, out, err)
-
-
-def _print_json(parts: Sequence[_ServerOutput]) -> None:
-    """Print one array, whose objects name their server."""
-    from gputui.cli.output import print_json
-
-    print_json([{"server": part.name, **row} for part in parts for row in part.rows()])

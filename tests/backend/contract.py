@@ -444,7 +444,7 @@ class BackendContract:
             return
 
         def reasons(snapshot: Snapshot) -> set[str]:
-            return {drain.reason for drain in snapshot.controls.drains.values()}
+            return {view.drain.reason for view in snapshot.gpus if view.drain is not None}
 
         done = backend.act(DrainGpus(names, "fans"))
         assert len(done.changes) == len(names)
@@ -459,7 +459,8 @@ class BackendContract:
             try:
                 self.refusal(lambda: backend.act(DrainGpus(("GPU-nowhere",), "fans")))
             finally:
-                backend.act(ResumeGpus(tuple(backend.snapshots().read().controls.drains)))
+                drained = (view.gpu.uuid for view in backend.snapshots().read().gpus if view.drain is not None)
+                backend.act(ResumeGpus(tuple(drained)))
 
     def test_a_pause_is_shown_and_undone(self, backend: Backend) -> None:
         if self.lacks(backend, Capability.PAUSE, lambda: backend.act(Pause("fans")), lambda: backend.act(Unpause())):

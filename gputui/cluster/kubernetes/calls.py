@@ -135,12 +135,7 @@ def _granted(
     from gputui.cluster.kubernetes.manifest import dns_label
 
     place = {"namespace": namespace} if namespace else {}
-    yield {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": kind,
-        "metadata": {"name": name} | place,
-        "rules": list(_rules(calls)),
-    }
+    yield {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": {"name": name} | place, "rules": list(_rules(calls))}
     yield {
         "apiVersion": f"{RBAC}/v1",
         "kind": f"{kind}Binding",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import RLock
@@ -22,19 +22,7 @@ from gputui.cluster.kubernetes.records import KeptLog, KubeRecords, PodLog
 from gputui.cluster.kubernetes.site import KubeSite, Sites
 from gputui.cluster.kubernetes.submission import KubeSubmitter
 from gputui.cluster.submissions import Submissions
-from gputui.domain.action import (
-    DrainGpus,
-    EditJobs,
-    Hold,
-    Release,
-    Requeue,
-    ResumeGpus,
-    SetPriority,
-    Signal,
-    Suspend,
-    Top,
-    Unsuspend,
-)
+from gputui.domain.action import DrainGpus, EditJobs, Hold, Release, ResumeGpus
 from gputui.domain.cluster import Capability, Caps, ClusterFault
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, NotFoundError
@@ -47,21 +35,6 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach, Entry
 from gputui.ports.cluster import EngineAction
-
-_NEEDS: Mapping[type[EngineAction], Capability] = {
-    Hold: Capability.HOLD,
-    Release: Capability.HOLD,
-    DrainGpus: Capability.DRAIN_NODE,
-    ResumeGpus: Capability.DRAIN_NODE,
-    Requeue: Capability.REQUEUE,
-    SetPriority: Capability.RAISE_PRIORITY,
-    Top: Capability.TOP,
-    EditJobs: Capability.EXTEND,
-    Signal: Capability.SIGNAL,
-    Suspend: Capability.SUSPEND,  # what Kubernetes calls so is `Hold` here
-    Unsuspend: Capability.SUSPEND,
-}
-"""Capability that an action needs; jobs may always be cancelled."""
 
 
 class KubernetesCluster:
@@ -139,8 +112,11 @@ class KubernetesCluster:
         raise CapabilityError(self.caps.why_not(Capability.TEST_ONLY))
 
     def act(self, action: EngineAction) -> tuple[JobId, ...]:
-        if type(action) in _NEEDS:
-            self._need(_NEEDS[type(action)])
+        from gputui.domain.verbs import verb_of
+
+        capability = Capability.EXTEND if isinstance(action, EditJobs) else verb_of(action).capability
+        if capability is not None:
+            self._need(capability)
         if isinstance(action, DrainGpus | ResumeGpus):
             submission.cordon(self._opened(), self._copy(), action, self._user)
             return ()

@@ -10,14 +10,14 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gputui.cluster.kubernetes.api_server import ApiServer, StatusAnswer
-from gputui.cluster.kubernetes.objects import KubeContainer, KubePod
+from gputui.cluster.kubernetes.objects import KubePod
 from gputui.domain.container import COLUMNS, ExecRequest, ProcessRow, parse_ps
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
@@ -180,14 +180,9 @@ def _opened(
     server: ApiServer, pod: KubePod, what: str, *, stdin: bool, is_tty: bool, command: tuple[str, ...] = ()
 ) -> PodChannel:
     path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}/{what}"
-    query = [*_query(pod.main, stdin=stdin, is_tty=is_tty), *(("command", word) for word in command)]
+    query = [("container", pod.main.name)] if pod.main.name else []
+    streams = {"stdin": stdin, "stdout": True, "stderr": not is_tty, "tty": is_tty}  # a terminal has no standard error
+    query += [(name, str(is_on).lower()) for name, is_on in streams.items()]
+    query += [("command", word) for word in command]
     connection = server.socket(path, query, PROTOCOLS)
     return PodChannel(connection, is_tty=is_tty, has_input=stdin, redraws=what == "attach")
-
-
-def _query(container: KubeContainer, *, stdin: bool, is_tty: bool) -> Iterator[tuple[str, str]]:
-    if container.name:
-        yield "container", container.name
-    # a terminal has no standard error
-    for name, is_on in {"stdin": stdin, "stdout": True, "stderr": not is_tty, "tty": is_tty}.items():
-        yield name, str(is_on).lower()

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -125,10 +126,6 @@ class KubeSite(Struct, frozen=True):
         return self.release >= BY_INDEX_FROM
 
 
-class KubeVersion(Struct, frozen=True, rename="camel"):
-    git_version: str = ""
-
-
 class KubeGroupVersion(Struct, frozen=True, rename="camel"):
     group_version: str = ""
 
@@ -154,7 +151,7 @@ def ask(server: ApiServer, namespace: str) -> KubeSite:
 
 def _version(server: ApiServer) -> str:
     try:
-        return server.read("/version", KubeVersion).git_version
+        return str(server.read("/version", dict[str, Any]).get("gitVersion") or "")
     except ApiRefusedError as error:
         if error.status != 404:
             raise

@@ -46,11 +46,7 @@ class KubeSubmitter:
     """Submits jobs and remembers what it submitted."""
 
     def __init__(
-        self,
-        settings: Settings,
-        submissions: Submissions,
-        user: str,
-        created: Callable[[bytes], None],
+        self, settings: Settings, submissions: Submissions, user: str, created: Callable[[bytes], None]
     ) -> None:
         """`created` is told of each job that the server has created or found."""
         self._settings = settings
@@ -160,10 +156,7 @@ _TRIES = 4
 
 
 def cancel(
-    server: ApiServer,
-    mirror: KubeMirror,
-    chosen: Iterable[JobParts],
-    prepare: Callable[[JobParts], Callable[[], None]],
+    server: ApiServer, mirror: KubeMirror, chosen: Iterable[JobParts], prepare: Callable[[JobParts], Callable[[], None]]
 ) -> tuple[JobId, ...]:
     """Remove jobs with their pods; a job is shown until its pods have ended.
 

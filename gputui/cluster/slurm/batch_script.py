@@ -140,6 +140,10 @@ def clock(length: timedelta) -> str:
     return f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00"
 
 
+def nice_of(priority: int) -> int:
+    return (NORMAL_PRIORITY - priority) * NICE_STEP
+
+
 def _refusals(spec: JobSpec) -> Iterator[tuple[str, bool, str]]:
     gpus = spec.gpus
     yield "--gpus", bool(gpus.devices), "Slurm chooses the GPUs of a job: ask for a number"
@@ -160,8 +164,7 @@ def _queue(submission: Submission) -> Iterator[str]:
     spec = submission.spec
     if submission.held:
         yield "--hold"
-    nice = (NORMAL_PRIORITY - spec.priority) * NICE_STEP + spec.nice
-    if nice:
+    if nice := nice_of(spec.priority) + spec.nice:
         yield f"--nice={nice}"
     if spec.begin_at is not None:
         yield f"--begin=uts{math.ceil(spec.begin_at.timestamp())}"

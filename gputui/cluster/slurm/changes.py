@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from gputui.cluster.change_results import ChangeResults
 from gputui.cluster.slurm import ids, states
+from gputui.cluster.slurm.batch_script import clock, nice_of
 from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.slurm.listings import Ended, JobDetail, JobRow
-from gputui.cluster.slurm.picture import limit_words, nice_of
 from gputui.cluster.slurm.poll import Poll, Suspension
 from gputui.domain.action import (
     Cancel,
@@ -121,7 +121,7 @@ class JobChanger:
                     self._prioritise(action, rows, results)
                 case EditJobs():
                     hint = "users may only lower the time limit of their running jobs; Slurm's operators may raise it"
-                    limit = _update(f"TimeLimit={limit_words(action.edit.spec['time_limit'])}")
+                    limit = _update(f"TimeLimit={clock(action.edit.spec['time_limit'])}")
                     self._each(rows, results, limit, denied_hint=hint)
                 case _:
                     self._listed(action, rows, results)
@@ -161,10 +161,7 @@ class JobChanger:
     def _listed(self, action: JobAction, chosen: Iterable[JobId], results: ChangeResults) -> None:
         order = _ORDERS[type(action)]
         self._each(
-            chosen,
-            results,
-            lambda named: [("scontrol", order, ",".join(named))],
-            is_once=isinstance(action, _ONCE),
+            chosen, results, lambda named: [("scontrol", order, ",".join(named))], is_once=isinstance(action, _ONCE)
         )
 
     def _requeue(self, action: Requeue, rows: Mapping[JobId, JobRow], results: ChangeResults) -> None:

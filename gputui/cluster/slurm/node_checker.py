@@ -205,11 +205,7 @@ class NodeProbe(Struct):
 
 class NodeChecker:
     def __init__(
-        self,
-        commands: SlurmCommands,
-        settings: Settings,
-        latest: Callable[[], Polled],
-        forget: Callable[[], None],
+        self, commands: SlurmCommands, settings: Settings, latest: Callable[[], Polled], forget: Callable[[], None]
     ) -> None:
         """`latest` polls Slurm, `forget` makes its next call ask anew."""
         self._commands = commands

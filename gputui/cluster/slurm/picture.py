@@ -47,10 +47,6 @@ def priority_of(nice: str) -> int:
     return min(MAX_PRIORITY, max(0, NORMAL_PRIORITY - round(value / NICE_STEP)))
 
 
-def nice_of(priority: int) -> int:
-    return (NORMAL_PRIORITY - priority) * NICE_STEP
-
-
 def job_of(
     row: JobRow,
     detail: JobDetail | None,
@@ -173,11 +169,6 @@ def dependencies(text: str) -> tuple[tuple[JobId, ...], tuple[JobId, ...]]:
 def _printable(text: str) -> str:
     """Return a text that others wrote, without control characters."""
     return text.translate(_HIDDEN)
-
-
-def limit_words(limit: timedelta) -> str:
-    """Return a time limit as Slurm reads it: in minutes, at least one."""
-    return str(max(1, -(-limit // timedelta(minutes=1))))
 
 
 def nodes_of(rows: Iterable[NodeRow], jobs: Iterable[Job]) -> tuple[Node, ...]:

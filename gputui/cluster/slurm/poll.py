@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from gputui.cluster.journal import Index, locked, write_whole
 from gputui.cluster.slurm import ids, site, states, texts
-from gputui.cluster.slurm.batch_script import COMMENT, NICE_STEP, clock, record_file
+from gputui.cluster.slurm.batch_script import COMMENT, clock, nice_of, record_file
 from gputui.cluster.slurm.commands import SlurmCommands, mark_of
 from gputui.cluster.slurm.listings import (
     Ended,
@@ -44,7 +44,7 @@ from gputui.cluster.submissions import Submissions, Submitted
 from gputui.domain.cluster import element_id
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterError, ClusterUnavailableError
-from gputui.domain.job_spec import NORMAL_PRIORITY, JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 
 _RETRIED = 7 * 86400
@@ -251,7 +251,7 @@ def unseen(job_id: JobId, submitted: Submitted, user: str, known: Ended | None =
         submitted=str(int(submitted.at.timestamp())),
         ended=now,
         limit=clock(spec.time_limit) if spec.time_limit else "",
-        nice=str((NORMAL_PRIORITY - spec.priority) * NICE_STEP),
+        nice=str(nice_of(spec.priority)),
         user=user,
         name=spec.name,
         comment=COMMENT + submitted.key,
@@ -306,13 +306,7 @@ _DECODER = json_decoder(Polled)
 class Poll:
     """Asks Slurm, or takes what another process has just found."""
 
-    def __init__(
-        self,
-        commands: SlurmCommands,
-        directory: Path,
-        interval: float,
-        submissions: Submissions,
-    ) -> None:
+    def __init__(self, commands: SlurmCommands, directory: Path, interval: float, submissions: Submissions) -> None:
         self.records = Index(directory / "ended.jsonl", Ended, lambda each: each.row.job_id)
         """The last runs of jobs that have ended, as long as the file keeps them."""
         self.ends = Ends(commands, submissions, self.records)

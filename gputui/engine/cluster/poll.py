@@ -122,7 +122,7 @@ class ClusterPoll:
     def poll(self) -> None:
         """Publish a snapshot, or the last one with a notice if the cluster does not answer."""
         try:
-            snapshot = self._marked(self._done(self._joined(self._asked())))
+            snapshot = self._marked(self._done(self._asked()))
             self._failures, self._silent_since = 0, None
         except ClusterError as error:
             silence = f"{self._queue.cluster.caps.engine} does not answer"  # which the error may say itself
@@ -134,7 +134,7 @@ class ClusterPoll:
         self._feed.publish(snapshot)
 
     def _asked(self) -> Snapshot:
-        """Return the present snapshot; one that does not come in time is waited for at the next try."""
+        """Return the present snapshot with readings; one that does not come in time is waited for at the next try."""
         reading = self._reading = self._reading or self._worker.submit(self._queue.read)
         deadline = time.monotonic() + self._patience
         while not reading.done() and not self._stopped and time.monotonic() < deadline:
@@ -143,9 +143,7 @@ class ClusterPoll:
             reading.add_done_callback(lambda _: self._wanted.set())
             raise ClusterUnavailableError(f"nothing has come for {self._patience:.0f} s, and it is waited for")
         self._reading = None
-        return reading.result()
-
-    def _joined(self, snapshot: Snapshot) -> Snapshot:
+        snapshot = reading.result()
         return snapshot if self._reader is None else self._reader.joined(snapshot, self._clock.now())
 
     def _marked(self, snapshot: Snapshot) -> Snapshot:
