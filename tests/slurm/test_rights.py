@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from gputui.domain.action import Hold
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.state import JobState
 from tests.slurm.bed import IMAGE, Bed
@@ -32,6 +33,18 @@ def test_a_job_that_another_state_directory_submitted_is_found_at_once(bed: Bed,
     array = other.submit([Submission(JobSpec(command=("true",)), held=True, array=(0, 1))], str(uuid4()))
     assert watching.job(job_id).state is JobState.PENDING
     assert watching.job(array[1]).array == other.job(array[1]).array
+
+
+def test_a_job_that_has_begun_since_the_last_look_is_not_held(bed: Bed, tmp_path: Path) -> None:
+    watching = cluster_at(tmp_path, bed.environ, timedelta(hours=1))
+    job = Submission(JobSpec(command=("sleep", "600")), held=True)
+    (job_id,) = cluster_of(bed, tmp_path).submit([job], str(uuid4()))
+    assert watching.job(job_id).held
+    bed.run("scontrol", "release", str(job_id))
+    bed.wait(lambda: bed.jobs()[job_id] == "RUNNING", "it runs")
+    assert watching.job(job_id).held
+    assert watching.act(Hold((job_id,))) == ()
+    assert " Priority=0 " not in bed.run("scontrol", "-o", "show", "job", str(job_id)).stdout
 
 
 def test_a_priority_outlasts_hold_and_release(bed: Bed, alice: Person) -> None:

@@ -142,7 +142,7 @@ class SlurmCluster:
 
     def act(self, action: EngineAction) -> tuple[JobId, ...]:
         from gputui.cluster.slurm.changes import fits, needed
-        from gputui.domain.action import Cancel, DrainGpus, ResumeGpus
+        from gputui.domain.action import Cancel, DrainGpus, Hold, ResumeGpus
 
         if (capability := needed(action)) is not None:
             self._latest()
@@ -151,6 +151,8 @@ class SlurmCluster:
             self._changes.update_nodes(action)
             self._poll.forget()
             return ()
+        if isinstance(action, Hold):  # Slurm takes it for a job that has begun too, and has it wait after a requeue
+            self._latest(time.time())
         found = self._rows(action.ids, with_past=isinstance(action, Cancel))
         rows = {job_id: row for job_id, row in found.items() if fits(action, row)}
         try:
