@@ -34,7 +34,7 @@ AT_MOST = 0.2
 _NOTES = "cut -d' ' -f1 /proc/uptime >/notes/begun"
 _SCRIPT = """#!/bin/bash
 #SBATCH --gres=gpu:{gpus} --time=5 --output={notes}/%j.out
-echo "$SLURM_JOB_GPUS" >{notes}/.$SLURM_JOB_ID.gpus
+echo "$SLURM_JOB_GPUS" >{notes}/.$SLURM_JOB_ID.run
 docker run --rm --gpus "\\"device=$SLURM_JOB_GPUS\\"" --volume {notes}:/notes {image} sh -c "{command}"
 """
 _SBATCH = """#!/bin/sh
@@ -124,7 +124,9 @@ def _started(bed: Bed, words: Sequence[str], environ: Mapping[str, str], notes: 
     done = subprocess.run([*bed.into_head, *words], env=environ, check=True, capture_output=True, text=True)
     cpu = _children() - used
     _wait(lambda: begun.exists() and begun.read_text().endswith("\n"))
-    at, script = float(accepted.read_text()), (notes / f".{done.stdout.strip()}.gpus").stat().st_mtime - shift
+    note = notes / f".{done.stdout.strip()}.run"  # the script adds its end later, so its birth counts
+    born = subprocess.run(["stat", "--format=%.6W", note], check=True, capture_output=True, text=True).stdout
+    at, script = float(accepted.read_text()), float(born) - shift
     return Start(at - asked, script - at, float(begun.read_text()) - script, cpu)
 
 
