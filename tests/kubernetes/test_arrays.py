@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gputui.domain.action import Cancel, Hold, Release
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import array_of, index_of
-from gputui.domain.errors import ClusterRefusedError
+from gputui.domain.errors import ClusterRefusedError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import ClusterSettings
@@ -96,6 +96,10 @@ def test_one_element_is_cancelled_and_the_others_go_on(harness: KubernetesHarnes
     assert [request for request in harness.fake.requests if request.startswith("DELETE")][1:] == [
         "DELETE /apis/batch/v1/namespaces/lab/jobs/train-k1"
     ]
+    assert job.array is not None
+    assert harness.kube.act(Cancel((job.array.id,))) == ()  # all of it has ended
+    with pytest.raises(NotFoundError):
+        harness.kube.act(Cancel((job.array.id + 1,)))
 
 
 def test_an_element_that_ends_well_when_it_is_cancelled_was_cancelled(harness: KubernetesHarness) -> None:

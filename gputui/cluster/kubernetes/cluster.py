@@ -238,8 +238,12 @@ class KubernetesCluster:
         """Return the jobs with these ids; raises NotFoundError for one that Kubernetes does not have."""
         by_number = {each.number: each for each in picture.parts.values()}
         chosen = list(dict.fromkeys(ids))
-        for job_id in chosen:
-            if job_id not in by_number and self._records.of(job_id) is None:
+        gone = [job_id for job_id in chosen if job_id not in by_number]
+        recorded = (
+            {number for job in self._records.all() for number in (job.id, job.array and job.array.id)} if gone else ()
+        )
+        for job_id in gone:
+            if job_id not in recorded:
                 raise NotFoundError(f"Kubernetes knows no job {job_id}; it removes jobs some time after their end")
         return [by_number[job_id] for job_id in chosen if job_id in by_number]
 

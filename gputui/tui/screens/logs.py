@@ -102,7 +102,7 @@ class LogController:
     def _instead(self) -> tuple[str, tuple[Cell, ...]]:
         """Return text for the pane while the queue is empty, and how to submit if the queue's pane does not say it."""
         snapshot = self._screen.snapshot
-        if snapshot.jobs:
+        if snapshot.jobs or not snapshot.is_read:
             return "", ()
         if self._services.is_read_only:
             return "No log, for the queue is empty.", ()
