@@ -71,11 +71,9 @@ class BackgroundScheduler:
 
     @property
     def leads(self) -> bool:
-        """Return whether this process schedules."""
         return self._host is not None and self._host.leads
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Pass on which GPU the user is viewing."""
         if self._host is not None:
             self._host.want_pcie(uuid)
 
@@ -127,7 +125,6 @@ def picture_of(error: Exception, latest: Snapshot) -> Snapshot:
 
 
 log = logging.getLogger(__name__)
-
 FIRST_HINT = (
     f"New here? {keyed('pane_next')} changes the pane, {keyed('notices')} lists problems, "
     f"{keyed('palette')} finds a command by name"
@@ -255,9 +252,8 @@ class Console:
 
     def _terminate(self) -> None:
         """Handle SIGTERM: end as on hang-up, but restore the terminal."""
-        self._screens.leave(
-            ExitChoice.HAND_OVER if hands_over(self._options) else ExitChoice.STOP, 128 + signal.SIGTERM
-        )
+        how = ExitChoice.HAND_OVER if hands_over(self._options) else ExitChoice.STOP
+        self._screens.leave(how, 128 + signal.SIGTERM)
 
     @property
     def _would_lead(self) -> bool:
@@ -288,10 +284,8 @@ class Console:
         """Hand over after the screen has failed for good, and add to the error whether jobs still start."""
         would_lead = self._would_lead
         if would_lead:
-            goes_on = "jobs start as before, by a background scheduler"
-            error.hint = (
-                f"{goes_on if hands_over(self._options) else 'no job starts until gputui serve runs'}; {error.hint}"
-            )
+            goes_on, waits = "jobs start as before, by a background scheduler", "no job starts until gputui serve runs"
+            error.hint = f"{goes_on if hands_over(self._options) else waits}; {error.hint}"
         await self._let_go(hand_over=would_lead and hands_over(self._options))
 
     async def _let_go(self, *, hand_over: bool) -> None:

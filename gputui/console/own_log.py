@@ -138,7 +138,6 @@ def _fields_of(record: logging.LogRecord) -> LogFields:
 
 
 def own_log_path(state: Path) -> Path:
-    """Return the path of gputui's log."""
     return state / "gputui.log"
 
 

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from gputui.ports import Monitor
 
 log = logging.getLogger(__name__)
-
 Say = Callable[[str], object]
 ANEW_AFTER = 2.0
 """Seconds before a failed scheduler restarts, so that another console can take over."""
@@ -105,12 +104,7 @@ class _NoTracer(Monitors):
 
 
 def serve(
-    options: Options,
-    wait: float,
-    *,
-    stands_in: bool = False,
-    passed: str = "",
-    commands: MakeCommands | None = None,
+    options: Options, wait: float, *, stands_in: bool = False, passed: str = "", commands: MakeCommands | None = None
 ) -> int:
     """Schedule until SIGTERM or SIGINT; a terminal that closes does not end it. `passed`: socket of the owner before.
 
@@ -246,7 +240,6 @@ class Deliveries(Monitors):
         self.exporter: Exporter | None = None
 
     def delivered(self, hook: str, result: str) -> None:
-        """Count a delivery."""
         if self.exporter is not None:
             self.exporter.delivered(hook, result)
 
@@ -277,7 +270,6 @@ class MetricsDuty:
         return self._exporter.notices()
 
     def close(self) -> None:
-        """Close the port."""
         self._deliveries.exporter = None
         self._exporter.close()
 

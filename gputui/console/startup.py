@@ -136,7 +136,6 @@ def preferences() -> Preferences:
 
 
 def read_only(options: Options) -> Options:
-    """Return the options of a read-only console."""
     settings = options.settings
     return replace(options, settings=replace(settings, console=replace(settings.console, read_only=True)))
 

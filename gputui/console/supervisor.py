@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
 _STARTED = 1.0
 """Seconds after the first frame until the start has no more work to do."""
 
@@ -48,7 +47,6 @@ class ConsoleApp(Gputui):
 
     @property
     def has_failed(self) -> bool:
-        """Return whether the screen ended by an error."""
         return self.fault is not None and self.return_value is None
 
     @property
@@ -58,7 +56,6 @@ class ConsoleApp(Gputui):
 
     @property
     def has_hung_up(self) -> bool:
-        """Return whether its terminal has gone."""
         return self.is_on_terminal and sys.__stdin__ is not None and not has_terminal(sys.__stdin__.fileno())
 
     def on_ready(self) -> None:

@@ -121,15 +121,8 @@ class ActionThread:
         self._requested: queue.SimpleQueue[tuple[LongTask, ActionRequested | None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def add(self, asked: ActionRequested) -> LongTask:
-        """Carry out an action as soon as possible; return its task."""
-        return self._request(asked)
-
-    def undo(self) -> LongTask:
-        """Undo the last action, once those before it are carried out."""
-        return self._request(None)
-
-    def _request(self, asked: ActionRequested | None) -> LongTask:
+    def add(self, asked: ActionRequested | None) -> LongTask:
+        """Carry out an action, or for None undo the last one, once those before it are carried out; return its task."""
         work = LongTask("Saving:", "jobs")
         if self._thread is None:
             self._thread = Watcher("gputui-actions", self._run)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
 from textual import events
@@ -40,7 +40,7 @@ from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.progress import ProgressDisplay, TaskStarted
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.screens.main import Main
-from gputui.tui.services import Pages, Services, ShowsSnapshot
+from gputui.tui.services import Pages, Services
 from gputui.tui.suspend import TerminalLoan
 from gputui.tui.textual_internals import HookedApp
 from gputui.tui.themes.selection import AS_DESIGNED, Appearance, Theming
@@ -144,7 +144,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         settings = services.settings
         self.messages = Messages(self)
         self.works = ProgressDisplay(self, self.messages.show_progress, max(0.25, services.pace.log))
-        self.actions = ActionThread(services.backend, self._tell, self._indices)
+        self.actions = ActionThread(services.backend, self.post_message, lambda: dict(Labels.of(self.snapshot).by_uuid))
         self.notifier = Notifier(self, settings.console, services.about.user, services.clock)
         self.keymap = Keymap.of(settings.console.keys)
         self.keymap.rebind(self)
@@ -167,7 +167,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         return Main(self.services)
 
     def prepare(self, widget: Widget) -> None:
-        """Give a widget its configured keys."""
         super().prepare(widget)
         self.keymap.rebind(widget)
 
@@ -181,7 +180,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     @property
     def lacking(self) -> Lacking:
-        """What is lacking on the present screen."""
         return self.screen.lacking if isinstance(self.screen, JobScreen) else self.services.lacking
 
     async def _dispatch(self, event: events.Event) -> None:
@@ -248,7 +246,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         sys.setswitchinterval(_TURN)
         self._unsubscribe = self._feed.subscribe(self._take)
         if self._feed.latest is not EMPTY:
-            self._tell(SnapshotTaken(self._feed.latest))
+            self.post_message(SnapshotTaken(self._feed.latest))
 
     def on_unmount(self) -> None:
         self._unsubscribe()
@@ -259,11 +257,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         with self._taking:
             is_told, self._taken = self._taken is not None, snapshot
         if not is_told:
-            self._tell(SnapshotTaken(snapshot))
-
-    def _tell(self, message: Message) -> None:
-        """Post a message from any thread; after the end it is dropped."""
-        self.post_message(message)
+            self.post_message(SnapshotTaken(snapshot))
 
     def on_snapshot_taken(self, message: SnapshotTaken) -> None:
         with self._taking:
@@ -288,9 +282,9 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         if self.is_exiting or not self.is_running:  # widgets are removed one after the other: some may be gone already
             return
         for screen in self.screen_stack:
-            if hasattr(screen, "show_snapshot"):
+            if show := getattr(screen, "show_snapshot", None):
                 with self.batch_update():
-                    cast("ShowsSnapshot", screen).show_snapshot(snapshot)
+                    show(snapshot)
 
     def on_action_requested(self, message: ActionRequested) -> None:
         """Carry out a change on the action thread, as the disk may block. A read-only console refuses every change."""
@@ -301,7 +295,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     def on_key(self, event: events.Key) -> None:
         """Explain why a key of a command does nothing: its subject is missing, or the console is read-only."""
-        del event
         if self._refusal and not isinstance(self.focused, Input):
             self.notify(self._refusal)
 
@@ -317,7 +310,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     def tell_wait(self, sentence: str) -> None:
         """Show, from any thread, which process a write waits for."""
-        self._tell(StoreWaits(sentence))
+        self.post_message(StoreWaits(sentence))
 
     def on_store_waits(self, message: StoreWaits) -> None:
         """Show which process a write waits for; keys keep working, and a write that waits too long fails."""
@@ -326,12 +319,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
     def on_action_failed(self, message: ActionFailed) -> None:
         self.notify(str(message.error), severity="error")
 
-    def _indices(self) -> dict[str, str]:
-        return dict(Labels.of(self.snapshot).by_uuid)
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide commands that a read-only console does not offer."""
-        del parameters
         if action == "give_up_work":
             return self.works.shown is not None
         return not (action in CHANGING and self.services.is_read_only)
@@ -354,7 +342,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.notify(words)
 
     def action_notices(self) -> None:
-        """Show all notices in full, and past events."""
         from gputui.tui.screens.notices import Notices
 
         self.clear_notifications()  # the list contains all of them
@@ -390,7 +377,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self.notify("no job, process or GPU needs attention")
 
     def action_undo(self) -> None:
-        self.works.watch(self.actions.undo())
+        self.works.watch(self.actions.add(None))
 
     def action_command_palette(self) -> None:
         from gputui.tui.screens.menu import CommandFinder, offers
@@ -424,9 +411,8 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         if any(screen.name == LEAVING for screen in self.screen_stack):
             return
         is_lost = any(getattr(screen, "is_touched", False) for screen in self.screen_stack)
-        said = {"always": ExitChoice.HAND_OVER, "never": ExitChoice.STOP}.get(
-            self.services.settings.scheduler.hand_over
-        )
+        hand_over = self.services.settings.scheduler.hand_over
+        said = {"always": ExitChoice.HAND_OVER, "never": ExitChoice.STOP}.get(hand_over)
         how = said if self.snapshot.leads_here else ExitChoice.PLAIN
         if how is None:
             self.push_screen(LeaveDialog(LOST_INPUT if is_lost else "", name=LEAVING), self._leave)

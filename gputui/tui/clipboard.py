@@ -28,7 +28,7 @@ def copy(app: App[Any], text: str, what: str) -> None:
     elif session := os.environ.get("STY"):
         app.run_worker(_copy_in_screen(app, text, what, session), group="copy")
     else:
-        _tell(app, _send(app, text, os.environ), what)
+        app.notify(f"{_send(app, text, os.environ)}: {what}")
 
 
 async def _copy_in_tmux(app: App[Any], text: str, what: str) -> None:
@@ -37,9 +37,9 @@ async def _copy_in_tmux(app: App[Any], text: str, what: str) -> None:
         if await _output("tmux", "load-buffer", *option, "-", text=text) is not None:
             app.copy_to_clipboard(text)  # for fields of the console, and where tmux passes it on
             passes_on = option and await _output("tmux", "show-options", "-sv", "set-clipboard") != "off"
-            _tell(app, f"{IN_TMUX}, {SENT}" if passes_on else IN_TMUX, what)
+            app.notify(f"{IN_TMUX}, {SENT}: {what}" if passes_on else f"{IN_TMUX}: {what}")
             return
-    _tell(app, _send(app, text, os.environ), what)
+    app.notify(f"{_send(app, text, os.environ)}: {what}")
 
 
 async def _copy_in_screen(app: App[Any], text: str, what: str, session: str) -> None:
@@ -50,7 +50,8 @@ async def _copy_in_screen(app: App[Any], text: str, what: str, session: str) -> 
         file.flush()
         await _output("screen", "-S", session, "-X", "readbuf", "-e", "UTF-8", file.name)
         told = await _output("screen", "-S", session, "-Q", "lastmsg")  # it is answered once the file is read
-    _tell(app, f"{IN_SCREEN}, {SENT}" if told and told.startswith("Slurped") else BETWEEN, what)
+    place = f"{IN_SCREEN}, {SENT}" if told and told.startswith("Slurped") else BETWEEN
+    app.notify(f"{place}: {what}")
 
 
 async def _output(*command: str, text: str = "") -> str | None:
@@ -83,7 +84,3 @@ def through_screen(text: str) -> str:
     sequence = f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\a"
     pieces = (sequence[start : start + _PIECE] for start in range(0, len(sequence), _PIECE))
     return "".join(f"\x1bP{piece}\x1b\\" for piece in pieces)
-
-
-def _tell(app: App[Any], place: str, what: str) -> None:
-    app.notify(f"{place}: {what}")

@@ -19,9 +19,9 @@ from gputui.domain.queue_columns import absent_columns
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, cell, fitted, lay_out
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell, fitted, lay_out
 from gputui.tui.present.gpu import gpu_cells, node_line, node_titles
-from gputui.tui.present.gpu_rows import GpuLook, GpuNode, Labels, gpu_picture, node_rows
+from gputui.tui.present.gpu_rows import GpuLook, Labels, gpu_picture, node_rows
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import empty_queue_words, no_gpu_words, status_line, summary_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
@@ -79,16 +79,13 @@ def _gpus(snapshot: Snapshot, rows: QueueRows, history: GpuHistory | None, now: 
         return list(no_gpu_words(snapshot, width))
     picture = gpu_picture(snapshot, rows.jobs, history or GpuHistory(), now, GpuLook(span="10m"))
     if picture.nodes:
-        return _nodes(node_rows(picture), width)
+        nodes = node_rows(picture)
+        lines = [node_titles(nodes, STRONG), *(node_line(node, nodes, is_open=False) for node in nodes)]
+        return [tuple(fitted(((" ", DIM), *line), width)) for line in lines]
     unread = picture.unread() | (frozenset() if history else {"history"})
     columns = picture.columns(unread)
     made = lambda key, name, room: gpu_cells(picture.rows[key], name, room)  # noqa: E731
     return _table(columns, tuple(picture.rows), made, width, picture.title_of)
-
-
-def _nodes(nodes: tuple[GpuNode, ...], width: int) -> list[Cell]:
-    lines = [node_titles(nodes, STRONG), *(node_line(node, nodes, is_open=False) for node in nodes)]
-    return [tuple(fitted(((" ", DIM), *line), width)) for line in lines]
 
 
 def _queue(
@@ -116,12 +113,7 @@ def _table(
     width: int,
     title_of: Callable[[PlacedColumn], str] = lambda placed: placed.column.title,
 ) -> list[Cell]:
-    """Return the titles, and a line for each key."""
     placed = lay_out(columns, width)
     titles = [fitted(cell(title_of(p), STRONG), p.width, right=p.column.right) for p in placed]
     rows = [[fitted(made(key, p.column.key, p.width), p.width, right=p.column.right) for p in placed] for key in keys]
-    return [_joined(row) for row in (titles, *rows)]
-
-
-def _joined(row: Sequence[Sequence[Span]]) -> Cell:
-    return tuple(span for made in row for span in ((" ", DIM), *made))
+    return [tuple(span for made in row for span in ((" ", DIM), *made)) for row in (titles, *rows)]

@@ -15,6 +15,7 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -103,8 +104,6 @@ def _is_text(message: Message) -> bool:
 
 
 _NEW_LINE = frozenset({"enter", "ctrl+j"})
-
-
 _TOGETHER, _MOST_READ = 0.001, 65536
 """Seconds in which no person types a second key; maximum bytes of pasted text that are read together."""
 
@@ -123,18 +122,17 @@ def read_together(fileno: int, selector: selectors.BaseSelector) -> bytes:
 KeyAfterEscape.handler_name = events.Key.handler_name  # widgets handle it as they do any key
 
 
+@dataclass(eq=False)
 class KeyDone(Message, bubble=True):
     """Message that follows a key: everything before it on the path has been handled."""
 
-    def __init__(self, turn: int, screen: Screen[object], path: MessagePump, *, is_last: bool) -> None:
-        super().__init__()
-        self.turn = turn
-        self.screen = screen
-        """The front screen when it was sent."""
-        self.path = path
-        """Widget at which it began."""
-        self.is_last = is_last
-        """True if it also follows what the key's handlers sent."""
+    turn: int
+    screen: Screen[object]
+    """The front screen when it was sent."""
+    path: MessagePump
+    """Widget at which it began."""
+    is_last: bool
+    """True if it also follows what the key's handlers sent."""
 
 
 def read_at(app: App[Any]) -> float:
@@ -178,7 +176,10 @@ class InputQueue:
         while self._waiting and self._app.screen_stack:
             event = self._parted(self._waiting.popleft())
             self.read_at = event.time
-            self._release_covered()
+            captured = self._app.mouse_captured
+            if captured is not None and (not captured.is_attached or captured.screen is not self._app.screen):
+                # a screen that was opened since covers the widget with the mouse, and would get no click
+                self._app.capture_mouse(None)
             screen, path = self._app.screen, self._path_of(event)
             await self._dispatch(event)
             if path is not None:
@@ -221,15 +222,6 @@ class InputQueue:
             return event
         self._waiting.appendleft(UnmarkedPaste(rest))
         return first
-
-    def _release_covered(self) -> None:
-        """Give the mouse back if the widget that captured it is covered by another screen, which would get no click.
-
-        A widget captures the mouse when it handles a button that was pressed; a screen may have been opened by then.
-        """
-        captured = self._app.mouse_captured
-        if captured is not None and (not captured.is_attached or captured.screen is not self._app.screen):
-            self._app.capture_mouse(None)
 
     def _path_of(self, event: events.Event) -> MessagePump | None:
         """Return the widget that handles it, if that must be waited for; None for pointer movement and the wheel."""

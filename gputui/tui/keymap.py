@@ -46,7 +46,10 @@ class Keymap(Struct, frozen=True):
         keymap = cls({name: tuple(_key(text, name) for text in texts) for name, texts in wanted.items()})
         for name in keymap.keys:
             if name not in BY_NAME:
-                raise InputError("unknown command", where=f"{WHERE}.{plain(name, 40)}", hint=_nearest(name))
+                synonymous = [each.name for each in COMMANDS if name.lower() in each.synonyms]
+                near = " or ".join((synonymous or get_close_matches(name, BY_NAME))[:3])
+                hint = f"did you mean {near}?" if near else "docs/keys.md lists their names"
+                raise InputError("unknown command", where=f"{WHERE}.{plain(name, 40)}", hint=hint)
         if keymap.keys:
             _refuse_clashes(keymap)
         return keymap
@@ -61,7 +64,6 @@ class Keymap(Struct, frozen=True):
         return tuple(told for told in map(self.told, commands) if told.keys)
 
     def key(self, name: str) -> str:
-        """Return the display name of a command's first key."""
         command = BY_NAME.get(name)
         keys = self.told(command).keys if command else ()
         return key_name(keys[0]) if keys else f"the command {name}"
@@ -107,11 +109,6 @@ def _key(text: str, name: str) -> str:
         hint = 'write "x", "X", "/", "ctrl+k", "f5", "space", "pgdn"'
         raise InputError(f"{text[:40]!a} is not a key", where=f"{WHERE}.{plain(name, 40)}", hint=hint)
     return key
-
-
-def _nearest(name: str) -> str:
-    near = [each.name for each in COMMANDS if name.lower() in each.synonyms] or get_close_matches(name, BY_NAME)
-    return f"did you mean {' or '.join(near[:3])}?" if near else "docs/keys.md lists their names"
 
 
 def _refuse_clashes(keymap: Keymap) -> None:

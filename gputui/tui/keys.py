@@ -81,7 +81,11 @@ def key_of(text: str) -> str | None:
     """Return Textual's name of a key that a person wrote: `x`, `/`, `Ctrl-K`, `f5`; None if unknown."""
     if len(text) == 1:
         return _character(text)
-    *modifiers, last = text.replace("-", "+").split("+") if text[-1] not in "+-" else (*_split(text[:-2]), text[-1])
+    *modifiers, last = (
+        text.replace("-", "+").split("+")
+        if text[-1] not in "+-"
+        else (*text[:-2].replace("-", "+").split("+"), text[-1])
+    )
     held = {modifier.lower() for modifier in modifiers}
     if not held <= set(_MODIFIERS):
         return None
@@ -89,10 +93,6 @@ def key_of(text: str) -> str | None:
     if base is None:
         return None
     return "+".join((*(each for each in _MODIFIERS if each in held), base))
-
-
-def _split(text: str) -> list[str]:
-    return text.replace("-", "+").split("+")
 
 
 def _base(last: str, held: set[str]) -> str | None:
@@ -118,7 +118,6 @@ def _character(character: str) -> str | None:
 
 
 def order_words() -> str:
-    """Return the sentence on how to reorder the queue by hand."""
     return (
         f"Jobs of higher priority always go first: {keyed('raise')} and {keyed('lower')} change the "
         f"priority, {keyed('move_up')} and {keyed('move')} put a job just before or behind its neighbour, with the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
 from textual.message import Message
@@ -11,6 +12,7 @@ from gputui.domain.action import Action
 from gputui.domain.errors import GputuiError
 
 
+@dataclass(eq=False)
 class ActionRequested(Message):
     """Message that an operator requests an action.
 
@@ -19,42 +21,31 @@ class ActionRequested(Message):
     carries it out.
     """
 
-    def __init__(
-        self,
-        action: Action,
-        subject: str = "",
-        server: str = "",
-        answer: Callable[[Exception | None], object] = lambda error: None,
-    ) -> None:
-        super().__init__()
-        self.action = action
-        self.subject = subject
-        self.server = server
-        self.answer = answer
+    action: Action
+    subject: str = ""
+    server: str = ""
+    answer: Callable[[Exception | None], object] = lambda error: None
 
 
+@dataclass(eq=False)
 class ActionDone(Message, bubble=False):
     """Message that an action has been written to the store."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
+    text: str
 
 
+@dataclass(eq=False)
 class StoreWaits(Message, bubble=False):
     """Message that a write waits for another process that keeps the queue locked."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__()
-        self.sentence = sentence
+    sentence: str
 
 
+@dataclass(eq=False)
 class ActionFailed(Message, bubble=False):
     """Message that an action failed and nothing was written."""
 
-    def __init__(self, error: GputuiError) -> None:
-        super().__init__()
-        self.error = error
+    error: GputuiError
 
 
 class ExitChoice(Enum):

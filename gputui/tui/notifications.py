@@ -72,31 +72,21 @@ class ChangeWatcher:
         before, self._before = self._before, snapshot
         if snapshot is EMPTY:
             return []
-        is_changed = snapshot.jobs is not before.jobs
-        ends = self._new_ends(snapshot) if is_changed else []
-        stops = self._new_stops(snapshot, now) if is_changed else []
+        ends: list[Job] = []
+        stops = []
+        if snapshot.jobs is not before.jobs:
+            over = [job for job in snapshot.jobs if job.ended_at is not None and job.state.is_terminal]
+            ends = [job for job in over if self._ends.get(job.id) != job.ended_at]  # one that is run again ends again
+            self._ends = {job.id: job.ended_at for job in over}
+            known, self._jobs = self._jobs, {job.id: job for job in snapshot.jobs}
+            pairs = ((known.get(job.id), job) for job in snapshot.jobs)
+            told = [(_stop_words(was, job), job) for was, job in pairs if was is not None and was is not job]
+            stops = [Notification(now, "warning", plain(text, 500), self._concerns(job)) for text, job in told if text]
         troubles = self._new_troubles(snapshot, now)
         if before is EMPTY:
             return []
         health = [_told(event) for event in health_changes(before.gpus, snapshot.gpus, now)]
         return [*troubles, *health, *stops, *self._of_ends(ends, snapshot, now)]
-
-    def _new_ends(self, snapshot: Snapshot) -> list[Job]:
-        """Return the jobs that have ended since the previous snapshot; a job that is run again may do so again."""
-        known = self._ends
-        over = [job for job in snapshot.jobs if job.ended_at is not None and job.state.is_terminal]
-        self._ends = {job.id: job.ended_at for job in over}
-        return [job for job in over if known.get(job.id) != job.ended_at]
-
-    def _new_stops(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
-        """Return notifications of jobs stopped because of their GPU, and of jobs requeued without blame."""
-        known, self._jobs = self._jobs, {job.id: job for job in snapshot.jobs}
-        found = []
-        for job in snapshot.jobs:
-            before = known.get(job.id)
-            if before is not None and before is not job and (words := _stop_words(before, job)):
-                found.append(Notification(now, "warning", plain(words, 500), self._concerns(job)))
-        return found
 
     def _of_ends(self, jobs: Sequence[Job], snapshot: Snapshot, now: datetime) -> list[Notification]:
         """Return every end for the log; few of them are told singly, the others together."""
@@ -125,7 +115,8 @@ class ChangeWatcher:
         alone = [job for job in jobs if job.array is None]
         for job in jobs:
             array = job.array.id if job.array is not None else None
-            is_failure = array is not None and array not in over and array not in self._failed and _is_bad(job)
+            is_first = array is not None and array not in over and array not in self._failed
+            is_failure = is_first and ended(job).name in _SEVERITIES
             if is_failure and array is not None:
                 self._failed.add(array)
             fits = job.array is None and len(alone) + len(self._told_at) <= AT_ONCE
@@ -138,18 +129,12 @@ class ChangeWatcher:
 
     def _new_troubles(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
         """Return new problems, and resolved ones; figures in them may change."""
-        known, self._troubles = (
-            self._troubles,
-            {_kind(notice): notice for notice in pressing(snapshot, snapshot.taken_at)},
-        )
-        new = [
-            Notification(now, n.severity, plain(n.text, 500)) for key, n in self._troubles.items() if key not in known
-        ]
-        over = [notice for key, notice in known.items() if key not in self._troubles]
-        return [
-            *new,
-            *(Notification(now, "information", f"resolved: {plain(n.text, 400)}", is_told=False) for n in over),
-        ]
+        notices = pressing(snapshot, snapshot.taken_at)
+        found = {re.sub(r"\d+(\.\d+)?[a-z]*", "0", notice.text): notice for notice in notices}
+        known, self._troubles = self._troubles, found
+        new = [Notification(now, n.severity, plain(n.text, 500)) for key, n in found.items() if key not in known]
+        over = (f"resolved: {plain(notice.text, 400)}" for key, notice in known.items() if key not in found)
+        return [*new, *(Notification(now, "information", text, is_told=False) for text in over)]
 
 
 def _stop_words(before: Job, job: Job) -> str:
@@ -167,16 +152,8 @@ def _stop_words(before: Job, job: Job) -> str:
     return f"{name} of {job.spec.tenant} was stopped and is queued again, free of charge: {last.cause.text}"
 
 
-def _kind(notice: Notice) -> str:
-    return re.sub(r"\d+(\.\d+)?[a-z]*", "0", notice.text)
-
-
 def _told(event: Event, *, is_told: bool = True) -> Notification:
     return Notification(event.at, _SEVERITIES.get(event.name, "information"), event.text, is_told)
-
-
-def _is_bad(job: Job) -> bool:
-    return _SEVERITIES.get(ended(job).name) is not None
 
 
 def _arrays_over(jobs: Iterable[Job], snapshot: Snapshot) -> dict[JobId, list[Job]]:
@@ -190,7 +167,6 @@ def _arrays_over(jobs: Iterable[Job], snapshot: Snapshot) -> dict[JobId, list[Jo
 
 
 def _together(jobs: Iterable[Job], name: str = "") -> Notification:
-    """Return one sentence about many ends."""
     over = list(jobs)
     counts: Counter[str] = Counter()
     for job in over:
@@ -213,15 +189,11 @@ class Screen(Protocol):
 
     def say(self, message: Notification) -> None:
         """Show a message for a while, in place of the one before."""
-        ...
 
-    def bell(self) -> None:
-        """Ring the terminal's bell."""
-        ...
+    def bell(self) -> None: ...
 
     def send(self, sequence: str) -> None:
         """Write a sequence to the terminal."""
-        ...
 
 
 class Notifier:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Snapshot
 
 
@@ -29,10 +28,6 @@ class Pace(Struct, frozen=True):
 
 
 USUAL, SLOW = Pace(), Pace(pictures=5.0, tick=5.0, log=5.0, has_graphs=False, clock="%H:%M")
-
-
-def pace_of(settings: ConsoleSettings) -> Pace:
-    return SLOW if settings.slow else USUAL
 
 
 def log_pace(app: object) -> float:
@@ -74,7 +69,6 @@ class Repaints:
         return size != before
 
     def wants_tick(self) -> bool:
-        """Return whether to draw because time has passed."""
         now = self._clock()
         return now - self._painted_at >= self.FRESH and now - self._snapshot_at >= self.EXPECTED * self._tick
 

@@ -49,7 +49,13 @@ class Pen:
         """Write text in its styles, starting at a cell."""
         pieces = [(text, style or Style.null()) for text, style, control in segments if text and not control]
         if sum(cell_len(text) for text, _ in pieces) > _SHORT or any(style.link for _, style in pieces):
-            self._put_in_order(x, y, pieces)
+            for text, style in pieces:
+                shown = text
+                if style.link:
+                    self._change(_USUAL)
+                    shown = style.render(text, color_system=self._system)
+                self._put(x, y, shown, _USUAL if style.link else _look_of(style, self._system), cell_len(text))
+                x += cell_len(text)
             return
         for text, style in pieces:
             self._short.setdefault(_look_of(style, self._system), []).append((x, y, text))
@@ -63,15 +69,6 @@ class Pen:
         self._short = {}
         self._change(_USUAL)
         return "".join(self._written)
-
-    def _put_in_order(self, x: int, y: int, pieces: Iterable[tuple[str, Style]]) -> None:
-        for text, style in pieces:
-            shown = text
-            if style.link:
-                self._change(_USUAL)
-                shown = style.render(text, color_system=self._system)
-            self._put(x, y, shown, _USUAL if style.link else _look_of(style, self._system), cell_len(text))
-            x += cell_len(text)
 
     def _put(self, x: int, y: int, text: str, look: _Look, cells: int | None = None) -> None:
         if (x, y) != self._at:

@@ -64,7 +64,8 @@ class Preferences:
                 self._changed.clear()
             if self._path is not None and changed:
                 with contextlib.suppress(OSError):  # preferences are lost if the home directory is not writable
-                    _write(self._path, {**_read(self._path), **changed})
+                    sections = {**_read(self._path), **changed}
+                    replace_text(self._path, json.dumps(sections, indent=1, sort_keys=True))
 
 
 def _read(path: Path | None) -> dict[str, dict[str, object]]:
@@ -80,13 +81,13 @@ def _read(path: Path | None) -> dict[str, dict[str, object]]:
     return {name: values for name, values in whole.items() if isinstance(values, dict)}
 
 
-def _write(path: Path, sections: Mapping[str, object]) -> None:
-    """Replace the file atomically, or leave it unchanged."""
+def replace_text(path: Path, text: str) -> None:
+    """Replace the file atomically, or leave it unchanged; its directory is created."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # only readable by its owner
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(sections, file, indent=1, sort_keys=True)
+            file.write(text)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -162,12 +163,11 @@ class LongTask:
         self.is_over = True
 
 
+@dataclass(eq=False)
 class TaskStarted(Message):
     """Message that a task has started which may take long."""
 
-    def __init__(self, work: LongTask) -> None:
-        super().__init__()
-        self.work = work
+    work: LongTask
 
 
 _BAR = 20

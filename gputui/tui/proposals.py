@@ -59,7 +59,6 @@ class BaseProposal(Protocol):
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
-        """Ids of the jobs concerned."""
         return ()
 
     def action(self, reason: str = "") -> Action | None:
@@ -67,7 +66,6 @@ class BaseProposal(Protocol):
         raise NotImplementedError
 
     def words(self, snapshot: Snapshot) -> str:
-        """Return the description of the change."""
         raise NotImplementedError
 
     def doubt(self, snapshot: Snapshot) -> str:
@@ -81,12 +79,10 @@ class BaseProposal(Protocol):
 
     def further(self, verb: str, snapshot: Snapshot) -> Self:
         """Return the proposal after one more key."""
-        del verb, snapshot
         return self
 
     def cost(self, snapshot: Snapshot, now: datetime) -> str:
         """Return the sentence on irreversible loss; empty if there is none."""
-        del snapshot, now
         return ""
 
     def fate(self) -> str:
@@ -128,7 +124,6 @@ class JobProposal(BaseProposal):
         return JOB_VERB[self.verb]
 
     def action(self, reason: str = "") -> Action | None:
-        del reason
         if self._verb.wish is SetPriority:
             return SetPriority(self.job_ids, self.delta, relative=True) if self.delta else None
         if self._verb.wish is PlaceJobs:
@@ -156,33 +151,24 @@ class JobProposal(BaseProposal):
         """Return the proposal with the places that the move found; unchanged if it found none."""
         if move.places is None:
             return self
-        return replace(self, verb="move", delta=0, note=purpose(move), places=move.places)
+        more = f" and {plural(move.passes - 1, 'more job')}" if move.passes > 1 else ""
+        way = f"{'up' if move.step < 0 else 'down'} past job {shown_id(move.past or 0)}{more}"
+        return replace(self, verb="move", delta=0, note=way if move.passes else "", places=move.places)
 
     def words(self, snapshot: Snapshot) -> str:
         if self.others:
-            entries = [job for job in self._jobs(snapshot) if job.runs]
-            return f"{_named_jobs(self.job_ids, entries)}: {self._words_of_many()}"
-        job = snapshot.job(self.job_id)
-        title = f"job {job_title(job)}" if job else f"job #{shown_id(self.job_id)}"
-        move = f"{self.note or 'stays where it is'}{self._new_priority(job)}"
-        return self._verb.proposal.format(title=title, priority=self._priorities(job), move=move)
-
-    def _words_of_many(self) -> str:
-        if self.verb in {"raise", "lower"} and not self.delta:
-            return "priority stays"
-        return self._verb.proposal_many.format(delta=abs(self.delta), move=self.note or "they stay where they are")
-
-    def _new_priority(self, job: Job | None) -> str:
-        """Return `, priority 50 -> 60` if the job beside it has another priority."""
-        if job is None or not self.places or (priority := self.places[0].placed.priority) == job.priority:
-            return ""
-        return f", priority {job.priority} -> {priority}"
-
-    def _priorities(self, job: Job | None) -> str:
-        if job is None:
-            return f"{self.delta:+}"
-        after = job.prioritised(self.delta, relative=True).priority
-        return f"{job.priority} -> {after} ({self.delta:+})" if self.delta else f"stays {job.priority}"
+            entries, note = [job for job in self._jobs(snapshot) if job.runs], self.note or "they stay where they are"
+            words = self._verb.proposal_many.format(delta=abs(self.delta), move=note)
+            stays = self.verb in {"raise", "lower"} and not self.delta
+            return f"{_named_jobs(self.job_ids, entries)}: {'priority stays' if stays else words}"
+        job, move = snapshot.job(self.job_id), self.note or "stays where it is"
+        title, priority = f"job #{shown_id(self.job_id)}", f"{self.delta:+}"
+        if job is not None:
+            title, after = f"job {job_title(job)}", job.prioritised(self.delta, relative=True).priority
+            priority = f"{job.priority} -> {after} ({self.delta:+})" if self.delta else f"stays {job.priority}"
+            beside = self.places[0].placed.priority if self.places else job.priority
+            move += f", priority {job.priority} -> {beside}" if beside != job.priority else ""
+        return self._verb.proposal.format(title=title, priority=priority, move=move)
 
     def cost(self, snapshot: Snapshot, now: datetime) -> str:
         if not self._verb.ends_work:
@@ -225,19 +211,10 @@ class JobProposal(BaseProposal):
 
 
 def propose(jobs: Sequence[Job], verb: str, snapshot: Snapshot) -> JobProposal:
-    """Return the proposal of a verb's key for these jobs."""
     first, *others = (job_id for job in jobs for job_id in job.ids)
     if verb in {"raise", "lower"}:
         return JobProposal(first, "raise", others=tuple(others)).further(verb, snapshot)
     return JobProposal(first, verb, others=tuple(others))
-
-
-def purpose(move: Move) -> str:
-    """Return `up past job 106 and 2 more jobs`; empty if it is back in its place."""
-    if not move.passes:
-        return ""
-    more = f" and {plural(move.passes - 1, 'more job')}" if move.passes > 1 else ""
-    return f"{'up' if move.step < 0 else 'down'} past job {shown_id(move.past or 0)}{more}"
 
 
 def _named_jobs(ids: Sequence[JobId], entries: Sequence[Job]) -> str:
@@ -288,8 +265,12 @@ class GpuProposal(BaseProposal):
     def words(self, snapshot: Snapshot) -> str:
         view = self._view(snapshot)
         note = ""
-        if view is not None:
-            note = _jobs_that_stay(view) if self.verb == "drain" else _drain_reason(view)
+        if view is not None and self.verb == "drain" and view.job_id is not None:
+            ids = view.job_ids or (view.job_id,)
+            named = ", ".join(map(shown_id, ids))
+            note = f"; job {named} keeps running" if len(ids) == 1 else f"; jobs {named} keep running"
+        elif view is not None and self.verb != "drain" and view.drain and view.drain.reason:
+            note = f" (drained: {plain(view.drain.reason, 80)})"
         return BY_NAME[self.verb].proposal.format(title=self.index, note=note)
 
     def doubt(self, snapshot: Snapshot) -> str:
@@ -299,18 +280,6 @@ class GpuProposal(BaseProposal):
         if BY_NAME[self.verb].may((view, snapshot.controls)):
             return ""
         return "It is drained already." if self.verb == "drain" else "It is no longer drained."
-
-
-def _jobs_that_stay(view: GpuView) -> str:
-    ids = (view.job_ids or (view.job_id,)) if view.job_id is not None else ()
-    if not ids:
-        return ""
-    named = ", ".join(shown_id(job_id or 0) for job_id in ids)
-    return f"; job {named} keeps running" if len(ids) == 1 else f"; jobs {named} keep running"
-
-
-def _drain_reason(view: GpuView) -> str:
-    return f" (drained: {plain(view.drain.reason, 80)})" if view.drain and view.drain.reason else ""
 
 
 @dataclass(frozen=True)
@@ -323,7 +292,6 @@ class WindowProposal(BaseProposal):
     is_new: bool = True
 
     def action(self, reason: str = "") -> Action:
-        del reason
         return ReserveGpus(self.window, self.gpus) if self.is_new else Unreserve(self.window.name)
 
     def words(self, snapshot: Snapshot) -> str:
@@ -338,7 +306,6 @@ class WindowProposal(BaseProposal):
         return f"There is no reservation {self.window.name} any more." if not is_there else ""
 
     def change(self, now: datetime) -> SnapshotChange:
-        del now
         make = reservations.with_reservation if self.is_new else reservations.without_reservation
         return make(self.window)
 
@@ -369,11 +336,9 @@ class EditProposal(BaseProposal):
         return (self.job.id,)
 
     def action(self, reason: str = "") -> Action:
-        del reason
         return EditJobs((self.job.id,), self.edit, self.job)
 
     def words(self, snapshot: Snapshot) -> str:
-        del snapshot
         return f"job {job_title(self.job)}: {self.told}"
 
     def doubt(self, snapshot: Snapshot) -> str:
@@ -392,11 +357,8 @@ def edit_refusal(seen: Job, snapshot: Snapshot) -> str:
     if now is None:
         return f"Job {seen.shown_id} is no longer in the queue."
     if now.state is not seen.state:
-        may = (
-            "only its time limit and its comment can be changed"
-            if now.state.is_active
-            else "it can no longer be edited"
-        )
+        changeable = "only its time limit and its comment can be changed"
+        may = changeable if now.state.is_active else "it can no longer be edited"
         return f"Job {seen.shown_id} is {now.state} now: {may}."
     if now.cancel_requested:
         return f"Job {seen.shown_id} is being cancelled."

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -24,7 +23,7 @@ from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import Clock
 from gputui.ports.backend import About, Backend
 from gputui.tui.log.follower import Pinned
-from gputui.tui.pace import Pace, pace_of
+from gputui.tui.pace import SLOW, USUAL, Pace
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.gpu_rows import GpuPictures, LookChoice
 
@@ -106,8 +105,7 @@ class Services(Struct, frozen=True, dict=True):
 
     @property
     def pace(self) -> Pace:
-        """Limits on how often the screen is drawn."""
-        return pace_of(self.settings.console)
+        return SLOW if self.settings.console.slow else USUAL
 
     @property
     def foresee(self) -> Callable[[Submission], Done] | None:
@@ -132,7 +130,6 @@ class Services(Struct, frozen=True, dict=True):
 
     @cached_property
     def gpus(self) -> GpuPictures:
-        """Pictures of the GPUs of snapshots."""
         return GpuPictures(self.gpu_look, self.gpu_history, self.pace.has_graphs)
 
     @property
@@ -144,11 +141,3 @@ class Services(Struct, frozen=True, dict=True):
     def is_read_only(self) -> bool:
         """Return whether the console is read-only, by its settings or for its user."""
         return bool(self.only_looks)
-
-
-class ShowsSnapshot(Protocol):
-    """Screen that shows snapshots."""
-
-    def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Show the snapshot, at the present time."""
-        ...

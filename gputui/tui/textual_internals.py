@@ -88,7 +88,6 @@ class PipedEvent(threading.Event):
         return self._files[0]
 
     def set(self) -> None:
-        """Set the event."""
         if not self.is_set():
             super().set()
             if self._files:
@@ -96,7 +95,6 @@ class PipedEvent(threading.Event):
                 self._is_written = True
 
     def clear(self) -> None:
-        """Clear the event."""
         super().clear()
         if self._is_written:
             os.read(self._files[0], 1)
@@ -121,7 +119,6 @@ class HookedApp(App[T]):
     """An app that prepares its widgets, decides when its loop ends, and handles its own failures."""
 
     def prepare(self, widget: Widget) -> None:
-        """Prepare a widget before it is mounted."""
         widget._styles_cache = OwnStylesCache()
 
     def update_styles(self, node: DOMNode, animate: bool = True) -> None:
@@ -138,7 +135,6 @@ class HookedApp(App[T]):
 
     def doer(self, node: DOMNode, action: str) -> Any:
         """Return what has the method of an action: the node, or a part of it that need not be a widget."""
-        del action
         return node
 
     async def _dispatch_action(self, namespace: DOMNode, action_name: str, params: Any) -> bool:
@@ -195,17 +191,14 @@ class HookedApp(App[T]):
 
 
 def bindings_of(node: DOMNode) -> list[Binding]:
-    """Return the bindings of a widget, screen or app."""
     return [binding for found in node._bindings.key_to_bindings.values() for binding in found]
 
 
 def bindings_to(node: DOMNode, key: str) -> Sequence[Binding]:
-    """Return the bindings of a widget, screen or app to one key."""
     return node._bindings.key_to_bindings.get(key, ())
 
 
 def replace_bindings(node: DOMNode, bindings: Iterable[Binding]) -> None:
-    """Replace all bindings of a widget, screen or app."""
     node._bindings.key_to_bindings = {}
     for binding in bindings:
         node._bindings.key_to_bindings.setdefault(binding.key, []).append(binding)
@@ -217,7 +210,6 @@ def bind_if_free(node: DOMNode, binding: Binding) -> None:
 
 
 def key_of_character(character: str) -> str:
-    """Return Textual's name for the key of a character."""
     from textual.keys import _character_to_key
 
     return _character_to_key(character)
@@ -228,7 +220,6 @@ class PasteInput(Input):
 
     def pasted(self, event: events.Paste) -> bool:
         """Handle pasted text, or change it; return whether it was handled."""
-        del event
         return False
 
     def _on_paste(self, event: events.Paste) -> None:
@@ -249,7 +240,6 @@ class ExactUpdate(ChopsUpdate):
     """
 
     def render_segments(self, console: Console) -> str:
-        """Return the text to write to the terminal."""
         pen = Pen(console._color_system)
         for y, spans in groupby(self.spans, key=itemgetter(0)):
             ranges = [(x1, x2) for _, x1, x2 in spans]
@@ -393,7 +383,6 @@ class NonblockingWriter(WriterThread):
         return len(text) <= SHORT or self._queue.qsize() < MOST
 
     def run(self) -> None:
-        """Write until the thread is stopped."""
         try:
             super().run()
         except (OSError, ValueError):  # a terminal that was removed; a closed file

@@ -148,11 +148,7 @@ class Viewer(AppService):
 
     def __init__(self, command: Sequence[str], socket: web.WebSocketResponse, downloads: DownloadManager) -> None:
         super().__init__(
-            "",
-            write_bytes=socket.send_bytes,
-            write_str=socket.send_str,
-            close=self._close,
-            download_manager=downloads,
+            "", write_bytes=socket.send_bytes, write_str=socket.send_str, close=self._close, download_manager=downloads
         )
         self._words = command
         self._socket = socket
@@ -186,7 +182,6 @@ class Viewer(AppService):
         await self._socket.close()
 
     async def set_terminal_size(self, width: int, height: int) -> None:
-        """Send the window's size to the console."""
         await super().set_terminal_size(*bounded(width, height))
 
     async def _serve(self, process: Process) -> None:
@@ -209,15 +204,8 @@ class Viewer(AppService):
                 head = await stdout.readexactly(5)
                 payload = await stdout.readexactly(int.from_bytes(head[1:], "big"))
                 with contextlib.suppress(ConnectionError):  # an ending console is read to its end, even without a tab
-                    await self._take(head[:1], payload)
-
-    async def _take(self, kind: bytes, payload: bytes) -> None:
-        if kind == b"D":
-            await self.on_data(payload)
-        elif kind == b"M":
-            await self.on_meta(payload)
-        elif kind == b"P":
-            await self.on_packed(payload)
+                    if take := {b"D": self.on_data, b"M": self.on_meta, b"P": self.on_packed}.get(head[:1]):
+                        await take(payload)
 
     async def _read_errors(self, stderr: asyncio.StreamReader) -> None:
         """Copy the console's stderr to ours, unless the tab has left: a console that quits early may report errors."""
@@ -253,7 +241,6 @@ def bounded(width: int, height: int) -> tuple[int, int]:
 
 
 def environment(environ: Mapping[str, str], width: int, height: int) -> dict[str, str]:
-    """Return the environment of a console in a browser."""
     kept = {name: value for name, value in environ.items() if name not in _NOT_MINE}
     columns, lines = bounded(width, height)
     return {**kept, **_MINE, "COLUMNS": str(columns), "ROWS": str(lines)}
@@ -282,7 +269,6 @@ def parse(text: str) -> tuple[str, Any]:
 
 
 async def obey(kind: str, content: Any, viewer: Viewer) -> None:
-    """Send a frame to the console."""
     if kind == "stdin":
         await viewer.send_bytes(content.encode("utf-8", "replace"))
     elif kind == "resize":
@@ -416,7 +402,6 @@ class ConsoleServer(Server):
         return web.Response(text=page, content_type="text/html")
 
     async def _handle_script(self, request: web.Request) -> web.Response:
-        del request
         return web.Response(text=_SCRIPT.read_text(encoding="utf-8"), content_type="text/javascript")
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:

@@ -304,7 +304,7 @@ def test_an_answer_that_cannot_be_shown_keeps_no_later_action_back() -> None:
         came.set()
 
     actions = ActionThread(Actions(MemoryJobStore(), FakeClock(), ACTOR), tell)
-    actions.undo()
-    actions.undo()
+    actions.add(None)
+    actions.add(None)
     assert came.wait(60)
     assert actions.finish(60)

@@ -32,13 +32,15 @@ class PackedLinesMachine(RuleBasedStateMachine):
 
     @rule(lines=LINES)
     def extend(self, lines: list[tuple[bytes, Style]]) -> None:
-        self.lines.extend([line for line, _ in lines], [style for _, style in lines])
+        for line, style in lines:
+            self.lines.append(line, style)
         self.wanted += lines
 
     @rule(lines=LINES, gone=st.integers(0, 5))
     def put_before(self, lines: list[tuple[bytes, Style]], gone: int) -> None:
         earlier = PackedLines()
-        earlier.extend([line for line, _ in lines], [style for _, style in lines])
+        for line, style in lines:
+            earlier.append(line, style)
         earlier.drop(gone)
         self.lines.put_before(earlier)
         self.wanted[:0] = lines[gone:]

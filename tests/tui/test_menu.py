@@ -53,7 +53,7 @@ async def on_gpu(hand: Hand, index: int) -> Menu:
     hand.grid.move_to(list(hand.grid.keys).index(uuid(index)))
     made = hand.grid.arrangement
     x, y = (index % made.across * made.width + 3, index // made.across * made.height) if made.across > 1 else (3, index)
-    await hand.right_click(hand.grid, x, y + (0 if hand.grid.has_tiles else hand.grid.head))
+    await hand.right_click(hand.grid, x, y + (0 if hand.grid.has_tiles else hand.grid.shown.head))
     return await hand.opened(Menu)
 
 

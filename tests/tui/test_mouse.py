@@ -74,13 +74,13 @@ async def test_the_wheel_goes_through_gpus_however_they_are_drawn(view: str) -> 
             await hand.breathe()
         hand.main.panes.drag_edge("queue", -8)
         await hand.pilot.pause()
-        assert hand.grid.height < 120
+        assert hand.grid.shown.height < 120
         for _ in range(64):
             await hand.wheel(hand.grid)
-        await hand.until(lambda: hand.grid.top + hand.grid.height >= 120, "the last GPU is in sight")
+        await hand.until(lambda: hand.grid.shown.top + hand.grid.shown.height >= 120, "the last GPU is in sight")
         for _ in range(64):
             await hand.wheel(hand.grid, down=False)
-        await hand.until(lambda: hand.grid.top == 0)
+        await hand.until(lambda: hand.grid.shown.top == 0)
 
 
 async def test_the_edge_between_gpus_and_queue_is_dragged_and_turns_to_no_tab() -> None:

@@ -11,28 +11,8 @@ from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
 from gputui.domain.synonyms import words_of
-from gputui.domain.verbs import GPUS, JOBS, QUEUE, SCHEDULER, BaseVerb
+from gputui.domain.verbs import BaseVerb
 from gputui.tui.keys import key_name
-
-__all__ = [
-    "DIALOG",
-    "FORM",
-    "GPUS",
-    "JOBS",
-    "LOGS",
-    "MOVE",
-    "PROCESS_GROUP",
-    "QUEUE",
-    "SCHEDULER",
-    "TIMELINE",
-    "VIEW",
-    "WHAT_IF",
-    "Command",
-    "bindings",
-    "bound_to",
-    "command_of",
-    "place_of",
-]
 
 VIEW, MOVE, LOGS = "View", "Move", "Logs"
 WHAT_IF, TIMELINE, FORM, DIALOG = "What-if", "Timeline", "Submit form", "Dialogs"
@@ -76,15 +56,8 @@ class Command(Struct, frozen=True, eq=False):
     @property
     def name(self) -> str:
         """Name in the settings file; it does not change between releases."""
-        if self.id:
-            return self.id
-        if self.action_name == "verb":
-            return self.argument
-        return (
-            self.action_name
-            if self.argument in {"", "1"}
-            else f"{self.action_name}_{self.argument.replace('-1', 'back')}"
-        )
+        rest = "" if self.argument in {"", "1"} else f"_{self.argument.replace('-1', 'back')}"
+        return self.id or (self.argument if self.action_name == "verb" else self.action_name + rest)
 
     @property
     def synonyms(self) -> tuple[str, ...]:
@@ -107,7 +80,6 @@ class Command(Struct, frozen=True, eq=False):
 
 
 def command_of(verb: BaseVerb[Any]) -> Command:
-    """Return the console's command for a verb."""
     return Command(
         verb.action or f"verb('{verb.name}')",
         verb.keys,

@@ -7,7 +7,6 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from textual.dom import DOMNode
 from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
@@ -101,8 +100,6 @@ _PLACES = {
     "lines to type": (table.GIVE_UP,),
     "form of a reservation": (table.GIVE_UP, table.SEND),
 }
-
-
 OF_CLUSTERS = {(command.action_name, command.argument): command for command in table.COMMANDS if command.capability}
 """Commands that need a capability, by name and argument of their action."""
 OF_VIEWS = frozenset(command.capability for command in table.COMMANDS if command.capability and not command.needs)
@@ -118,6 +115,7 @@ def by_group(commands: tuple[Command, ...] = table.COMMANDS) -> dict[str, list[C
     return groups
 
 
+@cache  # they never change, and each unavailable command needs them
 def places() -> dict[str, tuple[Command, ...]]:
     """Return the commands by the place of their keys; those not named above belong to their group's place."""
     found = {place: (*commands, *table.ANYWHERE_COMMANDS) for place, commands in _PLACES.items()}
@@ -140,7 +138,6 @@ _OF_LOGS = frozenset(
     }
 )
 _EVERY = (*table.JOB_COMMANDS, *table.EDIT_COMMANDS, *table.QUEUE_COMMANDS, *table.PANE_COMMANDS, *table.APP_COMMANDS)
-
 MENUS = {
     "queue": (
         *table.STANDING_COMMANDS,
@@ -161,27 +158,18 @@ MENUS = {
         *(command for command in (*table.LOG_COMMANDS, *table.LOG_JOB_COMMANDS) if command.name in _OF_LOGS),
         *_OF_PANES,
     ),
-    "processes": (
-        *table.PROCESS_COMMANDS,
-        *(command for command in table.JOB_COMMANDS if command.name == "cancel"),
-    ),
+    "processes": (*table.PROCESS_COMMANDS, *(command for command in table.JOB_COMMANDS if command.name == "cancel")),
 }
 """Commands of the menu of each pane and table, in order; only available ones are listed."""
 
 
 def menu_words(commands: tuple[Command, ...]) -> tuple[str, ...]:
-    """Return the name of each, with its key at the right."""
     rows = [(command.title, key_name(command.keys[0]) if command.keys else "") for command in commands]
     names, keys = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     return tuple(f"{title:<{names}}  {key:>{keys}}" for title, key in rows)
 
 
 READ_ONLY = "Not here: this console is read-only."
-
-_places = cache(places)
-"""Places of commands, cached: they never change, and each unavailable command needs them."""
-
-
 Lacking: TypeAlias = Mapping[Capability, str]
 """Sentence for each capability that the cluster lacks."""
 ALL_THERE: Lacking = MappingProxyType({})
@@ -197,19 +185,16 @@ def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False, 
     if only_looks and command.changes:
         return READ_ONLY
     if place is None:
-        return f"Not here: it works {_where(command)}."
+        somewhere = (f"on the {place}" for place, commands in places().items() if command in commands)
+        return (
+            f"Not here: it works {'in a log that has the focus' if command in table.LOG_COMMANDS else next(somewhere)}."
+        )
     return _not_now(command, screen)
 
 
 def _not_now(command: Command, screen: Screen[Any]) -> str:
     whose = getattr(screen, "not_mine", "") if command.group == JOBS or command.name == "edit" else ""
     return whose or f"Not now: it needs {command.needs}."
-
-
-def _where(command: Command) -> str:
-    if command in table.LOG_COMMANDS:
-        return "in a log that has the focus"
-    return next(f"on the {place}" for place, commands in _places().items() if command in commands)
 
 
 def lack(command: Command, lacking: Lacking) -> str:
@@ -228,7 +213,8 @@ def why_key_does_nothing(key: str, screen: Screen[Any], lacking: Lacking = ALL_T
     """
     if key == "escape":
         return ""
-    bound = {binding.id for node in _chain(screen) for binding in bindings_to(node, key)}
+    chain = (screen.focused or screen).ancestors_with_self
+    bound = {binding.id for node in chain for binding in bindings_to(node, key)}
     told = ""
     for command in (command for name, command in table.BY_NAME.items() if name in bound):
         place = place_of(command, screen)
@@ -239,7 +225,3 @@ def why_key_does_nothing(key: str, screen: Screen[Any], lacking: Lacking = ALL_T
         elif reason := lack(command, lacking) or (_not_now(command, screen) if command.needs else ""):
             told = told or f"{command.title}: {reason}"
     return told
-
-
-def _chain(screen: Screen[Any]) -> list[DOMNode]:
-    return [*(screen.focused or screen).ancestors_with_self]

@@ -9,27 +9,14 @@ from functools import partial
 
 from gputui.domain import verbs
 from gputui.domain.cluster import Capability
-from gputui.tui.commands.command import (
-    DIALOG,
-    FORM,
-    GPUS,
-    JOBS,
-    LOGS,
-    MOVE,
-    QUEUE,
-    TIMELINE,
-    VIEW,
-    WHAT_IF,
-    Command,
-    command_of,
-)
+from gputui.domain.verbs import GPUS, JOBS, QUEUE
+from gputui.tui.commands.command import DIALOG, FORM, LOGS, MOVE, TIMELINE, VIEW, WHAT_IF, Command, command_of
 from gputui.tui.commands.command import PROCESS_GROUP as GROUP
 
 _quiet = partial(Command, in_footer=False)
 _shown = partial(Command, in_palette=False)
 _unlisted = partial(Command, in_footer=False, in_palette=False)
 """A command that the footer does not list, the palette, or neither."""
-
 PROCESS_VIEW = _quiet(
     "gpu_processes",
     ("U",),
@@ -98,8 +85,6 @@ PROCESS_COMMANDS = (
         needs=_PROCESS,
     ),
 )
-
-
 SHELL = _quiet(
     "shell",
     ("x",),
@@ -155,8 +140,6 @@ GPU_PAGE_COMMANDS = (
     _unlisted("other_gpu(-1)", ("left",), "previous GPU", "To the previous GPU.", GPUS, id="gpu_before"),
     _shown("next_job", ("tab",), "next job", "Select the next of the jobs that share the GPU.", GPUS),
 )
-
-
 MORE_FIELDS = Command(
     "more", ("ctrl+n",), "more", "Show or hide the less common fields.", FORM, footer_key="^N", id="more_fields"
 )
@@ -176,8 +159,6 @@ SUBMIT_COMMANDS = (
     MORE_FIELDS,
     GIVE_UP,
 )
-
-
 TIMELINE_SCREEN = Command(
     "timeline",
     ("T",),
@@ -352,8 +333,6 @@ COLUMN_COMMANDS = (
     _shown("usual", ("u",), "default columns", "Back to the default columns.", QUEUE),
     _shown("take", ("enter",), "use these", "Use these columns, and remember them.", QUEUE),
 )
-
-
 PANE_COMMANDS = (
     _quiet("zoom", ("z",), "zoom", "Give the whole screen to the focused pane, and back.", VIEW),
     _quiet("grow(1)", ("right_square_bracket",), "grow", "Make the focused pane larger.", VIEW),
@@ -377,8 +356,6 @@ GRID_COMMANDS = (
     _unlisted("beside(1)", ("right", "l"), "next GPU", "To the next GPU in a row of several.", MOVE, id="card_next"),
     _unlisted("beside(-1)", ("left",), "previous GPU", "To the previous GPU.", MOVE, id="card_before"),
 )
-
-
 LOG_COMMANDS = (
     Command(
         "toggle_pause",
@@ -518,8 +495,6 @@ COPY_COMMANDS = (
 SEARCH_HELP = _command("search_help", ("slash",), "search", "Search help for a key, or for words.", "search_help")
 CLOSE = _command("close", ("enter",), "close", "Close the page.", "close")
 DIALOG_COMMANDS = (YES, NO, *LEAVE_COMMANDS, TAKE_LINE, SAVE_TEMPLATE, *COPY_COMMANDS, SEARCH_HELP, CLOSE)
-
-
 WHAT_IF_COMMANDS = (
     _shown("commit", ("enter",), "commit", "Make the change that is shown.", WHAT_IF),
     _shown("forget", ("escape",), "cancel", "Change nothing.", WHAT_IF),
@@ -552,8 +527,6 @@ TIMELINE_COMMANDS = (
     _unlisted("bar(1)", ("right", "l"), "next bar", "To the next job on this GPU.", TIMELINE, id="bar_next"),
     _unlisted("bar(-1)", ("left",), "previous bar", "To the previous job on this GPU.", TIMELINE, id="bar_before"),
 )
-
-
 COMMANDS = (
     *MAIN_COMMANDS,
     *QUEUE_COMMANDS,

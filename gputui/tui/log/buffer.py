@@ -38,14 +38,12 @@ class FoundLines:
         return self._lines[number]
 
     def items(self) -> Iterable[tuple[int, bytes]]:
-        """Return the lines with their numbers."""
         return self._lines.items()
 
     def clear(self) -> None:
         self._lines, self._size, self._is_cut = {}, 0, False
 
     def add(self, lines: Iterable[tuple[int, bytes]]) -> None:
-        """Append lines."""
         for number, line in lines:
             self._lines[number] = line
             self._size += len(line)
@@ -59,7 +57,6 @@ class FoundLines:
             self._limit()
 
     def _limit(self) -> None:
-        """Keep the newest lines within the bounds."""
         kept: list[tuple[int, bytes]] = []
         size = 0
         for number, line in reversed(self._lines.items()):
@@ -121,7 +118,6 @@ class PackedPiece:
         return self._ends[-1] - self._ends[self._gone]
 
     def drop(self, count: int) -> None:
-        """Drop the oldest lines."""
         self._gone += count
         self.first += count
 
@@ -135,7 +131,6 @@ class PackedPiece:
         return [data[begin:stop] for begin, stop in pairwise(self._ends[start + at : end + at + 1])]
 
     def style(self, number: int) -> Style:
-        """Return the initial style of a line."""
         return self._styles[bisect_right(self._changes, number - self.first + self._gone) - 1]
 
 
@@ -169,18 +164,12 @@ class PackedLines:
     def _open_first(self) -> int:
         return self._pieces[-1].end if self._pieces else self.first
 
-    def append(self, line: bytes, style: Style) -> None:
-        """Append a line with its initial style."""
+    def append(self, line: bytes, style: Style = PLAIN) -> None:
         self._open.append(line)
         self._open_styles.append(style)
         self._open_size += len(line)
         if self._open_size >= PIECE_BYTES or len(self._open) >= PIECE_LINES:
             self._pack()
-
-    def extend(self, lines: Iterable[bytes], styles: Iterable[Style]) -> None:
-        """Append lines with their initial styles."""
-        for line, style in zip(lines, styles, strict=False):
-            self.append(line, style)
 
     def put_before(self, earlier: PackedLines) -> None:
         """Prepend lines; `earlier` must not be used any more."""
@@ -211,7 +200,6 @@ class PackedLines:
             del self._open[: first - at], self._open_styles[: first - at]
 
     def cut(self, number: int) -> None:
-        """Drop that line and all after it."""
         if number < self._open_first:
             self._open, self._open_styles, self._open_size = [], [], 0
             while self._pieces and self._pieces[-1].end > number:
@@ -247,7 +235,6 @@ class PackedLines:
         return self._piece(number).lines(number, number + 1)[0]
 
     def style(self, number: int) -> Style:
-        """Return the initial style of that line."""
         if number >= self._open_first:
             return self._open_styles[number - self._open_first]
         return self._piece(number).style(number)
@@ -264,10 +251,9 @@ class PackedLines:
         return found + self._open[max(start, opened) - opened : max(end, opened) - opened]
 
     def _piece(self, number: int) -> PackedPiece:
-        return self._pieces[bisect_right(self._pieces, number, key=_first) - 1]
+        return self._pieces[bisect_right(self._pieces, number, key=lambda piece: piece.first) - 1]
 
     def _pack(self) -> None:
-        """Pack the newest lines."""
         if self._open:
             self._pieces.append(PackedPiece(self._open_first, self._open, self._open_styles))
             self._pieces_size += self._open_size
@@ -285,10 +271,6 @@ def pack_lines(lines: Iterable[bytes], most: int) -> PackedLines:
             found.drop(len(found) - most)
     found.drop(len(found) - most)
     return found
-
-
-def _first(piece: PackedPiece) -> int:
-    return piece.first
 
 
 KEPT_LINES = 20_000
@@ -345,7 +327,8 @@ class LogBuffer:
         self.skipped += skipped
         if skipped:
             self.gap = self.end
-        self._lines.extend(lines, styles_before(lines) if styles is None else styles)
+        for line, style in zip(lines, styles_before(lines) if styles is None else styles, strict=False):
+            self._lines.append(line, style)
         self.trim()
 
     def add_earlier(self, lines: PackedLines) -> int:
@@ -357,7 +340,6 @@ class LogBuffer:
         return kept
 
     def trim(self) -> None:
-        """Drop the oldest lines until the rest is within bounds."""
         most = EARLIER if self.keeps_earlier else 1
         self._drop(len(self._lines) - self._most_lines * most)
         self._drop(self._lines.worth(self.size - self._most_bytes * most))
@@ -369,7 +351,6 @@ class LogBuffer:
         self.gap = None
 
     def _drop(self, count: int) -> None:
-        """Drop the `count` oldest lines."""
         if count <= 0:
             return
         if self.on_leave is not None:
@@ -377,13 +358,11 @@ class LogBuffer:
         self._lines.drop(count)
 
     def holds(self, number: int) -> bool:
-        return self.first <= number < self.end or self.is_in_region(number) or number in self.found
+        return self.holds_around(number) or number in self.found
 
     def holds_around(self, number: int) -> bool:
-        return self.first <= number < self.end or self.is_in_region(number)
-
-    def is_in_region(self, number: int) -> bool:
-        return self.region is not None and self.region.first <= number < self.region.end
+        region = self.region
+        return self.first <= number < self.end or (region is not None and region.first <= number < region.end)
 
     def style_before(self, number: int) -> Style:
         """Return the initial style of the line: colours last until they are reset, as on a terminal."""

@@ -37,11 +37,9 @@ class Pattern(Struct, frozen=True):
 
     @property
     def expression(self) -> re.Pattern[str]:
-        """Compiled expression."""
         return _compiled(self.text)[0]
 
     def is_in(self, text: str) -> bool:
-        """Return whether the line matches."""
         return self.expression.search(text) is not None
 
     def places(self, text: str, most: int = 100) -> list[tuple[int, int]]:
@@ -130,21 +128,17 @@ class OlderHits(Struct):
 
     @property
     def is_over(self) -> bool:
-        """Return whether nothing more will be found."""
         return not self.progress
 
     @property
     def count(self) -> int:
-        """Number of hits."""
         return self.uncounted + len(self.numbers)
 
     def after(self, number: int) -> int | None:
-        """Return the first hit after that line."""
         at = bisect_right(self.numbers, number)
         return self.numbers[at] if at < len(self.numbers) else None
 
     def before(self, number: int) -> int | None:
-        """Return the last hit before that line."""
         at = bisect_left(self.numbers, number)
         return self.numbers[at - 1] if at else None
 
@@ -160,14 +154,12 @@ class OlderHits(Struct):
         self._limit()
 
     def finish(self, numbers: array[int], uncounted: int, shift: int) -> None:
-        """Store the results of a search of all older lines."""
         self.numbers = numbers + self.numbers  # hits that left memory meanwhile are newer
         self.uncounted, self.shift, self.progress = uncounted, shift, ""
         self.changes += 1
         self._limit()
 
     def fail(self, fault: str) -> None:
-        """Give the search up."""
         self.fault, self.progress = fault, ""
         self.changes += 1
 
@@ -275,7 +267,6 @@ class Finder:
         return at + 1 + (outside.count if outside is not None else 0) if known else None
 
     def _look(self, buffer: LogBuffer) -> None:
-        """Test the next lines, newer ones first."""
         if self._high < buffer.end:
             until = min(self._high + _BLOCK, buffer.end)
             found = self._found(buffer, self._high, until)

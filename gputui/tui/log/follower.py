@@ -6,10 +6,10 @@ import re
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import repeat
+from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
@@ -79,13 +79,13 @@ class LogFollower:
         self.rest = b""
         """Last state of a line that has not ended yet, such as a progress bar."""
         self._taken = 0
-        self._tell: Callable[[], None] = lambda: None
+        self._tell: Callable[[], object] = lambda: None
         self._has_told = False
         self._stream: LogStream | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gputui-log-{job_id}", daemon=True)
 
-    def start(self, tell: Callable[[], None] = lambda: None) -> None:
+    def start(self, tell: Callable[[], object] = lambda: None) -> None:
         """Start reading. `tell` is called on the reader's thread when lines arrive after a `take`, and at the end."""
         self._tell = tell
         self._thread.start()
@@ -129,14 +129,15 @@ class LogFollower:
             self._has_told = True
             self._tell()
 
-    def _see_rest(self, line: bytes) -> None:
-        self.rest = kept_part(line)
-        self._announce()
-
     def _read_all(self, stream: LogStream) -> None:
         style = PLAIN
+
+        def see_rest(line: bytes) -> None:
+            self.rest = kept_part(line)
+            self._announce()
+
         if isinstance(stream, LiveLogStream):
-            stream.watch(self._see_rest)
+            stream.watch(see_rest)
         for whole in stream:
             line, self.rest = kept_part(whole), b""
             self._inbox.append((line, style))
@@ -177,7 +178,6 @@ class EarlierLines(Struct, frozen=True):
 
     @classmethod
     def none(cls, fault: str) -> EarlierLines:
-        """Return no lines, and the reason."""
         return cls(PackedLines(), is_start=False, fault=fault)
 
 
@@ -186,11 +186,8 @@ def read_earlier(follower: LogFollower, known: KnownLines, wanted: int, is_wante
     tail = known.behind + wanted + GROWTH
     if tail > MOST_READ:
         return EarlierLines.none("too far back to be shown: save the log to see all of it")
-    stream = follower.opener.log(follower.job_id, follower.attempt, tail=tail, follow=False, stamped=True)
-    try:
-        kept = pack_lines(_while_wanted(stream, is_wanted), tail)
-    finally:
-        stream.close()
+    with _opened(follower, tail) as stream:
+        kept = pack_lines((kept_part(line) for line in takewhile(lambda _: is_wanted(), stream)), tail)
     is_whole = len(kept) < tail
     at = find(kept, known)
     if at is None:
@@ -201,27 +198,17 @@ def read_earlier(follower: LogFollower, known: KnownLines, wanted: int, is_wante
     return EarlierLines(kept, is_start)
 
 
-def _while_wanted(stream: LogStream, is_wanted: Callable[[], bool]) -> Iterator[bytes]:
-    for line in stream:
-        yield kept_part(line)
-        if not is_wanted():
-            return
-
-
 def find(lines: PackedLines, known: KnownLines) -> int | None:
     """Return the number of the first known line, searched from its previous position backwards; None if not found."""
     anchor = [without_stamp(line) for line in known.anchor]
     for at in range(max(lines.first, lines.end - known.behind), lines.first - 1, -1):
-        if _is_at(at, anchor, lines):
+        numbers = range(at, at + len(anchor))
+        # one by one, as usually the first one differs
+        if numbers.stop <= lines.end and all(
+            map(lambda n, line: without_stamp(lines.line(n)) == line, numbers, anchor)
+        ):
             return at
     return None
-
-
-def _is_at(at: int, anchor: Sequence[bytes], lines: PackedLines) -> bool:
-    """Return whether the anchor lines begin there; compares one by one, as usually the first one differs."""
-    if at + len(anchor) > lines.end:
-        return False
-    return all(without_stamp(lines.line(number)) == wanted for number, wanted in enumerate(anchor, at))
 
 
 _BATCH_LINES, _BATCH_BYTES = 5000, 1024**2
@@ -275,8 +262,8 @@ def read_region(follower: LogFollower, shift: int, number: int, is_wanted: Calla
 
 
 @contextmanager
-def _opened(follower: LogFollower) -> Iterator[LogStream]:
-    stream = follower.opener.log(follower.job_id, follower.attempt, tail=None, follow=False, stamped=True)
+def _opened(follower: LogFollower, tail: int | None = None) -> Iterator[LogStream]:
+    stream = follower.opener.log(follower.job_id, follower.attempt, tail=tail, follow=False, stamped=True)
     try:
         yield stream
     finally:
@@ -337,7 +324,8 @@ class _Scan:
         if len(self._hits) > MOST_HITS + (beyond := MOST_HITS // 10):
             del self._hits[:beyond]
             self._uncounted += beyond
-        self._recent.extend(batch, repeat(PLAIN))
+        for line in batch:
+            self._recent.append(line)
         if not self._lines:
             self._began = _time_of(batch[0])
         self._lines += len(batch)
@@ -346,17 +334,15 @@ class _Scan:
         self._recent.drop(len(self._recent) - most)
 
     def _progress(self, last: bytes) -> str:
-        share = self._share(last)
-        return f"{self._lines:,} lines" if share is None else f"{min(99, int(share * 100))} %"
-
-    def _share(self, last: bytes) -> float | None:
-        if self._size:
-            return self._bytes / self._size
         start, now = self._began, _time_of(last)
         end = _time_of(self._known.anchor[0]) if self._known.anchor else None
-        if start is None or now is None or end is None or end <= start:
-            return None
-        return max(0.0, (now - start) / (end - start))
+        if self._size:
+            share = self._bytes / self._size
+        elif start is None or now is None or end is None or end <= start:
+            return f"{self._lines:,} lines"
+        else:
+            share = max(0.0, (now - start) / (end - start))
+        return f"{min(99, int(share * 100))} %"
 
 
 def _time_of(line: bytes) -> float | None:
@@ -406,10 +392,6 @@ class Pinned:
             return f"not pinned: {MOST_PINNED} logs are pinned already"
         self.logs.append(log)
         return f"pinned ({len(self.logs)} of {MOST_PINNED})"
-
-
-def last_attempts(job: Job) -> list[LogOf]:
-    return [LogOf(job.id, attempt.number) for attempt in job.attempts[-2:]]
 
 
 def started_attempt(job: Job | None) -> int:

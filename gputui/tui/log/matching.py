@@ -47,7 +47,6 @@ class Matcher:
         return found
 
     def close(self) -> None:
-        """End the child at once."""
         self._process.kill()
         for stream in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
@@ -84,14 +83,12 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
 def _answer(test: Callable[[str], bool], lines: list[bytes], *, is_stamped: bool) -> bytes:
     try:
         with impatient(_PATIENCE):
-            found = array("i", (at for at, raw in enumerate(lines) if test(text_of(_bare(raw, is_stamped)))))
+            found = array(
+                "i", (at for at, raw in enumerate(lines) if test(text_of(without_stamp(raw) if is_stamped else raw)))
+            )
     except TooSlow:
         return _COUNT.pack(_TOO_SLOW)
     return _COUNT.pack(len(found)) + found.tobytes()
-
-
-def _bare(raw: bytes, is_stamped: bool) -> bytes:
-    return without_stamp(raw) if is_stamped else raw
 
 
 if __name__ == "__main__":

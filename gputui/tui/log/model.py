@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -57,11 +58,6 @@ class ShownLines:
 
     def leave_region(self) -> None:
         self._buffer.region = None
-
-    def is_gap_before(self, index: int) -> bool:
-        """Return whether lines are left out between that shown line and the previous one."""
-        numbers = self._numbers
-        return self.context > 0 and 0 < index < len(numbers) and numbers[index - 1] + 1 < numbers[index]
 
     @property
     def _numbers(self) -> Sequence[int]:
@@ -134,12 +130,10 @@ class LogWindow:
         self._judge()
 
     def to_first(self) -> None:
-        """Go to the oldest line."""
         self._stand(0, 0)
         self._judge()
 
     def to_last(self) -> None:
-        """Go to the end and follow it."""
         self.lines.leave_region()
         self.follows = True
         self.settle()
@@ -209,7 +203,6 @@ class LogWindow:
         self.part = part
 
     def _judge(self) -> None:
-        """Follow the end if the window is at it."""
         self.follows = self.is_at_last and self.lines.reaches_end
         self.settle()
 
@@ -237,7 +230,6 @@ class LineSelection:
         self.start = self.head = number
 
     def extend(self, number: int) -> None:
-        """Extend the selection to a line."""
         if self.start is None:
             self.start = number
         self.head = number
@@ -311,7 +303,7 @@ class LogSearch:
         self.is_stamped: Callable[[], bool] = lambda: False
         self.is_whole: Callable[[], bool] = lambda: True
         """True if all of the log is in memory."""
-        self._hits: Finder | None = None
+        self.hits: Finder | None = None
         self._errors: Finder | None = None
         self._told: Finder | None = None
         """Finder of the last jump; the hit's rank is shown."""
@@ -319,27 +311,21 @@ class LogSearch:
         self.awaited: int | None = None
         """The line to go to once it and its surroundings are loaded."""
 
-    @property
-    def hits(self) -> Finder | None:
-        """Finder of the search."""
-        return self._hits
-
     def look_for(self, pattern: Pattern | None) -> None:
         """Search a pattern, and go to the first hit from the top of the window on, else to the last one above."""
         self.pattern, self.note, self.awaited = pattern, "", None
         top = self._window.top
-        self._hits = self._told = self._finder(pattern.is_in, top) if pattern else None
-        self._jump = PendingJump(self._hits, 1, top - 1, turns=True) if self._hits else None
+        self.hits = self._told = Finder(pattern.is_in, top, self.is_stamped) if pattern else None
+        self._jump = PendingJump(self.hits, 1, top - 1, turns=True) if self.hits else None
 
     def narrow(self, pattern: Pattern | None) -> None:
         """Show only lines that match a pattern; all when None."""
         self.narrowed = pattern
-        self._lines.filter = self._finder(pattern.is_in, self._buffer.end) if pattern else None
+        self._lines.filter = Finder(pattern.is_in, self._buffer.end, self.is_stamped) if pattern else None
         self._buffer.found.clear()
         self._buffer.on_leave = self._keep_found if pattern else None
 
     def _keep_found(self, first: int, lines: Sequence[bytes]) -> None:
-        """Keep the filtered lines when they leave memory."""
         if (finder := self._lines.filter) is not None:
             hits = finder.hits
             gone = hits[bisect_left(hits, first) : bisect_left(hits, first + len(lines))]
@@ -349,15 +335,14 @@ class LogSearch:
         self._lines.context = max(0, min(MOST_CONTEXT, self._lines.context + step))
 
     def go(self, step: int) -> None:
-        """Go to the next hit of the search, or to the previous one."""
-        if self._hits is not None:
-            self._told = self._hits
-            self._jump = PendingJump(self._hits, step, self._here)
+        if self.hits is not None:
+            self._told = self.hits
+            self._jump = PendingJump(self.hits, step, self._here)
 
     def go_to_error(self, step: int) -> None:
         """Go to the first error; from there to the next, or to the previous one."""
         if self._errors is None:
-            self._errors = self._finder(lambda text: error_in(text) is not None, self._buffer.first)
+            self._errors = Finder(lambda text: error_in(text) is not None, self._buffer.first, self.is_stamped)
         is_new = self._told is not self._errors
         self._told = self._errors
         self._jump = PendingJump(self._errors, step, self._buffer.first - 1 if is_new and step > 0 else self._here)
@@ -397,20 +382,17 @@ class LogSearch:
         said = []
         if self._told is not None:
             said.append(self._rank_words(self._told))
-        if self.narrowed is not None and self._lines.filter is not None:
+        finder = self._lines.filter
+        if self.narrowed is not None and finder is not None:
             around = f" ±{self._lines.context}" if self._lines.context else ""
-            said.append(f"&{self.narrowed.text}{around} {self._filter_words(self._lines.filter)}")
+            shown, found = len(finder.hits) + len(self._buffer.found), plural(finder.count, "line")
+            if shown < finder.count and finder.is_over:
+                found = f"the last {shown:,} of {found}"
+            said.append(f"&{self.narrowed.text}{around} {finder.fault or found}{_left_words(finder)}")
         return said
 
-    def _filter_words(self, finder: Finder) -> str:
-        shown = len(finder.hits) + len(self._buffer.found)
-        found = plural(finder.count, "line")
-        if shown < finder.count and finder.is_over:
-            found = f"the last {shown:,} of {found}"
-        return (finder.fault or found) + _left_words(finder)
-
     def _rank_words(self, finder: Finder) -> str:
-        name = f"/{self.pattern.text}" if finder is self._hits and self.pattern else "error"
+        name = f"/{self.pattern.text}" if finder is self.hits and self.pattern else "error"
         if finder.fault:
             return f"{name} {finder.fault}"
         left = _left_words(finder)
@@ -421,24 +403,19 @@ class LogSearch:
             return f"{name}: {none if finder.is_done(self._buffer) else 'looking…'}{left}"
         rank = finder.rank(self.at) if self.at is not None else None
         count = f"{finder.count:,}"
-        kind = f": {self._kind_here()}" if finder is self._errors and rank else ""
+        kind = ""
+        if finder is self._errors and rank and self.at is not None:
+            raw = self._buffer.line(self.at) if self._buffer.holds(self.at) else b""
+            kind = f": {error_in(text_of(without_stamp(raw) if self.is_stamped() else raw)) or ''}"
         waits = ", loading…" if self.awaited is not None else ""
         return f"{name} {f'{rank:,} of {count}' if rank else count}{kind}{self.note}{waits}{left}"
-
-    def _kind_here(self) -> str:
-        known = self.at is not None and self._buffer.holds(self.at)
-        raw = self._buffer.line(self.at) if known and self.at is not None else b""
-        return error_in(text_of(without_stamp(raw) if self.is_stamped() else raw)) or ""
 
     @property
     def _here(self) -> int:
         return self.at if self.at is not None else self._window.top - 1
 
-    def _finder(self, test: Callable[[str], bool], start: int) -> Finder:
-        return Finder(test, start, self.is_stamped)
-
     def _finders(self) -> list[Finder]:
-        return [finder for finder in (self._hits, self._lines.filter, self._errors) if finder is not None]
+        return [finder for finder in (self.hits, self._lines.filter, self._errors) if finder is not None]
 
     def _try_jump(self) -> bool:
         """Make the awaited jump if its hit is known, past hits that the filter hides; return whether it was made."""
@@ -493,7 +470,6 @@ class LogSearch:
         self._window.show(target)
 
     def arrive(self) -> None:
-        """Show the awaited hit."""
         target, self.awaited = self.awaited, None
         if target is not None:
             self._window.show(target)
@@ -532,7 +508,6 @@ class LogModel:
         """Note for the title: work in progress, or an error."""
 
     def look_like(self, other: LogModel) -> None:
-        """Copy the settings of another view."""
         self.painter.wraps, self.painter.shows_stamps = other.painter.wraps, other.painter.shows_stamps
         self.painter.width, self.window.height = other.painter.width, other.window.height
 
@@ -550,7 +525,6 @@ class LogModel:
         self._starts, self._first = earlier.is_start and kept == came, self.buffer.first
 
     def settle(self) -> None:
-        """Update the visible rows."""
         if self.buffer.keeps_earlier and self.window.follows and self.search.is_done:
             self.buffer.keeps_earlier = False
             self.buffer.trim()
@@ -603,7 +577,6 @@ class LogPainter:
         self.strips.clear()
 
     def rows_of(self, number: int) -> int:
-        """Return the number of rows that the line takes."""
         if not self.wraps or self._room <= 0:
             return 1
         strip, _ = self._drawn(number, picked=False)
@@ -640,7 +613,9 @@ class LogPainter:
             return "▶", AMBER
         if is_error:
             return "✗", RED_STRONG
-        return ("┄" if self._lines.is_gap_before(self._lines.index(row.number)) else " "), DIM
+        lines, at = self._lines, self._lines.index(row.number)
+        is_gap = lines.context > 0 and 0 < at < len(lines) and lines.number(at - 1) + 1 < lines.number(at)
+        return ("┄" if is_gap else " "), DIM
 
     def _drawn(self, number: int, *, picked: bool) -> tuple[Strip, bool]:
         known = self.strips.get((number, picked))
@@ -656,19 +631,11 @@ class LogPainter:
         spans = log_spans(content, self._buffer.style_before(number))
         text = "".join(value for value, _ in spans)
         for pattern, style in ((self.kept, _KEPT), (self.found, _FOUND)):
-            spans = highlighted(spans, _places(pattern, text), style)
+            if pattern is not None:
+                with suppress(TooSlow), impatient(_MOMENT):
+                    spans = highlighted(spans, pattern.places(text), style)
         if self.is_stamped and self.shows_stamps:
             spans.insert(0, (stamp_words(raw), DIM))
         if len(raw) >= MOST:  # the rest was not kept
             spans.append((ELLIPSIS, DIM))
         return Strip(segments(spans, _PICKED if picked else _GROUND)), error_in(text) is not None
-
-
-def _places(pattern: Pattern | None, text: str) -> list[tuple[int, int]]:
-    if pattern is None:
-        return []
-    try:
-        with impatient(_MOMENT):
-            return pattern.places(text)
-    except TooSlow:
-        return []

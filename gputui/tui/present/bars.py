@@ -14,21 +14,7 @@ from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.whatif import Bar, BarKind, KeptWindow
 from gputui.domain.text import fit, plain, width
 from gputui.tui.present.cells import Cell, Span
-from gputui.tui.present.style import (
-    AMBER,
-    BAD,
-    DIM,
-    GOOD,
-    HEAD,
-    INK,
-    OTHER,
-    OVERRUN,
-    PLAIN,
-    PLANNED,
-    RUNS,
-    TRACK,
-    WARN,
-)
+from gputui.tui.present.style import AMBER, BAD, DIM, GOOD, HEAD, INK, OTHER, OVERRUN, PLAIN, PLANNED, RUNS, TRACK, WARN
 
 _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
@@ -54,14 +40,15 @@ class Scale(Struct, frozen=True):
         return (at - self.start) // self.step
 
     def ticks(self) -> list[tuple[int, str]]:
-        """Return the labels of the axis: cell and local time."""
         apart = next((tick for tick in _TICKS if tick / self.step >= _APART), _TICKS[-1])
         midnight = self.start.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
         at = midnight + apart * ((self.start - midnight) // apart)
         found = []
         while (cell := self.cell(at)) < self.cells:
-            if cell >= 0:
-                found.append((cell, _words(at.astimezone(), apart)))
+            local, is_short = at.astimezone(), apart < timedelta(minutes=1)
+            is_midnight = local.hour == local.minute == local.second == 0
+            words = f"{local:%H:%M:%S}" if is_short else f"{local:%a} {local.day}" if is_midnight else f"{local:%H:%M}"
+            found += [(cell, words)] if cell >= 0 else []
             at += apart
         return found
 
@@ -75,12 +62,6 @@ def zoomed(step: timedelta, finer: int) -> timedelta:
     """Return the step that is `finer` levels finer, or coarser if it is negative."""
     here = next((number for number, known in enumerate(STEPS) if known >= step), len(STEPS) - 1)
     return STEPS[max(0, min(len(STEPS) - 1, here - finer))]
-
-
-def _words(at: datetime, apart: timedelta) -> str:
-    if at.hour == at.minute == at.second == 0 and apart >= timedelta(minutes=1):
-        return f"{at:%a} {at.day}"
-    return f"{at:%H:%M}" if apart >= timedelta(minutes=1) else f"{at:%H:%M:%S}"
 
 
 class Shape(Struct, frozen=True):

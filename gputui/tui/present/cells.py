@@ -46,7 +46,6 @@ def cell(value: str, style: Style = PLAIN) -> Cell:
 
 
 def width_of(spans: Iterable[Span]) -> int:
-    """Return the width of the pieces in cells."""
     return sum(width(value) for value, _ in spans)
 
 
@@ -125,8 +124,12 @@ def _widths(columns: Sequence[Column], room: int) -> list[int]:
     """Return minimum widths, grown by the spare room in proportion to `flex`; the last flexible one takes the rest."""
     widths = [column.width for column in columns]
     spare = room - _least(columns)
-    if spare < 0:
-        return _shrunk(columns, widths, -spare)
+    flexible = [i for i, column in enumerate(columns) if column.flex]
+    for _ in range(-spare):  # the widest becomes narrower first: cut words are better than a lost end of the row
+        widest = max(flexible, key=lambda i: widths[i], default=None)
+        if widest is None or widths[widest] <= _NARROW:
+            break
+        widths[widest] -= 1
     shares = sum(column.flex for column in columns)
     for i, column in enumerate(columns):
         if column.flex and spare > 0:
@@ -134,17 +137,6 @@ def _widths(columns: Sequence[Column], room: int) -> list[int]:
             widths[i] += grown
             spare -= grown
             shares -= column.flex
-    return widths
-
-
-def _shrunk(columns: Sequence[Column], widths: list[int], excess: int) -> list[int]:
-    """Return narrower widths of flexible columns, the widest first: cut words are better than a lost end of the row."""
-    flexible = [i for i, column in enumerate(columns) if column.flex]
-    for _ in range(excess):
-        widest = max(flexible, key=lambda i: widths[i], default=None)
-        if widest is None or widths[widest] <= _NARROW:
-            break
-        widths[widest] -= 1
     return widths
 
 
@@ -202,7 +194,8 @@ def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, in
 def changed_runs(before: Sequence[Span], after: Sequence[Span]) -> list[tuple[int, int]]:
     """Return the ranges that differ; ranges close to each other are joined, which is cheaper to send."""
     room, text = width_of(after), _text(after)
-    is_styled_alike = _styling(before) == _styling(after)  # then only characters differ
+    styling = [[(len(words), style) for words, style in spans] for spans in (before, after)]
+    is_styled_alike = styling[0] == styling[1]  # then only characters differ
     old: Sequence[object] = _text(before) if is_styled_alike else _by_character(before)
     new: Sequence[object] = text if is_styled_alike else _by_character(after)
     if not len(old) == len(new) == room:
@@ -218,10 +211,6 @@ def changed_runs(before: Sequence[Span], after: Sequence[Span]) -> list[tuple[in
 
 def _text(spans: Iterable[Span]) -> str:
     return "".join([words for words, _ in spans])
-
-
-def _styling(spans: Iterable[Span]) -> list[tuple[int, Style]]:
-    return [(len(words), style) for words, style in spans]
 
 
 def _by_character(spans: Iterable[Span]) -> list[tuple[str, Style]]:

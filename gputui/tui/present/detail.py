@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from gputui.tui.present.job import JobContext, gpu_list, job_title, state_words,
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED, STRONG
 
 if TYPE_CHECKING:
-    from gputui.domain.policy.explain import Explanation, TermWords
+    from gputui.domain.policy.explain import Explanation
 
 
 class ExplanationState(Struct, frozen=True):
@@ -44,12 +44,6 @@ class ExplanationState(Struct, frozen=True):
     failure: str = ""
     is_compact: bool = False
     """True if there are few rows, so that the score takes one line."""
-
-
-def sureness(told: ExplanationState) -> list[Line]:
-    """Return how certain the expected start is."""
-    found = told.explanation
-    return [("how sure", cell(plain(found.certainty, 400)) if found else _pending(told))]
 
 
 def score_lines(job: Job, told: ExplanationState) -> list[Line]:
@@ -63,22 +57,17 @@ def score_lines(job: Job, told: ExplanationState) -> list[Line]:
 
     terms = describe_terms(job, found)
     if told.is_compact:
-        return [("score", (total, (" = ", DIM), *_sum(terms), place, first))]
-    return [("score", (total, place, first)), *map(_term_line, terms)]
+        expansion, age = (f"{term.name} {term.points:.3f}" for term in terms[1:])  # the level is not part of the sum
+        return [("score", (total, (" = ", DIM), (expansion, PLAIN), (" + ", DIM), (age, PLAIN), place, first))]
+    lines: list[Line] = [("score", (total, place, first))]
+    for term in terms:
+        points: Span = (f"{term.points:8.3f}", PLAIN)
+        lines.append((f"  {term.name}", (points, (f"  {plain(term.of, 120)}", DIM))))
+    return lines
 
 
 def _pending(told: ExplanationState) -> Cell:
     return cell(f"not known: {plain(told.failure, 200)}", RED) if told.failure else cell("being computed …", DIM)
-
-
-def _sum(terms: tuple[TermWords, ...]) -> Cell:
-    """Return `expansion 3.250 + age 0.125`; the level is not part of the sum."""
-    expansion, age = (f"{term.name} {term.points:.3f}" for term in terms[1:])
-    return ((expansion, PLAIN), (" + ", DIM), (age, PLAIN))
-
-
-def _term_line(term: TermWords) -> Line:
-    return f"  {term.name}", ((f"{term.points:8.3f}", PLAIN), (f"  {plain(term.of, 120)}", DIM))
 
 
 Line = tuple[str, Cell]
@@ -107,8 +96,10 @@ def job_lines(
     """
     live = live or Live()
     times = _times(job, context, told, live, wait)
-    now = (*_comment(job), *_state(job, context, live), *_ports(job), *live.gpus, *times)
-    return (*now, *telemetry, *_attempts(job, context), *_asked(job), *_options(job))
+    comment = [("comment", cell(plain(job.spec.comment, 600)))] if job.spec.comment else []
+    now = (*comment, *_state(job, context, live), *_ports(job), *live.gpus, *times)
+    attempts = [("" if i else "attempts", _attempt(each, context)) for i, each in enumerate(reversed(job.attempts))]
+    return (*now, *telemetry, *attempts, *_asked(job), *_options(job))
 
 
 def engine_wait_lines(job: Job, snapshot: Snapshot) -> list[Line]:
@@ -142,11 +133,6 @@ def array_lines(job: Job, snapshot: Snapshot) -> list[Line]:
     return [("array", ((f"{which} array {shown_id(array.id)}{limit}", PLAIN), (f" · {counts} in all", DIM)))]
 
 
-def _comment(job: Job) -> list[Line]:
-    comment = job.spec.comment
-    return [("comment", cell(plain(comment, 600)))] if comment else []
-
-
 def _state(job: Job, context: JobContext, live: Live) -> list[Line]:
     style = JOB_STYLES[job.state]
     reason = context.reasons.get(job.id)
@@ -174,12 +160,16 @@ def _times(
     job: Job, context: JobContext, told: ExplanationState | None, live: Live, wait: Sequence[Line]
 ) -> list[Line]:
     lines: list[Line] = []
-    if expected := context.expected_starts.get(job.id) or _foreseen(told):
+    found = told.explanation if told else None
+    if expected := context.expected_starts.get(job.id) or (found.expected_start_at if found else None):
         lines.append(("starts", cell(f"about {_moment(expected, context.now)}")))
-    lines += sureness(told) if told else []
+    if told:
+        lines.append(("how sure", cell(plain(found.certainty, 400)) if found else _pending(told)))
     lines.append(("priority", cell(_priority_words(job, context.now))))
     lines += score_lines(job, told) if told else wait
-    lines.append(("submitted", cell(f"{_moment(job.submitted_at, context.now)}{_by(job)}")))
+    by = f" by {plain(job.submitted_by, 32)}" if job.submitted_by else ""
+    by += f", a run of recurring job {job.recurring}" if job.recurring else ""
+    lines.append(("submitted", cell(f"{_moment(job.submitted_at, context.now)}{by}")))
     if job.started_at:
         lines.append(("started", cell(_moment(job.started_at, context.now))))
     if job.ended_at:
@@ -200,10 +190,6 @@ def _times(
     return lines
 
 
-def _foreseen(told: ExplanationState | None) -> datetime | None:
-    return told.explanation.expected_start_at if told and told.explanation else None
-
-
 def _warned(job: Job, now: datetime) -> str:
     """Return `, warned 11:59:00`: when the signal before its limit was or will be sent."""
     if job.warning_at is None:
@@ -214,15 +200,12 @@ def _warned(job: Job, now: datetime) -> str:
 
 def _requests(job: Job, now: datetime) -> str:
     requests = ["held"] if job.held else []
-    requests += [_suspension(job)] if job.suspended and job.state.is_active else []
+    by = f" by {plain(job.suspended_by, 32)}" if job.suspended_by else ""
+    requests += [f"suspended{by}"] if job.suspended and job.state.is_active else []
     requests += ["cancel requested"] if job.cancel_requested and not job.state.is_terminal else []
     requests += ["requeue requested"] if job.requeue_requested else []
     requests += [f"not before {second(job.not_before, now)}"] if job.not_before else []
     return "".join(f"  {request}" for request in requests)
-
-
-def _suspension(job: Job) -> str:
-    return f"suspended by {plain(job.suspended_by, 32)}" if job.suspended_by else "suspended"
 
 
 def _priority_words(job: Job, now: datetime) -> str:
@@ -234,19 +217,10 @@ def _priority_words(job: Job, now: datetime) -> str:
     return words + (f", by {plain(job.ranked_by, 32)}" if job.ranked_by else "")
 
 
-def _by(job: Job) -> str:
-    by = f" by {plain(job.submitted_by, 32)}" if job.submitted_by else ""
-    return f"{by}, a run of recurring job {job.recurring}" if job.recurring else by
-
-
 def _moment(at: datetime, now: datetime) -> str:
     """Return `2026-03-02 12:00:00 (3m10s ago)`."""
     ago = f"{format_duration(now - at)} ago" if at <= now else f"in {format_duration(at - now)}"
     return f"{in_full(at)} ({ago})"
-
-
-def _attempts(job: Job, context: JobContext) -> list[Line]:
-    return [("" if i else "attempts", _attempt(attempt, context)) for i, attempt in enumerate(reversed(job.attempts))]
 
 
 def _attempt(attempt: Attempt, context: JobContext) -> Cell:
@@ -306,18 +280,14 @@ def _asked(job: Job) -> list[Line]:
 def _limits(job: Job) -> str:
     spec = job.spec
     limit = format_duration(spec.time_limit) if spec.time_limit else "no time limit"
-    words = f"{limit}, {_retries(job)}"
+    retries = "no retries"
+    if spec.retries:
+        used = max(0, min(spec.retries, job.charged_attempts - job.state.is_terminal))
+        retries = f"{spec.retries} {'retry' if spec.retries == 1 else 'retries'} ({used} used)"
+        retries += f", backoff {format_duration(spec.backoff)}"
+    words = f"{limit}, {retries}"
     words += f", only on {', '.join(spec.retry_on)}" if spec.retry_on else ""
     return words + (", preemptible" if spec.preemptible else "")
-
-
-def _retries(job: Job) -> str:
-    spec = job.spec
-    if not spec.retries:
-        return "no retries"
-    told = f"{spec.retries} {'retry' if spec.retries == 1 else 'retries'}"
-    used = max(0, min(spec.retries, job.charged_attempts - job.state.is_terminal))
-    return f"{told} ({used} used), backoff {format_duration(spec.backoff)}"
 
 
 def _options(job: Job) -> list[Line]:
@@ -386,8 +356,10 @@ def _one(row: GpuRow, room: int, since: datetime | None, *, has_graphs: bool) ->
     told = _apart([*parts, *wrong])
     told = tuple(fitted(told, min(room, width_of(told))))
     steps = min(_MOST_STEPS, room - width_of(told) - len("   in 10m00s"))
-    if has_graphs and steps >= _LEAST_STEPS and (known := min(steps, _steps_since(row, since))) > 0:
-        told += _graph(row, known)
+    held = 0 if since is None or row.now is None else min(len(row.past.steps), (row.now - since) // STEP)
+    if has_graphs and steps >= _LEAST_STEPS and (known := min(steps, held)) > 0:
+        drawn = ((words, GRAPH) for words, _ in gpu_cells(row, "steps", known))
+        told += (_GAP, *drawn, (f" in {format_duration(known * STEP)}", DIM))
     return f"GPU {label_of(row)}", told
 
 
@@ -398,17 +370,6 @@ def _wrong(row: GpuRow) -> list[Cell]:
     if slowed := slowed_cell(view.current, 60):
         parts.append(slowed)
     return parts
-
-
-def _steps_since(row: GpuRow, since: datetime | None) -> int:
-    if since is None or row.now is None:
-        return 0
-    return min(len(row.past.steps), (row.now - since) // STEP)
-
-
-def _graph(row: GpuRow, steps: int) -> Cell:
-    drawn = tuple((words, GRAPH) for words, _ in gpu_cells(row, "steps", steps))
-    return (_GAP, *drawn, (f" in {format_duration(steps * STEP)}", DIM))
 
 
 def _all_of_them(rows: Sequence[GpuRow]) -> Line:
@@ -453,8 +414,11 @@ def standing_lines(
     others = 0 if place is None else min(len(order), most // 2)
     awaited = awaited[: max(1, most - 1 - others)]
     rest = most - 1 - len(awaited)
-    near = () if place is None or rest < LEAST else _around(order, place, rest - 1)
-    jobs = _found(snapshot, {*awaited, *near})
+    near: Sequence[JobId] = ()
+    if place is not None and rest >= LEAST:  # most of them are before it
+        first = max(0, min(place - (rest - 1) * 3 // 4, len(order) - (rest - 1)))
+        near = order[first : first + rest - 1]
+    jobs = {each.id: each for each in snapshot.jobs if each.id in {*awaited, *near}}
     running = sorted((jobs[each] for each in awaited if each in jobs), key=_end)
     lines: list[Line] = [("", ())]
     lines += [("" if n else "waits for", _running(each, context)) for n, each in enumerate(running)]
@@ -464,17 +428,6 @@ def standing_lines(
         for n, each in enumerate(each for each in near if each in jobs)
     ]
     return lines if len(lines) > 1 else ()
-
-
-def _around(order: Sequence[JobId], place: int, most: int) -> Sequence[JobId]:
-    """Return so many jobs of the queue with this one among them: most of them are before it."""
-    first = max(0, min(place - most * 3 // 4, len(order) - most))
-    return order[first : first + most]
-
-
-def _found(snapshot: Snapshot, wanted: Iterable[JobId]) -> Mapping[JobId, Job]:
-    ids = frozenset(wanted)
-    return {each.id: each for each in snapshot.jobs if each.id in ids}
 
 
 def _end(job: Job) -> tuple[bool, float, JobId]:
@@ -502,13 +455,9 @@ def _waiting(job: Job, subject: Job, place: int, context: JobContext) -> Cell:
     mark: Span = (f"{'▸' if is_it else ' '}{place:>3} ", STRONG if is_it else DIM)
     start = context.expected_starts.get(job.id)
     when = cell(fit(f"~{clock(start, context.now)}" if start else "", _WHEN) + " ", PLAIN)
-    return (*_head(job, _wanted(job), (mark,)), *when, *why(job, context))
-
-
-def _wanted(job: Job) -> str:
-    """Return `2-4 GPUs`, `1 GPU` or `no GPU`."""
     words = gpus_wanted(job.spec.gpus)
-    return "no GPU" if words == "-" else f"{words} GPU{'' if words == '1' else 's'}"
+    wanted = "no GPU" if words == "-" else f"{words} GPU{'' if words == '1' else 's'}"
+    return (*_head(job, wanted, (mark,)), *when, *why(job, context))
 
 
 _READINGS = {
@@ -544,7 +493,8 @@ def telemetry_lines(
     told = list(summary_lines(summary))
     cells = min(_MOST, room - _SPACE - max((width(words) for _, words in told), default=0))
     is_stacked = cells < _LEAST and is_tall
-    if not has_graphs or series is None or _is_short(series) or not (cells >= _LEAST or is_stacked):
+    is_short = series is None or all(len(means) < 2 for means in series.means.values())
+    if not has_graphs or series is None or is_short or not (cells >= _LEAST or is_stacked):
         return [("measured", _heading(attempt, summary)), *((label, cell(words)) for label, words in told)]
     lines = [("measured", _heading(attempt, summary, series))]
     for label, words in told:
@@ -554,10 +504,6 @@ def telemetry_lines(
         else:
             lines.append((label, ((drawn or " " * cells, GRAPH), (" " * _SPACE + words, PLAIN))))
     return lines
-
-
-def _is_short(series: Series) -> bool:
-    return all(len(means) < 2 for means in series.means.values())
 
 
 def _heading(attempt: Attempt, summary: AttemptTelemetry, series: Series | None = None) -> Cell:
@@ -571,23 +517,16 @@ def _series_graph(label: str, summary: AttemptTelemetry, series: Series, cells: 
     """Return the graph of the reading of a line; empty if it has none."""
     name = _READINGS.get(label, "")
     means = series.means.get(name, ())
-    return graph(_shares(name, _stretched(means, cells), summary), cells) if means else ""
-
-
-def _stretched(means: Sequence[float | None], cells: int) -> list[float | None]:
-    """Return a value for each cell: the mean of its columns, or the value of the column that contains it."""
-    found: list[float | None] = []
+    if not means:
+        return ""
+    found: list[float | None] = []  # a value for each cell: the mean of its columns, or that of the one that has it
     for place in range(cells):
         first = place * len(means) // cells
         last = max(first + 1, (place + 1) * len(means) // cells)
         known = [mean for mean in means[first:last] if mean is not None]
         found.append(sum(known) / len(known) if known else None)
-    return found
-
-
-def _shares(name: str, means: list[float | None], summary: AttemptTelemetry) -> list[float | None]:
-    most = _top(name, summary) or max((mean for mean in means if mean is not None), default=0.0) or 1.0
-    return [None if mean is None else mean / most for mean in means]
+    most = _top(name, summary) or max((mean for mean in found if mean is not None), default=0.0) or 1.0
+    return graph([None if mean is None else mean / most for mean in found], cells)
 
 
 def _top(name: str, summary: AttemptTelemetry) -> float | None:

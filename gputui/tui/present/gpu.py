@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rich.style import Style
 
-from gputui.domain.gpu import SICK, Drain, GpuProcess, GpuState, GpuView, Health, HealthCode, Holder, index_of
+from gputui.domain.gpu import SICK, GpuProcess, GpuState, GpuView, HealthCode, Holder, index_of
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id
@@ -71,7 +71,6 @@ _STATE_WORDS = {
 
 
 def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
-    """Return the cell of a column for `room` cells."""
     if key in _FIGURES and row.view.health.code is HealthCode.LOST:
         return cell(UNKNOWN, DIM)
     made = _CELLS[key](row, room)
@@ -81,7 +80,6 @@ def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
 
 
 def label_of(row: GpuRow) -> str:
-    """Return the index, with the node's name if there are several nodes."""
     return row.label or index_of(row.view)
 
 
@@ -129,10 +127,7 @@ def gpu_state_words(row: GpuRow) -> Cell:
 
 def _who(row: GpuRow, room: int) -> Cell:
     """Return faults, then holders, then why the GPU is slowed down."""
-    parts = [part for part in (with_dots(holder_parts(row, room)),) if part]
-    if slowed := slowed_cell(row.view.current):
-        parts.append(slowed)
-    return with_dots(parts)
+    return with_dots([part for part in (with_dots(holder_parts(row, room)), slowed_cell(row.view.current)) if part])
 
 
 def sick_words(row: GpuRow, room: int, *, has_model: bool = True) -> Cell | None:
@@ -148,21 +143,21 @@ def sick_words(row: GpuRow, room: int, *, has_model: bool = True) -> Cell | None
 def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cell]:
     """Return faults, holders, drain and reservation, without words that repeat the state."""
     view, state = row.view, _state(row, 7)[0][0]
-    drained = _drained(view.drain, is_said=state == _STATE_WORDS[GpuState.DRAINED])
+    drained: Cell | None = None
+    if view.drain is not None:
+        words = f"by {plain(view.drain.by, 32)}: {plain(view.drain.reason, 100)}"
+        drained = cell(words if state == _STATE_WORDS[GpuState.DRAINED] else f"drained {words}", DIM)
     holder = _holder(row, room) if has_holder else None
-    parts = [_ill(view.health), holder, _intruder(view), drained, cell(row.kept, BLUE) if row.kept else None]
+    ill: Cell | None = None
+    if view.health.code is not HealthCode.OK and view.health.text:
+        usable = view.health.is_schedulable or view.health.code is HealthCode.UNKNOWN
+        ill = cell(plain(view.health.reason, 200), DIM if usable else tone_of_kind(SICK).style)
+    parts = [ill, holder, _intruder(view), drained, cell(row.kept, BLUE) if row.kept else None]
     found = [part for part in parts if part]
     is_told = view.state in {GpuState.FREE, GpuState.FOREIGN, GpuState.ALLOCATED} and not has_holder
     if not found and view.why and not view.stale and view.state is not GpuState.FREE and not is_told:
         found.append(cell(plain(view.why, 200), DIM))
     return found
-
-
-def _ill(health: Health) -> Cell | None:
-    if health.code is HealthCode.OK or not health.text:
-        return None
-    usable = health.is_schedulable or health.code is HealthCode.UNKNOWN
-    return cell(plain(health.reason, 200), DIM if usable else tone_of_kind(SICK).style)
 
 
 def _intruder(view: GpuView) -> Cell | None:
@@ -180,15 +175,7 @@ def _intruder(view: GpuView) -> Cell | None:
     )
 
 
-def _drained(drain: Drain | None, *, is_said: bool) -> Cell | None:
-    if drain is None:
-        return None
-    words = f"by {plain(drain.by, 32)}: {plain(drain.reason, 100)}"
-    return cell(words if is_said else f"drained {words}", DIM)
-
-
 def with_dots(parts: Sequence[Cell]) -> Cell:
-    """Return the parts joined by dots."""
     result: Cell = ()
     for part in parts:
         result += ((" · ", DIM), *part) if result else part
@@ -346,8 +333,6 @@ _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
 }
 _FIGURES = frozenset({"percent", "memory", "temperature", "power", "clock", "fan"})
 _READINGS = _FIGURES | {"history", "load", "memory_bar"}
-
-
 _LABEL = 4
 """Cells of a label with its mark."""
 _FIGURE = 9
@@ -373,7 +358,13 @@ def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = fro
     if row.is_old:
         lines += _troubles(row, room, below)
     else:
-        meters = [_meter(row, name, label, room) for name, label in METERS if name not in unread][:below]
+        wide = max(1, room - _LABEL - _FIGURE)
+        meters: list[Cell] = []
+        for name, label in [(name, label) for name, label in METERS if name not in unread][:below]:
+            judged = tone(row, name)
+            head: Span = (label + judged.mark, judged.style if judged.is_loud else DIM)
+            figure = fitted(_figure(row, name, judged), _FIGURE, right=True)
+            meters.append((head, *gauge(row, name, wide), *figure))
         below -= len(meters)
         foot = _foot(row, room, below)
         lines += [*meters, *_graphs(row, room, below - len(foot)), *foot]
@@ -386,7 +377,7 @@ def _title(row: GpuRow, room: int) -> Cell:
     state = gpu_state_words(row)
     label = f"{label_of(row)} "
     left = room - len(label) - width_of(state) - (1 if state else 0)
-    holders = with_dots(_named_holders(row, left))
+    holders = gpu_cells(row, "holder", left) if row.is_held or row.view.state is GpuState.FOREIGN else ()
     gpu = row.view.gpu
     model = plain(gpu.mig_profile, 16) if gpu.mig_profile else short_model(gpu.model)
     named = model_in(model, max(4, left - width_of(holders) - 2)) if holders else model
@@ -397,22 +388,6 @@ def _title(row: GpuRow, room: int) -> Cell:
     if row.view.health.is_schedulable or row.view.health.code is HealthCode.UNKNOWN:
         return title
     return cell("".join(words for words, _ in title), SICK_ROW)
-
-
-def _named_holders(row: GpuRow, room: int) -> list[Cell]:
-    """Return the jobs or other holders, without faults and drains."""
-    if not row.is_held and row.view.state is not GpuState.FOREIGN:
-        return []
-    return [part for part in (gpu_cells(row, "holder", room),) if part]
-
-
-def _meter(row: GpuRow, name: str, label: str, room: int) -> Cell:
-    """Return label, bar and figure of a reading."""
-    judged = tone(row, name)
-    figure = fitted(_figure(row, name, judged), _FIGURE, right=True)
-    wide = max(1, room - _LABEL - _FIGURE)
-    head: Span = (label + judged.mark, judged.style if judged.is_loud else DIM)
-    return (head, *gauge(row, name, wide), *figure)
 
 
 def _figure(row: GpuRow, name: str, judged: Tone) -> Cell:
@@ -503,7 +478,6 @@ def _users(row: GpuRow, room: int, most: int) -> list[Cell]:
 
 
 def _facts(process: GpuProcess, now: datetime | None) -> Cell:
-    """Return its memory, age and process id."""
     memory = "" if process.memory is None else f"{format_size(process.memory)} "
     age = f"for {age_words(now - process.started_at)} " if now and process.started_at else ""
     return ((f"{memory}{age}", PLAIN), (f"pid {process.pid}", DIM))
@@ -540,7 +514,6 @@ def _troubles(row: GpuRow, room: int, height: int) -> list[Cell]:
 
 
 def compact_line(row: GpuRow, room: int) -> CardLine:
-    """Return the card as one short line."""
     meter, is_full = max(4, min(12, room // 6)), room >= LINE_FULL - 2
     if (sick := sick_words(row, room)) is not None:
         return tuple(fitted(sick, room))
@@ -549,25 +522,21 @@ def compact_line(row: GpuRow, room: int) -> CardLine:
         return tuple(fitted((label, *gpu_cells(row, "held", room - width_of([label]))), room))
     used = row.view.sample.memory_used if row.view.sample else None
     parts: list[Span] = [label, *fitted(gauge(row, "utilization", meter), meter)]
-    parts += _right(gpu_cells(row, "percent", 4), 5)
+    parts += fitted(gpu_cells(row, "percent", 4), 5, right=True)
     memory = tone(row, "memory_used")
     ink = memory.style if memory.is_loud else PLAIN if used else DIM
-    parts += _right(cell(UNKNOWN if used is None else format_size(used), ink), 5)
+    parts += fitted(cell(UNKNOWN if used is None else format_size(used), ink), 5, right=True)
     if is_full:
-        parts += [*_right(gpu_cells(row, "temperature", 4), 5), *_right(gpu_cells(row, "power", 5), 6)]
+        parts += fitted(gpu_cells(row, "temperature", 4), 5, right=True)
+        parts += fitted(gpu_cells(row, "power", 5), 6, right=True)
     held = gpu_cells(row, "held", room - width_of(parts) - 1)
     return tuple(fitted((*parts, (" ", DIM), *held), room))
 
 
 def compact_title(room: int) -> CardLine:
-    """Return the title above such lines."""
     meter = max(4, min(12, room // 6))
     more = f"{'TEMP'.rjust(5)}{'PWR'.rjust(6)}" if room >= LINE_FULL - 2 else ""
     return tuple(fitted(cell(f"GPU {'UTIL'.ljust(meter + 5)}{'MEM'.rjust(5)}{more} HELD BY", DIM), room))
-
-
-def _right(made: Cell, room: int) -> Sequence[Span]:
-    return fitted(made, room, right=True)
 
 
 NAME_LEAST, NAME_MOST = 4, 20
@@ -583,17 +552,14 @@ _MARKS = {
 
 
 def name_width(nodes: Sequence[GpuNode]) -> int:
-    """Return the width of the column of names."""
     return min(NAME_MOST, max((len(node.name) for node in nodes), default=NAME_LEAST))
 
 
 def heat_width(nodes: Sequence[GpuNode]) -> int:
-    """Return the width of the column of heat."""
     return max(4, max((len(node.rows) for node in nodes), default=0))
 
 
 def node_titles(nodes: Sequence[GpuNode], style: Style) -> Cell:
-    """Return the titles above lines of nodes."""
     name, heat = name_width(nodes), heat_width(nodes)
     return ((f"  {'NODE':<{name}}  {'GPUS':<{heat}}  {'FREE':>7}  {'UTIL':>4}  {'MODEL':<9} JOBS", style),)
 

@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.style import Style
 
-from gputui.domain.gpu import LOST, SICK, Gpu, GpuFault, GpuProcess, GpuView, HealthCode, Link, fault_of, index_of
+from gputui.domain.gpu import LOST, SICK, GpuFault, GpuProcess, GpuView, HealthCode, Link, fault_of, index_of
 from gputui.domain.job import Attempt, Job
-from gputui.domain.snapshot import Node, Snapshot, WindowView
+from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.text import fit, plain
 from gputui.domain.units import UNKNOWN, format_duration, format_size, minute
 from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
@@ -128,13 +128,11 @@ def _is_read(row: GpuRow, name: str) -> bool:
 
 
 def _side_by_side(parts: Sequence[Cell]) -> Cell:
-    """Return lines of graphs side by side."""
     gap: Cell = ((" " * _GAP, DIM),)
     return tuple(span for number, part in enumerate(parts) for span in ((*gap, *part) if number else part))
 
 
 def _graph(row: GpuRow, name: str, label: str, unit: str, width: int, height: int) -> list[Cell]:
-    """Return a graph with its figures."""
     wide = max(0, width - _FIGURES)
     seconds = graph_seconds(row, wide)
     values = [value for value in row.past.columns(name, seconds, 2 * wide) if value is not None] if wide else []
@@ -174,7 +172,6 @@ _SERIES: tuple[_Series, ...] = (
 
 
 def _top(row: GpuRow, name: str, values: Sequence[float]) -> float:
-    """Return the value of the top of a graph."""
     if name in {"utilization", "memory_utilization", "memory_used", "power"}:
         return most_of(row, name) or 1.0
     return HOTTEST if name == "temperature" else max([_LEAST_TOP.get(name, 1.0), *values])
@@ -260,10 +257,7 @@ def job_lines(view: GpuView, jobs: Iterable[Job], now: datetime, room: int, most
     times = f"{'FROM':<12} {'FOR':<9} " if is_wide else ""
     title = f"{'ID':>7}  {'NAME':<{_names(room)}} {'TENANT':<10} {'STATE':<10} {times}END"
     left = f", {len(found) - len(shown)} more" if len(found) > len(shown) else ""
-    lines = [
-        _line("last jobs", (f"{len(found)}{left}", PLAIN), (f"  {past}" if past else "", DIM)),
-        cell(title, DIM),
-    ]
+    lines = [_line("last jobs", (f"{len(found)}{left}", PLAIN), (f"  {past}" if past else "", DIM)), cell(title, DIM)]
     return [*lines, *(tuple(fitted(_job(attempt, job, now, room), room)) for attempt, job in shown)]
 
 
@@ -292,21 +286,20 @@ def machine_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
     others = [other for other in picture.rows.values() if not other.view.gpu.mig_parent]
     if len(others) < 2:
         return []
-    return [_line("the machine"), *(tuple(fitted(_other(other, other is row), room)) for other in others)]
-
-
-def _other(row: GpuRow, is_this: bool) -> Cell:
-    who = gpu_cells(row, "who", 60)
-    mark = "▸" if is_this else " "
-    return (
-        (f"{mark} GPU {label_of(row):<{_LABEL - 6}}", STRONG if is_this else PLAIN),
-        *fitted(gpu_cells(row, "state", 9), 11),
-        *fitted(gpu_cells(row, "percent", 4), 4, right=True),
-        (" ", DIM),
-        *fitted(gpu_cells(row, "memory", 9), 9, right=True),
-        ("  ", DIM),
-        *who,
-    )
+    lines = [_line("the machine")]
+    for other in others:
+        mark, style = ("▸", STRONG) if other is row else (" ", PLAIN)
+        line: Cell = (
+            (f"{mark} GPU {label_of(other):<{_LABEL - 6}}", style),
+            *fitted(gpu_cells(other, "state", 9), 11),
+            *fitted(gpu_cells(other, "percent", 4), 4, right=True),
+            (" ", DIM),
+            *fitted(gpu_cells(other, "memory", 9), 9, right=True),
+            ("  ", DIM),
+            *gpu_cells(other, "who", 60),
+        )
+        lines.append(tuple(fitted(line, room)))
+    return lines
 
 
 _NEAREST = ("NVLINK", "PIX", "PXB", "PHB", "NODE", "SYS")
@@ -330,11 +323,8 @@ def topology_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
     """Return the neighbours of a GPU, nearest first, and the matrix of all GPUs if it fits."""
     lines = neighbour_lines(row, picture)
     rows = [other for other in picture.rows.values() if other.view.gpu.links and not other.view.gpu.mig_parent]
-    if len(rows) < 2 or not lines:
-        return lines
-    if _LABEL + _CELL * len(rows) > room:
-        return lines
-    return [*lines, (), *matrix(row, rows)]
+    is_shown = len(rows) >= 2 and lines and _LABEL + _CELL * len(rows) <= room
+    return [*lines, (), *matrix(row, rows)] if is_shown else lines
 
 
 def neighbour_lines(row: GpuRow, picture: GpuPicture) -> list[Cell]:
@@ -357,24 +347,16 @@ def matrix(row: GpuRow, rows: Sequence[GpuRow]) -> list[Cell]:
     """Return the links of every pair of GPUs, and the NUMA node of each."""
     names = [f"GPU{label_of(other)}"[: _CELL - 1] for other in rows]
     head = "topology".ljust(_LABEL) + "".join(name.rjust(_CELL) for name in names) + "  NUMA"
-    return [cell(head, DIM), *(_matrix_line(row, other, rows) for other in rows)]
-
-
-def _matrix_line(row: GpuRow, other: GpuRow, rows: Sequence[GpuRow]) -> Cell:
-    is_this = other.view.gpu.uuid == row.view.gpu.uuid
-    by_peer = {link.peer: link_word(link) for link in other.view.gpu.links}
-    words = [_word(other.view.gpu, peer.view.gpu, by_peer) for peer in rows]
-    numa = other.view.gpu.numa_node
-    name = f"{'▸' if is_this else ' '} GPU{label_of(other)}".ljust(_LABEL)[:_LABEL]
-    return (
-        (name, STRONG if is_this else DIM),
-        *((word.rjust(_CELL), _style(word)) for word in words),
-        (f"  {UNKNOWN if numa is None else numa}".ljust(6), DIM),
-    )
-
-
-def _word(gpu: Gpu, peer: Gpu, by_peer: dict[str, str]) -> str:
-    return "X" if gpu.uuid == peer.uuid else by_peer.get(peer.uuid, UNKNOWN)
+    lines = [cell(head, DIM)]
+    for gpu, label in [(other.view.gpu, label_of(other)) for other in rows]:
+        is_this = gpu.uuid == row.view.gpu.uuid
+        links = {link.peer: link_word(link) for link in gpu.links} | {gpu.uuid: "X"}
+        words = [links.get(peer.view.gpu.uuid, UNKNOWN) for peer in rows]
+        numa = f"  {UNKNOWN if gpu.numa_node is None else gpu.numa_node}".ljust(6)
+        name = f"{'▸' if is_this else ' '} GPU{label}".ljust(_LABEL)[:_LABEL]
+        styled = ((word.rjust(_CELL), _style(word)) for word in words)
+        lines.append(((name, STRONG if is_this else DIM), *styled, (numa, DIM)))
+    return lines
 
 
 def _style(word: str) -> Style:
@@ -405,7 +387,6 @@ class GpuPage(Struct, frozen=True):
 
     @property
     def node(self) -> Node | None:
-        """Node that has the GPU."""
         uuid = self.row.view.gpu.uuid
         return next((each for each in self.snapshot.nodes if any(uuid == view.gpu.uuid for view in each.gpus)), None)
 
@@ -468,7 +449,6 @@ def _line(label: str, *spans: Span) -> Cell:
 
 
 def _now(page: GpuPage) -> list[Cell]:
-    """Return state, jobs and reservations."""
     view = page.row.view
     lines = [_line("state", *gpu_cells(page.row, "state", 7), (_why(page), DIM))]
     if view.health.code is not HealthCode.OK:
@@ -485,8 +465,10 @@ def _now(page: GpuPage) -> list[Cell]:
         for holder in view.holders:
             told = gpu_cells(GpuRow(GpuView(view.gpu, view.state, view.health, holders=(holder,))), "who", 100)
             lines.append(_line("held by", *told, (f"  {foreign_words(view, holder, page.row.now)}", DIM)))
-    mine = reservations_by_gpu(page.snapshot).get(page.row.view.gpu.uuid, ())
-    lines += [_line("reserved", *_window(window, page.now)) for window in mine]
+    for window in reservations_by_gpu(page.snapshot).get(page.row.view.gpu.uuid, ()):
+        start, end = window.window.start.astimezone(), window.window.end.astimezone()
+        words = f"  {plain(window.window.name, 40)}: {start:%a %d %H:%M} to {end:%a %d %H:%M}"
+        lines.append(_line("reserved", (kept_words([window], page.now) or "reserved", BLUE), (words, DIM)))
     return lines
 
 
@@ -510,28 +492,18 @@ def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
     return _line("job", (f"#{job.shown_id} ", BLUE), (f"{plain(job.name, 60)} ", PLAIN), hint, (words, DIM))
 
 
-def _window(view: WindowView, now: datetime) -> Cell:
-    window = view.window
-    start, end = window.start.astimezone(), window.end.astimezone()
-    words = kept_words([view], now) or "reserved"
-    return ((words, BLUE), (f"  {plain(window.name, 40)}: {start:%a %d %H:%M} to {end:%a %d %H:%M}", DIM))
-
-
 def _readings(page: GpuPage) -> list[Cell]:
     """Return readings without a graph, or better shown as figures."""
     sample = page.row.view.current
     if sample is None:
-        why = page.why_unread
-        return [
-            _line(
-                "readings",
-                (f"none: {plain(why, 200)}" if why else "none now: the driver does not answer for it", AMBER),
-            )
-        ]
+        why = f": {plain(page.why_unread, 200)}" if page.why_unread else " now: the driver does not answer for it"
+        return [_line("readings", (f"none{why}", AMBER))]
     limit = power_limit_of(page.row)
     throttle = slowed_cell(sample, 200)
-    clocks = _told(_of(sample.sm_clock, "MHz", "SM"), _of(sample.memory_clock, "MHz", "memory"))
-    counts = _told(_count(sample.ecc_corrected, "corrected"), _count(sample.ecc_uncorrected, "uncorrected"))
+    speeds = (("SM", sample.sm_clock), ("memory", sample.memory_clock))
+    clocks = ", ".join(f"{name} {value} MHz" for name, value in speeds if value is not None)
+    errors = ((sample.ecc_corrected, "corrected"), (sample.ecc_uncorrected, "uncorrected"))
+    counts = ", ".join(f"{value} {name}" for value, name in errors if value is not None)
     lines: list[Cell] = []
     if clocks or throttle:
         slowed = throttle or cell("not slowed", DIM)
@@ -543,15 +515,8 @@ def _readings(page: GpuPage) -> list[Cell]:
     if counts:
         style = RED if sample.ecc_uncorrected else PLAIN
         lines.append(_line("ECC", (f"{counts} since the driver was loaded", style)))
-    lines.append(
-        _line(
-            "Xid",
-            (
-                f"{sample.xid}, the last one seen" if sample.xid is not None else "none seen",
-                PLAIN if sample.xid is None else AMBER,
-            ),
-        ),
-    )
+    xid: Span = ("none seen", PLAIN) if sample.xid is None else (f"{sample.xid}, the last one seen", AMBER)
+    lines.append(_line("Xid", xid))
     if not clocks and sample.power is None and sample.utilization is None:
         lines.insert(0, _line("readings", ("the driver reports none for this GPU: load, power, clocks", DIM)))
     if sample.fan is not None:
@@ -570,21 +535,7 @@ def _throughput(label: str, received: float | None, sent: float | None, why_not:
     return _line(label, (f"in {amount(received, 'B/s')}, out {amount(sent, 'B/s')}", PLAIN))
 
 
-def _told(*words: str) -> str:
-    """Return the non-empty words, joined."""
-    return ", ".join(word for word in words if word)
-
-
-def _of(value: int | None, unit: str, name: str) -> str:
-    return "" if value is None else f"{name} {value} {unit}"
-
-
-def _count(value: int | None, name: str) -> str:
-    return "" if value is None else f"{value} {name}"
-
-
 def _processes(page: GpuPage) -> list[Cell]:
-    """Return the processes on it, as the driver lists them."""
     view = page.row.view
     processes = view.sample.processes if view.sample is not None else None
     if page.why_unread:
@@ -629,23 +580,22 @@ def _instances(page: GpuPage) -> list[Cell]:
     head = _line("MIG", (f"cut into {len(mine)}: jobs for a whole GPU never go here", PLAIN))
     holders = [gpu_cells(row, "who", 60) for row in mine]
     longest = min(60, max((width_of(holder) for holder in holders), default=0))
-    return [head, *(_instance(row, fitted(holder, longest)) for row, holder in zip(mine, holders, strict=True))]
-
-
-def _instance(row: GpuRow, holder: list[Span]) -> Cell:
-    gpu = row.view.gpu
-    return (
-        (f"{' ' * _LABEL}{label_of(row):<5} {fit(gpu.mig_profile or UNKNOWN, 12)} ", PLAIN),
-        *fitted(gpu_cells(row, "memory", 9), 9, right=True),
-        ("  ", DIM),
-        *fitted(gpu_cells(row, "state", 7), 9),
-        *holder,
-        (f"  {plain(gpu.uuid, 48)}" if holder else plain(gpu.uuid, 48), DIM),
-    )
+    lines = [head]
+    for row, its in zip(mine, holders, strict=True):
+        holder, gpu = fitted(its, longest), row.view.gpu
+        line: Cell = (
+            (f"{' ' * _LABEL}{label_of(row):<5} {fit(gpu.mig_profile or UNKNOWN, 12)} ", PLAIN),
+            *fitted(gpu_cells(row, "memory", 9), 9, right=True),
+            ("  ", DIM),
+            *fitted(gpu_cells(row, "state", 7), 9),
+            *holder,
+            (f"  {plain(gpu.uuid, 48)}" if holder else plain(gpu.uuid, 48), DIM),
+        )
+        lines.append(line)
+    return lines
 
 
 def _about(page: GpuPage) -> list[Cell]:
-    """Return properties that do not change."""
     gpu = page.row.view.gpu
     node = page.node
     known = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from math import fsum
@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from rich.style import Style
 
-from gputui.domain.gpu import CAP, GpuProcess, GpuSample, GpuState, GpuView, Holder, ProbeCode, index_of, index_ranges
+from gputui.domain.gpu import CAP, GpuSample, GpuState, GpuView, Holder, ProbeCode, index_of, index_ranges
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -30,8 +30,6 @@ from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN
 
 _ID = re.compile("[0-9a-f]{64}")
 _MINUTE = timedelta(minutes=1)
-
-
 SLOWED = "slowed: "
 
 
@@ -59,16 +57,6 @@ def elapsed_share(job: Job, now: datetime) -> float | None:
     return (now - job.started_at) / job.spec.time_limit
 
 
-def process_of(view: GpuView, holder: Holder) -> GpuProcess | None:
-    """Return the process of a holder; for a container, its first one."""
-    processes = view.sample.processes if view.sample else None
-    for process in processes or ():
-        is_its = process.container_id is not None and process.container_id == holder.container_id
-        if process.pid == holder.pid or is_its:
-            return process
-    return None
-
-
 _INTERPRETER = re.compile(r"(python|pypy|ipython|bash|dash|sh|perl|ruby|node|Rscript|julia)[\d.]*")
 
 
@@ -85,7 +73,10 @@ def program_words(command: str) -> str:
 
 def foreign_words(view: GpuView, holder: Holder, now: datetime | None = None) -> str:
     """Return details beyond name and kind: `for 6h, image jupyter:7, pid 22110 python train.py, 31G, container f0…`."""
-    process = process_of(view, holder)
+    its = holder.container_id
+    listed = (view.sample.processes or ()) if view.sample else ()  # of a container, its first one
+    known = (each for each in listed if each.pid == holder.pid or (its is not None and each.container_id == its))
+    process = next(known, None)
     pid = holder.pid if holder.pid is not None else (process.pid if process else None)
     command = process.command if process and process.command else None
     is_told = holder.kind == "process"  # its name is the command, and its pid is shown beside it
@@ -103,7 +94,6 @@ def foreign_words(view: GpuView, holder: Holder, now: datetime | None = None) ->
 
 
 def container_of(job: Job) -> str:
-    """Return the container of its running attempt."""
     attempt = job.attempt
     return _short_id(attempt.container_id) if attempt and attempt.container_id else ""
 
@@ -137,7 +127,6 @@ class Labels(Struct, frozen=True):
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Labels:
-        """Return the labels of all GPUs of a snapshot."""
         several = len(snapshot.nodes) > 1
         return cls(
             {
@@ -149,7 +138,6 @@ class Labels(Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Width of the longest label in cells."""
         return max((len(label) for label in self.by_uuid.values()), default=1)
 
     def of_all(self, uuids: Iterable[str]) -> str:
@@ -194,17 +182,16 @@ class GpuLook(Struct, frozen=True):
 
     @property
     def span_words(self) -> str:
-        """Span of the graphs, as text."""
         return _WORDS[self.span]
 
     @property
     def colour_words(self) -> str:
-        """Meaning of the colours, as text."""
         return _MEANING[self.colours]
 
     def with_next_span(self) -> GpuLook:
         """Return the look with graphs that go further back; after the longest, the shortest."""
-        return replace(self, span=_after(self.span, tuple(SPANS)))
+        names = tuple(SPANS)
+        return replace(self, span=names[(names.index(self.span) + 1) % len(names)])
 
     def with_longest_span(self, recorded: timedelta) -> GpuLook:
         """Return the look with the longest span of which half is recorded, unless one was chosen: no graph is empty."""
@@ -214,12 +201,7 @@ class GpuLook(Struct, frozen=True):
         return replace(self, span=filled[-1])
 
     def with_next_colours(self) -> GpuLook:
-        """Return the look with the other meaning of colours."""
-        return replace(self, colours=_after(self.colours, COLOURS))
-
-
-def _after(one: str, known: tuple[str, ...]) -> str:
-    return known[(known.index(one) + 1) % len(known)]
+        return replace(self, colours=COLOURS[1 - COLOURS.index(self.colours)])
 
 
 class LookChoice:
@@ -236,7 +218,6 @@ class LookChoice:
         )
 
     def take(self, look: GpuLook) -> None:
-        """Use this look from now on."""
         self.current = look
         self._preferences.put(_SECTION, {"span": look.span, "colours": look.colours})
 
@@ -261,7 +242,6 @@ class GpuRow(Struct, frozen=True, dict=True):
 
     @property
     def is_held(self) -> bool:
-        """Return whether jobs hold it."""
         return self.view.job_id is not None or bool(self.view.job_ids)
 
     @property
@@ -282,7 +262,6 @@ class GpuRow(Struct, frozen=True, dict=True):
 
     @property
     def is_old(self) -> bool:
-        """Return whether the last reading is outdated."""
         return self.view.current is None
 
 
@@ -364,8 +343,6 @@ _FIELDS = {
     "fan": ("fan",),
 }
 """Readings used by each column."""
-
-
 MODEL = Column("model", "MODEL", 5, flex=1, rank=4, most=16)
 _HELD = Column("held", "HELD BY", 24, flex=5, most=44)
 GPU_COLUMNS = (
@@ -439,7 +416,6 @@ class GpuPictures:
 
 
 def holder(view: GpuView, jobs: Mapping[JobId, Job]) -> Job | None:
-    """Return the first job on a GPU."""
     return None if view.job_id is None else jobs.get(view.job_id)
 
 
@@ -458,7 +434,6 @@ class Tone(Struct, frozen=True):
 
     @property
     def is_loud(self) -> bool:
-        """Return whether it asks for attention."""
         return self.mark != " "
 
 
@@ -505,18 +480,18 @@ def _memory(row: GpuRow, share: float) -> Tone:
     return tone_of_kind(MEMORY) if (share >= least if is_high is None else is_high) else Tone(BLUE)
 
 
-def _power(row: GpuRow, share: float) -> Tone:
-    """Return no alarm: a well-used GPU is at its limit."""
-    return Tone(GRAPH)
-
-
 def _temperature(row: GpuRow, share: float) -> Tone:
     least = row.look.rules.temperature_high
     is_high = row.past.holds_from("temperature", least)
     return tone_of_kind(HOT) if (HOTTEST * share >= least if is_high is None else is_high) else Tone(GRAPH)
 
 
-_JUDGES = {"utilization": _utilization, "memory_used": _memory, "power": _power, "temperature": _temperature}
+_JUDGES: dict[str, Callable[[GpuRow, float], Tone]] = {
+    "utilization": _utilization,
+    "memory_used": _memory,
+    "power": lambda row, share: Tone(GRAPH),  # no alarm: a well-used GPU is at its limit
+    "temperature": _temperature,
+}
 JUDGED = frozenset(_JUDGES)
 """Readings that are judged."""
 
@@ -629,12 +604,10 @@ class GpuNode:
 
     @property
     def uuids(self) -> Iterator[str]:
-        """UUIDs of its GPUs."""
         return (row.view.gpu.uuid for row in self.rows)
 
     @cached_property
     def free(self) -> int:
-        """Number of its free GPUs."""
         return sum(row.view.state is GpuState.FREE for row in self.rows)
 
     @cached_property

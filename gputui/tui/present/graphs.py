@@ -31,12 +31,9 @@ def load_style(share: float | None) -> Style:
 
 def graph(history: Sequence[float | None], room: int) -> str:
     """Return a graph of blocks, the newest reading at the right; a gap where nothing was read."""
-    return "".join(_height(share) for share in history[-room:]).rjust(room)
-
-
-def _height(share: float | None) -> str:
-    """Return at least one eighth for a reading, so that idle differs from unknown."""
-    return " " if share is None else _EIGHTHS[min(7, max(0, int(share * 8)))]
+    # at least one eighth for a reading, so that idle differs from unknown
+    shares = (" " if share is None else _EIGHTHS[min(7, max(0, int(share * 8)))] for share in history[-room:])
+    return "".join(shares).rjust(room)
 
 
 _PARTS = " ▏▎▍▌▋▊▉"
@@ -82,12 +79,8 @@ def moving(second: int, room: int = _WORK) -> Cell:
 _LEFT = (0x40, 0x04, 0x02, 0x01)
 _RIGHT = (0x80, 0x20, 0x10, 0x08)
 """Bits of a column of dots from the bottom."""
-
-
 _ZERO = "▁"
 """Character if both columns of a cell are nearly zero: a line, as dots would look like noise."""
-
-
 _LIVE = 2
 """Seconds per cell unless the graph is zoomed out; with one second each reading would move the whole graph."""
 

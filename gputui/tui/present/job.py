@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
@@ -66,15 +66,6 @@ def time_progress(job: Job, taken: timedelta | None, room: int) -> Cell:
     return (*bar(share, cells, AMBER if share >= _NEAR else GREEN), (f" {words}", PLAIN))
 
 
-def pull_progress(words: str, room: int) -> Cell:
-    """Return a bar of the percentage in the text, else the beginning of the text."""
-    found = _PERCENT.search(words)
-    if found is None:
-        return ((words.split(" ", 1)[0].rstrip(":"), AMBER),)
-    percent = min(100, int(found[1]))
-    return (*bar(percent / 100, max(_LEAST_BAR, min(_MOST_BAR, room - 6)), AMBER), (f" {percent:>2} %", PLAIN))
-
-
 class ArrayCounts(Struct):
     """Elements of an array by their state."""
 
@@ -91,7 +82,6 @@ class ArrayCounts(Struct):
         return self.done + self.running + self.failed + self.others + self.past
 
     def add(self, job: Job) -> None:
-        """Count a job, of an entry its elements."""
         if job.state is JobState.COMPLETED:
             self.done += job.count
         elif job.state.is_active:
@@ -194,19 +184,16 @@ def group_cells(jobs: Sequence[Job], key: str, context: JobContext, counts: Arra
 
 
 def gpu_list(job: Job, names: Mapping[str, str]) -> str:
-    """Return `GPU 0,1,4` for the GPUs it holds; their number if an index is unknown."""
+    """Return `GPU 0,1,4` for the GPUs it holds, `gpu1:0-1 gpu2:3` on nodes; their number if an index is unknown."""
     held = [names[uuid] for uuid in job.gpus if uuid in names]
     if len(held) < len(job.gpus):
         return plural(len(job.gpus), "GPU")
     if not held:
         return job.attempt.node if job.attempt and not job.attempt.is_over else ""
-    return _by_node(held) if ":" in held[0] else f"GPU {','.join(held)}"
-
-
-def _by_node(labels: Iterable[str]) -> str:
-    """Return `gpu1:0-1 gpu2:3` for GPUs of several nodes."""
+    if ":" not in held[0]:
+        return f"GPU {','.join(held)}"
     nodes: dict[str, list[str]] = {}
-    for label in labels:
+    for label in held:
         node, _, index = label.rpartition(":")
         nodes.setdefault(node, []).append(index)
     return " ".join(f"{node}:{index_ranges(indices)}" for node, indices in nodes.items())
@@ -311,7 +298,11 @@ def _progress(job: Job, context: JobContext) -> Cell:
             else starts or limit
         )
     if job.state is JobState.CONFIGURING and (words := context.progress.get(job.id)):
-        return pull_progress(plain(words, 200), room)
+        words = plain(words, 200)
+        if (found := _PERCENT.search(words)) is None:
+            return ((words.split(" ", 1)[0].rstrip(":"), AMBER),)
+        percent = min(100, int(found[1]))
+        return (*bar(percent / 100, max(_LEAST_BAR, min(_MOST_BAR, room - 6)), AMBER), (f" {percent:>2} %", PLAIN))
     return time_progress(job, elapsed(job, context.now), room)
 
 

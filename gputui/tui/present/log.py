@@ -118,20 +118,14 @@ def _after(style: Style, colours: str) -> Style:
             i += used
             if colour is not None:
                 style += Style(color=colour) if code == 38 else Style(bgcolor=colour)
-        else:
-            style = _simple(style, code)
-    return style
-
-
-def _simple(style: Style, code: int) -> Style:
-    if code == 0:
-        return PLAIN
-    if attribute := _ATTRIBUTES.get(code):
-        return style + attribute
-    if 30 <= code < 38 or 90 <= code < 98:
-        return style + Style(color=(LOG_BRIGHT if code >= 90 else LOG_NAMES)[code % 10])
-    if 40 <= code < 48 or 100 <= code < 108:
-        return style + Style(bgcolor=(LOG_BRIGHT if code >= 100 else LOG_NAMES)[code % 10])
+        elif code == 0:
+            style = PLAIN
+        elif attribute := _ATTRIBUTES.get(code):
+            style += attribute
+        elif 30 <= code < 38 or 90 <= code < 98:
+            style += Style(color=(LOG_BRIGHT if code >= 90 else LOG_NAMES)[code % 10])
+        elif 40 <= code < 48 or 100 <= code < 108:
+            style += Style(bgcolor=(LOG_BRIGHT if code >= 100 else LOG_NAMES)[code % 10])
     return style
 
 
@@ -153,7 +147,6 @@ STAMP_WIDTH = len("10:02:04.123 ")
 
 
 def without_stamp(raw: bytes) -> bytes:
-    """Return the line without its time."""
     match = _STAMP.match(raw)
     return raw[match.end() :] if match else raw
 

@@ -45,17 +45,10 @@ def kept_words(windows: Iterable[WindowView], now: datetime) -> str:
         window = view.window
         if view.state is WindowState.RELEASED or window.end <= now or window.start - now > _SOON:
             continue
-        words = f"reserved for {_for_whom(view)}"
+        parts = [plain(window.tenant, 24)] if window.tenant is not None else []
+        parts += [] if window.priority is None else [f"priority {window.priority}+"]
+        whom = f"nobody ({plain(window.name, 24)})" if window.for_nobody else " or ".join(parts)
+        words = f"reserved for {whom}"
         is_now = window.start <= now
         return f"{words} until {minute(window.end, now)}" if is_now else f"from {minute(window.start, now)} {words}"
     return ""
-
-
-def _for_whom(view: WindowView) -> str:
-    window = view.window
-    if window.for_nobody:
-        return f"nobody ({plain(window.name, 24)})"
-    parts = [plain(window.tenant, 24)] if window.tenant is not None else []
-    if window.priority is not None:
-        parts.append(f"priority {window.priority}+")
-    return " or ".join(parts)

@@ -268,9 +268,10 @@ def status_line(
     left = tuple(fitted(left, room)) if width_of(left) > room else left
     rest = room - width_of(left) - width_of((_BAR,))
     right = alarm_words(found, rest, key)
-    for extra in (_held_words(snapshot), _stranded_words(snapshot)):
-        joined = (*right, *((("  ", DIM),) if right and extra else ()), *extra)
-        right = joined if width_of(joined) <= rest else right
+    held, stranded = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))[2], snapshot.fragmentation
+    for count, words in ((held, " held"), (stranded, " free that no waiting job can use")):
+        joined = (*right, *((("  ", DIM),) if right else ()), (str(count), PLAIN), (words, DIM))
+        right = joined if count and width_of(joined) <= rest else right
     return (*left, _BAR, *right) if right else left
 
 
@@ -285,6 +286,9 @@ def _left(snapshot: Snapshot, host: str, places: _LinePlaces) -> Cell:
     has_gap = places.gap != " " or len(str(running)) >= places.running[0]  # else the digits leave one
     words = scheduler_words(snapshot, places.scheduler + (not has_gap))
     is_longer = width_of(words) > places.scheduler
+    gpus = [view for view in snapshot.gpus if view.gpu.mig_parent or not view.gpu.mig_enabled]
+    free = str(sum(view.state is GpuState.FREE for view in gpus)) if gpus else UNKNOWN
+    short = f"/{len(gpus) or UNKNOWN} free"
     return (
         *((*title, (places.gap, DIM)) if places.host else ()),
         *(words if is_longer and not has_gap else (*fitted(words, places.scheduler), (places.gap, DIM))),
@@ -292,40 +296,16 @@ def _left(snapshot: Snapshot, host: str, places: _LinePlaces) -> Cell:
         (" ", DIM),
         *_count(waiting if is_known else None, *places.waiting),
         ("  " if places.gap == " " else places.gap, DIM),
-        *_free_words(snapshot, places),
+        (free.rjust(len(str(len(gpus)))), PLAIN),  # in as many cells whether all or none are
+        (f" of {plural(len(gpus), 'GPU') if gpus else UNKNOWN} free" if places is _WIDE else short, DIM),
     )
 
 
 def _count(number: int | None, digits: int, words: str) -> Cell:
-    return ((_short_number(number, digits).rjust(digits), PLAIN), (words, DIM))
-
-
-def _short_number(number: int | None, digits: int) -> str:
     """Return the number in at most that many cells, in thousands or millions if it is longer."""
-    if number is None:
-        return UNKNOWN
-    told = (f"{number // size}{unit}" for size, unit in ((1, ""), (1000, "k"), (10**6, "M"), (10**9, "G")))
-    return next((words for words in told if len(words) <= digits), "9" * digits)
-
-
-def _free_words(snapshot: Snapshot, places: _LinePlaces) -> Cell:
-    """Return how many GPUs are free, in as many cells whether all or none are."""
-    gpus = [view for view in snapshot.gpus if view.gpu.mig_parent or not view.gpu.mig_enabled]
-    digits = len(str(len(gpus)))
-    free = str(sum(view.state is GpuState.FREE for view in gpus)) if gpus else UNKNOWN
-    if places is _WIDE:
-        return ((free.rjust(digits), PLAIN), (f" of {plural(len(gpus), 'GPU') if gpus else UNKNOWN} free", DIM))
-    return ((free.rjust(digits), PLAIN), (f"/{len(gpus) or UNKNOWN} free", DIM))
-
-
-def _held_words(snapshot: Snapshot) -> Cell:
-    _, _, held = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))
-    return ((str(held), PLAIN), (" held", DIM)) if held else ()
-
-
-def _stranded_words(snapshot: Snapshot) -> Cell:
-    count = snapshot.fragmentation
-    return ((str(count), PLAIN), (" free that no waiting job can use", DIM)) if count else ()
+    told = (f"{(number or 0) // size}{unit}" for size, unit in ((1, ""), (1000, "k"), (10**6, "M"), (10**9, "G")))
+    short = next((each for each in told if len(each) <= digits), "9" * digits)
+    return (((UNKNOWN if number is None else short).rjust(digits), PLAIN), (words, DIM))
 
 
 def scheduler_words(snapshot: Snapshot, room: int = 40) -> Cell:
@@ -411,8 +391,6 @@ STALE = timedelta(seconds=15)
 _BARS = (8, 5, 0)
 """Widths of a bar in cells, of which the widest that fits is used; 0: none."""
 _GROUPS = " │ "
-
-
 _LEAST_SHARES = {LOAD: 1.0, MEMORY: 0.9, SWAP: 0.1}
 """Shares from which the host's figures are worth a look; load is counted per processor."""
 
@@ -428,7 +406,6 @@ class SummaryPart(Struct, frozen=True):
     style: Style = PLAIN
 
     def drawn(self, cells: int) -> Cell:
-        """Return the part with a bar of that many cells."""
         label: Cell = ((f"{self.label} ", DIM),) if self.label else ()
         if not cells or self.share is None:
             return (*label, *self.words)
@@ -508,16 +485,6 @@ def host_parts(snapshot: Snapshot, now: datetime, steady: Steady[tuple[str, str]
     host = next((node.host for node in snapshot.nodes if node.host is not None), None)
     if host is None or now - host.sampled_at > STALE:
         return []
-    present = _loud(host)
-    loud = present if steady is None else steady.update(present, now)
-    return [*_cpu(host, loud), *_memory(host, loud), *(_disk(disk, loud) for disk in host.disks), *_network(host)]
-
-
-_Loud: TypeAlias = frozenset[tuple[str, str]]
-"""Kinds of conditions with their disks; of a figure that is not a disk's, with an empty text."""
-
-
-def _loud(host: HostSample) -> _Loud:
     shares = {
         LOAD: (host.load, host.cores),
         MEMORY: (host.memory_used, host.memory_total),
@@ -525,7 +492,13 @@ def _loud(host: HostSample) -> _Loud:
     }
     figures = [(kind, "") for kind, (a, b) in shares.items() if a is not None and b and a / b >= _LEAST_SHARES[kind]]
     disks = [(kind, disk.mount) for disk in host.disks if (kind := disk_kind(disk))]
-    return frozenset((*figures, *disks))
+    present: _Loud = frozenset((*figures, *disks))
+    loud = present if steady is None else steady.update(present, now)
+    return [*_cpu(host, loud), *_memory(host, loud), *(_disk(disk, loud) for disk in host.disks), *_network(host)]
+
+
+_Loud: TypeAlias = frozenset[tuple[str, str]]
+"""Kinds of conditions with their disks; of a figure that is not a disk's, with an empty text."""
 
 
 def _marked(words: str, loud: _Loud, *kinds: str, subject: str = "") -> Span:
@@ -562,11 +535,8 @@ def _memory(host: HostSample, loud: _Loud) -> list[SummaryPart]:
 def _disk(disk: DiskUse, loud: _Loud) -> SummaryPart:
     soon = f" full in {format_duration(disk.full_in)}" if disk.full_in is not None and is_filling(disk) else ""
     words = _marked(f"{disk.used:.0%}{soon}", loud, DISK_FULL, DISK_LOW, subject=disk.mount)
-    return SummaryPart(1, (words,), disk_name(disk), disk.used, _filled(words[1], disk.used))
-
-
-def disk_name(disk: DiskUse) -> str:
-    return plain(disk.mount if len(disk.mount) <= 8 else disk.mount.rpartition("/")[2] or disk.mount, 16)
+    name = plain(disk.mount if len(disk.mount) <= 8 else disk.mount.rpartition("/")[2] or disk.mount, 16)
+    return SummaryPart(1, (words,), name, disk.used, _filled(words[1], disk.used))
 
 
 def _network(host: HostSample) -> list[SummaryPart]:

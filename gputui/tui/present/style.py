@@ -34,7 +34,6 @@ SICK = "#8c1f14"
 LOG_NAMES = ("#56626f", "#ee7d7d", "#84c288", "#e3b561", "#7ab7f3", "#b99be3", "#6fc3c3", "#cdd5dd")
 LOG_BRIGHT = ("#808c99", "#ff9a9a", "#a3d9a5", "#f5d08a", "#9accff", "#d3bdf5", "#96dede", "#fefefe")
 """The sixteen terminal colours in the console's own tones, so that logs stay readable on its background."""
-
 PLAIN = Style(color=INK)
 STRONG = Style(color=INK, bold=True)
 DIM = Style(color=QUIET)
@@ -48,7 +47,6 @@ VIOLET = Style(color=OTHER)
 GRAPH = Style(color=HISTORY)
 LIGHT_GREEN = Style(color=CALM)
 SICK_ROW = Style(color=INK, bgcolor=SICK, bold=True)
-
 JOB_STYLES: dict[JobState, Style] = {
     JobState.PENDING: PLAIN,
     JobState.CONFIGURING: AMBER,
@@ -61,7 +59,6 @@ JOB_STYLES: dict[JobState, Style] = {
     JobState.OUT_OF_MEMORY: RED,
     JobState.PREEMPTED: AMBER,
 }
-
 GPU_STYLES: dict[GpuState, Style] = {
     GpuState.FREE: DIM,
     GpuState.ALLOCATED: GREEN,
@@ -69,7 +66,6 @@ GPU_STYLES: dict[GpuState, Style] = {
     GpuState.DRAINED: DIM,
     GpuState.UNKNOWN: AMBER,
 }
-
 SEVERITY_STYLES: dict[str, Style] = {"error": RED, "warning": AMBER, "information": BLUE}
 SEVERITY_MARKS = {"error": "✗ ", "warning": "! ", "information": "· "}
 """Marks for users who do not see colours."""

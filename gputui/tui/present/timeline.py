@@ -39,7 +39,10 @@ def heading(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, scale
     if waiting > planned:
         spans.append((f", {waiting - planned} unplanned", AMBER))
     if timeline.promise is not None:
-        spans += [(" │ ", DIM), ("head ", DIM), *_promised(timeline.promise, snapshot, labels, now)]
+        head = timeline.promise
+        job = snapshot.job(head.job_id)
+        spans += [(" │ ", DIM), ("head ", DIM), (f"#{job.shown_id if job else shown_id(head.job_id)} ", BLUE)]
+        spans.append((f"{clock(head.start, now)} {labels.of_all(head.gpus)}", PLAIN))
     if snapshot.controls.paused:
         spans.append((" │ PAUSED: nothing starts", AMBER))
     if now - timeline.at >= 2 * OLD:
@@ -54,14 +57,6 @@ def step_words(step: timedelta) -> str:
         if seconds % size == 0:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
-
-
-def _promised(bar: Bar, snapshot: Snapshot, labels: Labels, now: datetime) -> Cell:
-    job = snapshot.job(bar.job_id)
-    return (
-        (f"#{job.shown_id if job else shown_id(bar.job_id)} ", BLUE),
-        (f"{clock(bar.start, now)} {labels.of_all(bar.gpus)}", PLAIN),
-    )
 
 
 def bar_lines(bar: Bar, job: Job | None, promise: Bar | None, labels: Labels, now: datetime) -> tuple[Cell, Cell]:
@@ -83,7 +78,9 @@ def _course(bar: Bar, promise: Bar | None, labels: Labels, now: datetime) -> Cel
             return ((f"{since}, ", PLAIN), (f"makes way for job {bar.makes_way_for} {clock(bar.end, now)}", AMBER))
         if bar.is_overrun:
             return ((since, PLAIN), (f", longer than planned: expected until {end}, nothing ends it", AMBER))
-        return ((f"{since}, {_ending(bar.source)} {end}", PLAIN),)
+        is_limit = bar.source is DurationSource.LIMIT
+        how = "ended by its limit" if is_limit else f"expected to end {bar.source.value}"
+        return ((f"{since}, {how} {end}", PLAIN),)
     start = f"{clock(bar.start, now)}" + (f" (in {format_duration(bar.start - now)})" if bar.start > now else "")
     words = f"{start} on {where}, until {clock(bar.end, now)} {bar.source.value}"
     if bar.kind is BarKind.HEAD:
@@ -94,29 +91,20 @@ def _course(bar: Bar, promise: Bar | None, labels: Labels, now: datetime) -> Cel
     return ((f"planned to start {words}", PLAIN),)
 
 
-def _ending(source: DurationSource) -> str:
-    return "ended by its limit" if source is DurationSource.LIMIT else f"expected to end {source.value}"
-
-
 def bare_gpu_lines(view: GpuView, windows: Iterable[KeptWindow], labels: Labels, now: datetime) -> tuple[Cell, Cell]:
     """Return two lines about a GPU without a selected bar."""
     label = labels.by_uuid.get(view.gpu.uuid, "?")
     is_drained = view.state is GpuState.DRAINED and view.drain is not None
     why = plain(view.drain.reason if view.drain and is_drained else view.why or view.health.text, 200)
     state = "free" if view.state is GpuState.FREE else str(view.state).lower()
-    kept = [
-        f"{plain(window.name, 40)} {clock(window.start, now)} to {clock(window.end, now)}{_whom(window)}"
-        for window in windows
-        if view.gpu.uuid in window.gpus
-    ]
+    kept = []
+    for window in [each for each in windows if view.gpu.uuid in each.gpus]:
+        whom = [f"tenant {plain(window.tenant, 40)}"] if window.tenant is not None else []
+        whom += [f"priority {window.priority} and above"] if window.priority is not None else []
+        when = f"{clock(window.start, now)} to {clock(window.end, now)}"
+        kept.append(f"{plain(window.name, 40)} {when}" + (f" for {' or '.join(whom)}" if whom else ""))
     first: Cell = ((f"GPU {label}", STRONG), (f"  {state}" + (f": {why}" if why else ""), DIM))
     return first, cell("reserved: " + "; ".join(kept) if kept else "", PLAIN)
-
-
-def _whom(window: KeptWindow) -> str:
-    whom = [f"tenant {plain(window.tenant, 40)}"] if window.tenant is not None else []
-    whom += [f"priority {window.priority} and above"] if window.priority is not None else []
-    return f" for {' or '.join(whom)}" if whom else ""
 
 
 _ASSUMED = timedelta(hours=1)
@@ -180,12 +168,10 @@ def _words(
 
 
 def _title(what: Bar | KeptWindow, words: _AgendaWords) -> str:
-    return plain(what.name, 60) if isinstance(what, KeptWindow) else _job_title(what.job_id, words)
-
-
-def _job_title(job_id: JobId, words: _AgendaWords) -> str:
-    job = words.jobs.get(job_id)
-    return job_title(job) if job else f"#{shown_id(job_id)}"
+    if isinstance(what, KeptWindow):
+        return plain(what.name, 60)
+    job = words.jobs.get(what.job_id)
+    return job_title(job) if job else f"#{shown_id(what.job_id)}"
 
 
 def _heading(later: int, untold: int, *, is_idle: bool) -> Cell:
@@ -217,7 +203,9 @@ def _line(at: datetime, what: Bar | KeptWindow, words: _AgendaWords) -> Cell:
 def _ends_or_starts(bar: Bar, words: _AgendaWords) -> Cell:
     where = words.labels.of_all(bar.gpus)
     if bar.kind is BarKind.RUNNING:
-        return (("■ ", DIM), *_name(_title(bar, words), words), (f" ends, {_how(bar)}: {where}", DIM))
+        how = "by its limit" if bar.source is DurationSource.LIMIT else bar.source.value
+        how = how if bar.makes_way_for is None else f"makes way for job {bar.makes_way_for}"
+        return (("■ ", DIM), *_name(_title(bar, words), words), (f" ends, {how}: {where}", DIM))
     is_head = bar.kind is BarKind.HEAD
     spans: list[Span] = [("▶ ", AMBER if is_head else GREEN), *_name(_title(bar, words), words)]
     spans.append((f" starts {f'on {where}' if bar.gpus else 'without a GPU'}", PLAIN))
@@ -225,12 +213,6 @@ def _ends_or_starts(bar: Bar, words: _AgendaWords) -> Cell:
     if is_head:
         spans.append(("  promised to it", AMBER))
     return tuple(spans)
-
-
-def _how(bar: Bar) -> str:
-    if bar.makes_way_for is not None:
-        return f"makes way for job {bar.makes_way_for}"
-    return "by its limit" if bar.source is DurationSource.LIMIT else bar.source.value
 
 
 def _kept(window: KeptWindow, words: _AgendaWords) -> Cell:
@@ -245,10 +227,5 @@ def _name(title: str, words: _AgendaWords) -> Cell:
 
 def _never(job: Job, snapshot: Snapshot, words: _AgendaWords) -> Cell:
     because = why(job, JobContext(words.now, snapshot.expected_starts, reasons=snapshot.reasons))
-    return (
-        (f"{'no start':<{_WHEN + _AHEAD + 1}} ", DIM),
-        ("· ", DIM),
-        *_name(job_title(job), words),
-        (" ", DIM),
-        *because,
-    )
+    name = _name(job_title(job), words)
+    return ((f"{'no start':<{_WHEN + _AHEAD + 1}} ", DIM), ("· ", DIM), *name, (" ", DIM), *because)

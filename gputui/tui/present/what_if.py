@@ -97,10 +97,11 @@ def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room
     lines = []
     for place in moved[:_PLACES]:
         behind = order[place.after] if place.after < len(order) else None
-        now = (
-            f", now before job {outlook.shown_id(behind)}" if place.after < place.before and behind is not None else ""
-        )
-        now = f", now behind job {outlook.shown_id(order[place.after - 2])}" if place.after > place.before else now
+        now = ""
+        if place.after > place.before:
+            now = f", now behind job {outlook.shown_id(order[place.after - 2])}"
+        elif place.after < place.before and behind is not None:
+            now = f", now before job {outlook.shown_id(behind)}"
         who = "It" if len(subject.job_ids) == 1 else f"Job {outlook.shown_id(place.job_id)}"
         words = f"{who} moves from place {place.before} to {place.after} of {len(order)} in the queue{now}"
         lines.append(cell(fit_words(words, room), GREEN if place.after < place.before else AMBER))
@@ -131,14 +132,10 @@ _WILLED = frozenset({"cancelled", "held"})
 """Intended losses of a start, which are not side effects."""
 
 
-def _is_willed(shift: Shift, subject: Subject) -> bool:
-    """Return whether a job has no start because that was intended."""
-    return shift.job_id in subject.job_ids and shift.after is None and subject.fate in _WILLED
-
-
 def _counts(shifts: Sequence[Shift], subject: Subject) -> Cell:
     """Return how many other jobs are delayed and by how much, after the jobs that are removed or held."""
-    willed = sum(_is_willed(shift, subject) for shift in shifts)
+    own_ids = subject.job_ids if subject.fate in _WILLED else ()
+    willed = sum(shift.job_id in own_ids and shift.after is None for shift in shifts)
     others = [shift for shift in shifts if shift.job_id not in subject.job_ids]
     if not willed:
         return _shift_counts(others, "No other job is delayed")
@@ -151,17 +148,13 @@ def _shift_counts(shifts: Sequence[Shift], nobody: str) -> Cell:
     earlier = sum(direction(shift) in {EARLIER, NEW} for shift in shifts)
     gone = sum(direction(shift) == GONE for shift in shifts)
     delayed = [shift for shift in shifts if direction(shift) == LATER]
-    told = [(_delay(delayed), AMBER)] if delayed else []
+    known = [shift.after - shift.before for shift in delayed if shift.before and shift.after]
+    most = f" by {'up to ' if len(known) > 1 else ''}{format_duration(max(known))}" if known else ""
+    told = [(f"{LATER} delays {plural(len(delayed), 'job')}{most}", AMBER)] if delayed else []
     told += [(f"{GONE} {plural(gone, 'job')} without a start", AMBER)] if gone else []
     told = told or [(nobody, PLAIN)]
     told += [(f"{EARLIER} {plural(earlier, 'job')} earlier", GREEN)] if earlier else []
     return tuple(span for place, each in enumerate(told) for span in ((("  ", DIM), each) if place else (each,)))
-
-
-def _delay(delayed: Sequence[Shift]) -> str:
-    known = [shift.after - shift.before for shift in delayed if shift.before and shift.after]
-    most = f" by {'up to ' if len(known) > 1 else ''}{format_duration(max(known))}" if known else ""
-    return f"{LATER} delays {plural(len(delayed), 'job')}{most}"
 
 
 def direction(shift: Shift) -> str:

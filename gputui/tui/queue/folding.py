@@ -51,7 +51,6 @@ class Marks(Set[JobId]):
         return Marks(runs.joined_spans((*self._spans.parts, *other._spans.parts)))
 
     def without(self, other: Marks) -> Marks:
-        """Return the marks that the other does not contain."""
         mine = tuple(Run(start, 0, end - start) for start, end in self._spans.parts)
         return Marks(runs.joined_spans((run.id, run.end) for run in runs.divided(mine, other._spans)[1]))
 
@@ -127,7 +126,6 @@ def _end_of(job: Job) -> str:
 
 
 def by_end(job: Job) -> tuple[datetime, JobId]:
-    """Return what sorts ended jobs by their ends."""
     return job.end, job.id
 
 
@@ -141,7 +139,6 @@ class EndedCounts(Struct):
 
     @classmethod
     def of(cls, jobs: Iterable[Job], looked_at: LookedAt) -> EndedCounts:
-        """Count these ended jobs."""
         found = cls()
         for job in jobs:
             found.total += job.count
@@ -391,33 +388,27 @@ class _Arranging:
 
     def _grouped(self, pieces: list[RowSpan]) -> list[RowSpan]:
         """Return the rows with one for the elements of each folded array that wait, are active or have ended."""
-        foldable = [self._jobs[key] for key in pieces if isinstance(key, int) and self._is_foldable(key)]
+        kept = [self._jobs[key] for key in pieces if isinstance(key, int)]
+        closed = [job for job in kept if job.array is not None and not self._is_open(job)]
+        foldable = [job for job in closed if job.runs or job.id not in self._signs]
         firsts: dict[RowSpan, RowKey] = {}
         hidden: set[RowSpan] = set()
         for group in folded(foldable, by=_likeness):
             if count(group) > 1:
-                key = _key_of(group)
+                array, section = group[0].array, section_of(group[0])
+                key = -max(job.last_id for job in group)
+                if array is not None and section is not Section.WAITING:
+                    key = -(array.id + (_ACTIVE if section is Section.RUNNING else _ENDED))
                 firsts[group[0].id], self._groups[key] = key, group
                 self._signs[key] = self._signs.get(group[0].id, "").rstrip(CLOSED + OPEN) + CLOSED
                 hidden.update(job.id for job in group)
         return [firsts.get(key, key) for key in pieces if key in firsts or key not in hidden]
-
-    def _is_foldable(self, job_id: JobId) -> bool:
-        job = self._jobs[job_id]
-        return job.array is not None and not self._is_open(job) and (bool(job.runs) or job_id not in self._signs)
 
 
 def _likeness(job: Job) -> object:
     if job.array is None or section_of(job) is Section.WAITING:
         return likeness(job)
     return job.array.id, section_of(job)
-
-
-def _key_of(group: Sequence[Job]) -> RowKey:
-    first = group[0]
-    if first.array is None or section_of(first) is Section.WAITING:
-        return -max(job.last_id for job in group)
-    return -(first.array.id + (_ACTIVE if section_of(first) is Section.RUNNING else _ENDED))
 
 
 def array_of(key: RowKey, jobs: Entries) -> JobId | None:

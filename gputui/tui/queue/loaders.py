@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import heapq
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -36,19 +38,17 @@ ReadHistory: TypeAlias = Callable[[datetime | None], Iterable[Job]]
 """Returns finished jobs that left the queue file since a time, or all. May block."""
 PAGES = (timedelta(days=7), timedelta(days=62), timedelta(days=366), None)
 """Periods that are read one after the other, each when the end of the list is reached."""
-
 GIVEN_UP = "reading was cancelled; 2 continues it"
 _TOLD_EVERY = 100
 
 
+@dataclass(eq=False)
 class HistoryRead(Message, bubble=False):
     """A page of history."""
 
-    def __init__(self, jobs: dict[int, Job], is_whole: bool, failure: str = "") -> None:
-        super().__init__()
-        self.jobs = jobs
-        self.is_whole = is_whole
-        self.failure = failure
+    jobs: dict[int, Job]
+    is_whole: bool
+    failure: str = ""
 
 
 class HistoryLoader:
@@ -77,7 +77,10 @@ class HistoryLoader:
             reading.begin()
             found: dict[int, Job] = {}
             try:
-                self._find(since, is_wanted, reading, found)
+                for job in takewhile(lambda _: is_wanted(), self._history(since)):
+                    found[job.id] = job
+                    if len(found) % _TOLD_EVERY == 0:
+                        reading.step(len(found))
                 return HistoryRead(found, is_last)
             except TaskCancelledError:
                 return HistoryRead(self.read.jobs, False, GIVEN_UP)
@@ -88,14 +91,6 @@ class HistoryLoader:
 
         self._newest.ask(work)
         self._tell(TaskStarted(reading))
-
-    def _find(self, since: datetime | None, is_wanted: IsWanted, reading: LongTask, found: dict[int, Job]) -> None:
-        for job in self._history(since):
-            if not is_wanted():
-                break
-            found[job.id] = job
-            if len(found) % _TOLD_EVERY == 0:
-                reading.step(len(found))
 
     def take(self, message: HistoryRead) -> None:
         self.is_reading, self.read = False, message
@@ -113,12 +108,11 @@ class HistoryLoader:
         return EndedJobs({job.id: job for job in over}, self.read.is_whole, self.is_reading, self.read.failure)
 
 
+@dataclass(eq=False)
 class ScoresMade(Message, bubble=False):
     """Scores of the waiting jobs, by id; empty if the computation failed."""
 
-    def __init__(self, scores: dict[JobId, float]) -> None:
-        super().__init__()
-        self.scores = scores
+    scores: dict[JobId, float]
 
 
 class ScoreLoader:
@@ -146,7 +140,6 @@ class ScoreLoader:
         def work(is_wanted: IsWanted) -> Message:
             from gputui.domain.policy import reorder
 
-            del is_wanted
             parts = [(server.snapshot, server.settings) for server in snapshot.servers] or [(snapshot, settings)]
             standings = (reorder.queue_standings(part, rules, now) for part, rules in parts)
             return ScoresMade({each.job.id: each.score for found in standings for each in found})
@@ -170,13 +163,12 @@ class PastJobs(Struct, frozen=True):
     failure: str = ""
 
 
+@dataclass(eq=False)
 class PastJobsRead(Message, bubble=False):
     """Message with the past jobs of a GPU."""
 
-    def __init__(self, uuid: str, past: PastJobs) -> None:
-        super().__init__()
-        self.uuid = uuid
-        self.past = past
+    uuid: str
+    past: PastJobs
 
 
 class PastJobsLoader:
@@ -184,7 +176,9 @@ class PastJobsLoader:
 
     def __init__(self, history: ReadHistory, tell: Callable[[Message], object]) -> None:
         self._history = history
-        self._worker = LatestWorker(tell, self._failed)
+        self._worker = LatestWorker(
+            tell, lambda error: PastJobsRead(self._uuid, PastJobs((), True, failure_words(error)))
+        )
         self._uuid = ""
         self._past = PastJobs()
 
@@ -204,14 +198,6 @@ class PastJobsLoader:
         self._worker.close()
 
     def _read(self, uuid: str, since: datetime, is_wanted: IsWanted) -> PastJobs:
-        def found() -> Iterator[Job]:
-            for job in self._history(since):
-                if not is_wanted():
-                    return
-                if any(uuid in attempt.gpus for attempt in job.attempts):
-                    yield job
-
-        return PastJobs(tuple(heapq.nlargest(_MOST, found(), key=by_end)), True)
-
-    def _failed(self, error: Exception) -> Message:
-        return PastJobsRead(self._uuid, PastJobs((), True, failure_words(error)))
+        jobs = takewhile(lambda _: is_wanted(), self._history(since))
+        found = (job for job in jobs if any(uuid in attempt.gpus for attempt in job.attempts))
+        return PastJobs(tuple(heapq.nlargest(_MOST, found, key=by_end)), True)

@@ -99,11 +99,9 @@ class Verdicts:
         self._is_outdated |= moves and bool(self._shown)
 
     def want(self, order: Iterable[JobId]) -> None:
-        self._new = dict.fromkeys(job_id for job_id in order if self._is_new(job_id))
-
-    def _is_new(self, job_id: JobId) -> bool:
-        known = self._shown.get(job_id)
-        return known is None or known[0] is not self._jobs[job_id]
+        known, jobs = self._shown, self._jobs
+        new = (each for each in order if each not in known or known[each][0] is not jobs[each])
+        self._new = dict.fromkeys(new)
 
     @property
     def is_done(self) -> bool:
@@ -191,7 +189,7 @@ class QueueRows:
         self.filter = ""
         self.filter_fault: InputError | None = None
         """Error in the last typed filter; the previous one stays in effect."""
-        self._filter: Filter = EVERY_JOB
+        self.parsed: Filter = EVERY_JOB
         self.ended = EndedRows.FOLDED
         self.id_width = 0
         self.id_digits = 0
@@ -243,7 +241,6 @@ class QueueRows:
         return self._snapshot.is_read
 
     def update(self, snapshot: Snapshot) -> None:
-        """Build the rows of a new snapshot."""
         before, self._snapshot = self._snapshot, snapshot
         if snapshot is before:
             return
@@ -261,7 +258,7 @@ class QueueRows:
             self.varied |= {SERVER}
         self._verdicts.take(snapshot, self.jobs.by_id)
         if snapshot.jobs is before.jobs and self._is_as_before(before):
-            if self._filter:
+            if self.parsed:
                 self._choose()
             return
         self._sort()
@@ -306,7 +303,12 @@ class QueueRows:
             self._folds.parents ^= {key}
             self._arrange()
             return key
-        return self._close_array(job)
+        if job.array is None or job.array.id not in self._folds.arrays:
+            return None
+        self._folds.arrays.discard(job.array.id)
+        self._sort()
+        groups = self.arranged.groups.items()
+        return next((row for row, jobs in groups if any(each.has(job.id) for each in jobs)), job.id)
 
     def fold_all(self) -> None:
         """Unfold everything; if everything is unfolded, fold it."""
@@ -315,15 +317,6 @@ class QueueRows:
         is_open = self._folds.arrays >= arrays and self._folds.parents >= parents
         self._folds = Folds() if is_open else Folds(arrays, parents)
         self._sort()
-
-    def _close_array(self, job: Job) -> RowKey | None:
-        if job.array is None or job.array.id not in self._folds.arrays:
-            return None
-        self._folds.arrays.discard(job.array.id)
-        self._sort()
-        return next(
-            (key for key, group in self.arranged.groups.items() if any(each.has(job.id) for each in group)), job.id
-        )
 
     def stay(self, ids: Iterable[JobId]) -> None:
         """Set the jobs under the cursor; their rows stay in their section while it is there, even if they end."""
@@ -355,7 +348,6 @@ class QueueRows:
         )
 
     def look_at(self, job: Job) -> bool:
-        """Record that a job was viewed."""
         is_new = self.looked_at.add(job)
         self._is_stale |= is_new
         return is_new
@@ -368,33 +360,28 @@ class QueueRows:
         return new
 
     def turn_fold(self) -> None:
-        """Show the ended jobs, or fold them again."""
         self._let_go()
         self.show(ended=EndedRows.FOLDED if self.ended is EndedRows.OPEN else EndedRows.OPEN)
 
     def fold_line(self) -> Cell:
-        """Return the title of the ended jobs."""
         sign = "" if not self.extent.is_folding else f"{OPEN if self.ended is EndedRows.OPEN else CLOSED} "
         return ended_words(self.ended_counts, sign)
 
     def show(self, *, filter: str | None = None, ended: EndedRows | None = None) -> None:  # noqa: A002 - the word for it
-        """Set the filter, and how ended jobs are shown."""
         if ended is not None and ended != self.ended:
             self.ended = ended
             self._sort()
-        if filter is not None and filter != self.filter:
-            self._filter_by(filter)
-
-    def _filter_by(self, text: str) -> None:
-        self.filter, self.filter_fault = text, None
+        if filter is None or filter == self.filter:
+            return
+        self.filter, self.filter_fault = filter, None
         try:
-            self._filter = parse_filter(text)
+            self.parsed = parse_filter(filter)
         except InputError as fault:
             self.filter_fault = fault
             return
         self._let_go()
-        self._verdicts.judge_by(self._filter)
-        if self._filter or self.ended is EndedRows.OPEN:
+        self._verdicts.judge_by(self.parsed)
+        if self.parsed or self.ended is EndedRows.OPEN:
             self._sort_ended()
         else:
             self._ids[Section.ENDED] = ()
@@ -418,7 +405,7 @@ class QueueRows:
         }
         self._past = [job for job in ended if job.id not in self._kept] if self.ended is not EndedRows.HIDDEN else ()
         self._ids = [self._sorted(running), self._sorted(planned), ()]
-        if self.ended is EndedRows.OPEN or self._filter:
+        if self.ended is EndedRows.OPEN or self.parsed:
             self._sort_ended()
         self._choose()
 
@@ -458,28 +445,27 @@ class QueueRows:
 
     def _choose(self) -> None:
         self.known = count(self.jobs.by_id[job_id] for job_id in chain(*self._ids))
-        if self._filter:
+        if self.parsed:
             self._verdicts.want(chain(*self._ids))
             self._verdicts.step(0, AT_ONCE)
         self.gather()
 
     @property
     def is_judged(self) -> bool:
-        return not self._filter or self._verdicts.is_done
+        return not self.parsed or self._verdicts.is_done
 
     def match(self, seconds: float) -> bool:
         """Match further jobs for at most `seconds`; return whether the matches changed."""
         return self._verdicts.step(seconds)
 
     def gather(self) -> None:
-        """Show the matches found so far."""
         self._matching, self._parts, self.ended_counts = self._ids, {}, self._counts
-        if self._filter:  # it also finds folded jobs
+        if self.parsed:  # it also finds folded jobs
             parts = [self._verdicts.shown(ids, self._held) for ids in self._ids]
             self._matching = [[part.id for part in found] for found in parts]
             self._parts = {part.id: part for part in chain(*parts) if part.id not in self.jobs.by_id or part.runs}
             self.ended_counts = EndedCounts.of((job for job in chain(*parts) if job.state.is_terminal), self.looked_at)
-        self.matching = count(self.shown) if self._filter else self.known
+        self.matching = count(self.shown) if self.parsed else self.known
         live = [self._visible[job_id] for job_id in chain(*self._matching[:2])]
         sizes = [0, 0, 0]
         for job in live:
@@ -495,20 +481,17 @@ class QueueRows:
         planned = (*running, *waiting)
         live = rows(planned, visible, folds, self._dependents, split=split, last_first=last_first)
         below = rows(ended, visible, folds, {}, last_first=last_first)
-        is_folding = not self._filter
+        is_folding = not self.parsed
         stays = is_folding and self.extent.fold is not None and bool(live.keys)  # it may be under the cursor
         has_ended = (bool(self.ended_counts.total) or stays) and self.ended is not EndedRows.HIDDEN
         self.arranged = joined_rows(live, (FOLD,) if has_ended and is_folding else (), below)
-        self.extent = Extent(
-            live.split,
-            len(live.keys) - live.split,
-            len(below.keys),
-            has_ended=has_ended,
-            is_folding=is_folding,
-        )
+        counts = (live.split, len(live.keys) - live.split, len(below.keys))
+        self.extent = Extent(*counts, has_ended=has_ended, is_folding=is_folding)
         keys = self.keys
         self.positions = keys.positions if isinstance(keys, RowKeys) else {key: row for row, key in enumerate(keys)}
-        self.id_width = self._longest_id() if self.arrays or ended or self.id_digits else 0
+        is_counted = self.arrays or ended or self.id_digits
+        shown = (job for job in self.shown if job.id in self.positions) if is_counted else ()
+        self.id_width = max((width_of_id(job, self.id_digits) for job in shown), default=0)
 
     @property
     def _visible(self) -> Mapping[JobId, Job]:
@@ -516,19 +499,11 @@ class QueueRows:
         whole = self.jobs.by_id
         return ChainMap(self._parts, dict(whole)) if self._parts else whole
 
-    def _longest_id(self) -> int:
-        """Return the cells of the longest id in a row."""
-        return max((width_of_id(job, self.id_digits) for job in self.shown if job.id in self.positions), default=0)
-
     @property
     def shown(self) -> Iterator[Job]:
         """Shown jobs; elements of an array that wait alike count as one."""
         visible = self._visible
         return (visible[job_id] for job_id in chain(*self._matching))
-
-    @property
-    def parsed(self) -> Filter:
-        return self._filter
 
 
 def width_of_id(job: Job, digits: int = 0) -> int:
@@ -540,7 +515,6 @@ def width_of_id(job: Job, digits: int = 0) -> int:
 
 
 def array_counts(jobs: Iterable[Job]) -> dict[JobId, ArrayCounts]:
-    """Return the elements of each array by their state."""
     arrays: dict[JobId, list[Job]] = {}
     for job in jobs:
         if job.array is not None:
@@ -564,18 +538,13 @@ def _begin(job: Job) -> tuple[datetime, JobId]:
 
 def job_loads(views: Iterable[GpuView]) -> Mapping[JobId, int]:
     """Return the mean utilisation of each job's GPUs in percent; none if it shares a GPU or one was not read."""
-    return {
-        job_id: round(100 * sum(value or 0 for value in values) / len(values))
-        for job_id, values in _read(views).items()
-        if None not in values
-    }
-
-
-def _read(views: Iterable[GpuView]) -> dict[JobId, list[float | None]]:
-    """Return the utilisation of each job's GPUs; None for a GPU without a recent reading or with several jobs."""
     found: dict[JobId, list[float | None]] = {}
     for view in views:
         sample = view.current if len(view.job_ids) < 2 else None
         for job_id in view.job_ids or ((view.job_id,) if view.job_id is not None else ()):
             found.setdefault(job_id, []).append(sample.utilization if sample else None)
-    return found
+    return {
+        job_id: round(100 * sum(value or 0 for value in values) / len(values))
+        for job_id, values in found.items()
+        if None not in values
+    }

@@ -60,7 +60,6 @@ class Extent(Struct, frozen=True):
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Rows of each section without titles."""
         return self.running, self.waiting, self.ended
 
     @property

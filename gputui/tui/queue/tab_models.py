@@ -32,48 +32,42 @@ READING = (cell("Reading the queue …", DIM),)
 
 
 class TabModel(Protocol):
-    """Model of a tab: rows by key, and their cells."""
+    """Model of a tab: rows by key from the top, and their cells."""
 
     @property
-    def name(self) -> str:
-        """Name of the tab."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def noun(self) -> str:
-        """Noun for a row."""
-        ...
-
+    def noun(self) -> str: ...
     @property
-    def keys(self) -> Sequence[Key]:
-        """Keys of the rows from the top."""
-        ...
-
+    def keys(self) -> Sequence[Key]: ...
     @property
-    def positions(self) -> Mapping[Key, int]:
-        """Row of each key."""
-        ...
-
+    def positions(self) -> Mapping[Key, int]: ...
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """Columns of the tab."""
-        ...
-
-    def cell(self, key: Key, column: str, context: JobContext) -> Cell:
-        """Return the content of a cell."""
-        ...
-
+    def columns(self) -> tuple[Column, ...]: ...
+    def cell(self, key: Key, column: str, context: JobContext) -> Cell: ...
     def lead(self, key: Key) -> str:
         """Return the character before the row."""
-        ...
 
     def jobs(self, key: Key | None) -> tuple[Job, ...]:
         """Return the jobs that commands on the row act on."""
-        ...
 
     def empty(self) -> tuple[Cell, ...]:
         """Return the lines shown if there is no row."""
-        ...
+
+
+class _PlainTab:
+    """Tab whose rows have no mark."""
+
+    def __init__(self) -> None:
+        self.keys: Sequence[Key] = ()
+        self.positions: Mapping[Key, int] = {}
+
+    def _become(self, keys: Sequence[Key]) -> None:
+        self.keys = keys
+        self.positions = {key: row for row, key in enumerate(keys)}
+
+    def lead(self, key: Key) -> str:
+        return " "
 
 
 class QueueTab:
@@ -184,12 +178,13 @@ class EndedJobs(Struct):
     failure: str = ""
 
 
-class FinishedTab:
+class FinishedTab(_PlainTab):
     """Tab of ended jobs, including those in the history."""
 
     name, noun = "finished", "job"
 
     def __init__(self) -> None:
+        super().__init__()
         self.ended = EndedJobs({})
         self.room = 0
         """Cells of the table."""
@@ -197,14 +192,10 @@ class FinishedTab:
         """True if the jobs are of several servers."""
         self.id_width = 0
         """Cells of the longest id."""
-        self.keys: Sequence[Key] = ()
-        self.positions: Mapping[Key, int] = {}
 
     def update(self, ended: EndedJobs, shown: Callable[[Job], bool]) -> None:
-        """Set the jobs and their filter."""
         self.ended = ended
-        self.keys = [job_id for job_id, job in ended.jobs.items() if shown(job)]
-        self.positions = {key: row for row, key in enumerate(self.keys)}
+        self._become([job_id for job_id, job in ended.jobs.items() if shown(job)])
         self.id_width = max((width_of_id(ended.jobs[int(key)]) for key in self.keys), default=0)
 
     @property
@@ -217,17 +208,11 @@ class FinishedTab:
         job = self.ended.jobs[int(key)]
         return group_cells((job,), column, context) if job.runs else job_cells(job, column, context)
 
-    def lead(self, key: Key) -> str:
-        """Return a blank: these rows have no mark."""
-        del key
-        return " "
-
     def jobs(self, key: Key | None) -> tuple[Job, ...]:
         job = self.ended.jobs.get(key) if isinstance(key, int) else None
         return (job,) if job else ()
 
     def empty(self) -> tuple[Cell, ...]:
-        """Return why there is no row."""
         if self.ended.failure:
             return (cell(f"The history cannot be read: {plain(self.ended.failure, 300)}", AMBER),)
         if self.ended.is_reading:
@@ -258,37 +243,6 @@ WINDOW_COLUMNS = (
 _STATES = {WindowState.ACTIVE: GREEN, WindowState.UPCOMING: PLAIN, WindowState.RELEASED: AMBER}
 
 
-def recurring_cell(entry: RecurringJob, column: str, now: datetime) -> Cell:
-    spec = entry.submission.spec
-    due = "" if entry.paused or entry.next_at is None else minute(entry.next_at, now)
-    words = {
-        "id": (shown_id(entry.id), BLUE),
-        "state": ("paused", AMBER) if entry.paused else ("waits", PLAIN),
-        "every": (plain(entry.expression, 80), PLAIN),
-        "next": (due, PLAIN),
-        "name": (plain(entry.name or spec.name, 80), PLAIN),
-        "gpus": (gpus_wanted(spec.gpus), PLAIN),
-        "tenant": (plain(spec.tenant, 40), DIM),
-        "by": (plain(entry.added_by, 40), DIM),
-        "what": (plain(" ".join((spec.image or "host", *spec.command)), 200), DIM),
-    }
-    return cell(*words[column])
-
-
-def window_cell(view: WindowView, column: str, names: dict[str, str], now: datetime) -> Cell:
-    window = view.window
-    words = {
-        "name": (plain(window.name, 60), BLUE),
-        "state": (view.state.value.lower(), _STATES[view.state]),
-        "gpus": (_gpus(view, names), PLAIN),
-        "from": (minute(window.start, now), PLAIN),
-        "to": (minute(window.end, now), PLAIN),
-        "for": (_whom(view), PLAIN),
-        "about": (_about(view, now), DIM),
-    }
-    return cell(*words[column])
-
-
 def _gpus(view: WindowView, names: dict[str, str]) -> str:
     kept = [names.get(uuid, "?") for uuid in view.gpus]
     if view.window.gpus or not kept:
@@ -296,13 +250,6 @@ def _gpus(view: WindowView, names: dict[str, str]) -> str:
         named = [names.get(name, short[name]) for name in view.window.gpus]
         return ",".join(named) or str(view.window.count)
     return f"{view.window.count}: {','.join(kept)}"
-
-
-def _whom(view: WindowView) -> str:
-    window = view.window
-    words = [window.tenant] if window.tenant else []
-    words += [f"priority {window.priority}+"] if window.priority is not None else []
-    return plain(" and ".join(words) or "nobody", 60)
 
 
 def _about(view: WindowView, now: datetime) -> str:
@@ -320,25 +267,10 @@ def _about(view: WindowView, now: datetime) -> str:
     return "; ".join(words)
 
 
-class _StandingTab:
+class _StandingTab(_PlainTab):
     """Tab whose rows are not jobs."""
 
-    def __init__(self) -> None:
-        self.keys: Sequence[Key] = ()
-        self.positions: Mapping[Key, int] = {}
-
-    def _become(self, keys: Sequence[Key]) -> None:
-        self.keys = keys
-        self.positions = {key: row for row, key in enumerate(keys)}
-
-    def lead(self, key: Key) -> str:
-        """Return a blank: these rows have no mark."""
-        del key
-        return " "
-
     def jobs(self, key: Key | None) -> tuple[Job, ...]:
-        """Return no jobs: no row of these tabs is one."""
-        del key
         return ()
 
 
@@ -353,21 +285,30 @@ class RecurringTab(_StandingTab):
         self.entries: Mapping[Key, RecurringJob] = {}
 
     def update(self, entries: Sequence[RecurringJob]) -> None:
-        """Set the rows."""
         self.entries = {entry.id: entry for entry in entries}
         self._become(list(self.entries))
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:
-        return recurring_cell(self.entries[key], column, context.now)
+        entry = self.entries[key]
+        spec = entry.submission.spec
+        due = "" if entry.paused or entry.next_at is None else minute(entry.next_at, context.now)
+        words = {
+            "id": (shown_id(entry.id), BLUE),
+            "state": ("paused", AMBER) if entry.paused else ("waits", PLAIN),
+            "every": (plain(entry.expression, 80), PLAIN),
+            "next": (due, PLAIN),
+            "name": (plain(entry.name or spec.name, 80), PLAIN),
+            "gpus": (gpus_wanted(spec.gpus), PLAIN),
+            "tenant": (plain(spec.tenant, 40), DIM),
+            "by": (plain(entry.added_by, 40), DIM),
+            "what": (plain(" ".join((spec.image or "host", *spec.command)), 200), DIM),
+        }
+        return cell(*words[column])
 
     def empty(self) -> tuple[Cell, ...]:
-        return (
-            cell(
-                f"No recurring jobs. Select a job in the queue and press {keyed('recur')}, or from any shell:",
-                DIM,
-            ),
-            cell("  gputui cron add '0 3 * * *' IMAGE COMMAND...", BLUE),
-        )
+        how = f"Select a job in the queue and press {keyed('recur')}, or from any shell:"
+        command = "  gputui cron add '0 3 * * *' IMAGE COMMAND..."
+        return (cell(f"No recurring jobs. {how}", DIM), cell(command, BLUE))
 
 
 class ReservationsTab(_StandingTab):
@@ -381,12 +322,24 @@ class ReservationsTab(_StandingTab):
         self.views: Mapping[Key, WindowView] = {}
 
     def update(self, views: Sequence[WindowView]) -> None:
-        """Set the rows."""
         self.views = {view.window.key: view for view in views}
         self._become(list(self.views))
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:
-        return window_cell(self.views[key], column, dict(context.gpu_names), context.now)
+        view, now = self.views[key], context.now
+        window = view.window
+        whom = [window.tenant] if window.tenant else []
+        whom += [f"priority {window.priority}+"] if window.priority is not None else []
+        words = {
+            "name": (plain(window.name, 60), BLUE),
+            "state": (view.state.value.lower(), _STATES[view.state]),
+            "gpus": (_gpus(view, dict(context.gpu_names)), PLAIN),
+            "from": (minute(window.start, now), PLAIN),
+            "to": (minute(window.end, now), PLAIN),
+            "for": (plain(" and ".join(whom) or "nobody", 60), PLAIN),
+            "about": (_about(view, now), DIM),
+        }
+        return cell(*words[column])
 
     def empty(self) -> tuple[Cell, ...]:
         return (

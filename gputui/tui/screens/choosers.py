@@ -51,14 +51,15 @@ class Themes(Leavable[None], ModalScreen[None]):
         self._keep_theme = keep
 
     def compose(self) -> ComposeResult:
-        """Yield the names; `auto` first."""
         self._before = self.app.theme
         names = (AUTO, *theme_names())
         with Vertical(classes="box") as box:
             box.border_title = "Theme"
             key = keymap_of(self).key
             box.border_subtitle = f"{key('take_line')} keep   {key('back')} back"
-            choices = OptionList(*(Option(_words(name), id=name) for name in names), markup=False, compact=True)
+            words = ("auto, by the settings" if name == AUTO else name for name in names)
+            options = map(lambda text, name: Option(text, id=name), words, names)
+            choices = OptionList(*options, markup=False, compact=True)
             choices.highlighted = names.index(self._chosen) if self._chosen in names else 0
             yield choices
 
@@ -87,15 +88,7 @@ class Themes(Leavable[None], ModalScreen[None]):
         self.query_one(OptionList).action_select()
 
 
-def _words(name: str) -> str:
-    return "auto, by the settings" if name == AUTO else name
-
-
-_COLUMNS = (
-    Column("shown", "", 3),
-    Column("title", "COLUMN", 10),
-    Column("about", "WHAT", 20, flex=1),
-)
+_COLUMNS = (Column("shown", "", 3), Column("title", "COLUMN", 10), Column("about", "WHAT", 20, flex=1))
 
 
 class _Columns(LineTable[str]):
@@ -115,7 +108,6 @@ class _Columns(LineTable[str]):
         return ChosenColumns(tuple(key for key in self.keys if key in self._shown))
 
     def become(self, chosen: ChosenColumns) -> None:
-        """Set the chosen columns, followed by the others."""
         self._shown = frozenset(chosen.keys)
         self._order([*chosen.keys, *(key for key in QUEUE_COLUMNS if key not in self._shown)])
 
@@ -188,11 +180,3 @@ class ColumnChooser(Dialog[ChosenColumns | None]):
 
     def action_take(self) -> None:
         self.dismiss(self.table.chosen)
-
-    def action_back(self) -> None:
-        self.dismiss(None)
-
-    @on(KeyBar.Clicked)
-    async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        event.stop()
-        await self.run_action(event.command.action)

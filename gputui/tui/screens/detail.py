@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
@@ -43,7 +44,7 @@ from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import JobContext, job_title
 from gputui.tui.present.style import BLUE, DIM, GROUND, STRONG
-from gputui.tui.progress import IsWanted, LatestWorker, Throttle, are_alike, failure_words
+from gputui.tui.progress import LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.services import Services
 from gputui.tui.widgets.line_table import CellLines
@@ -54,12 +55,11 @@ _AGAIN = 10.0
 """Seconds after which a running attempt's telemetry is read again."""
 
 
+@dataclass(eq=False)
 class TelemetryLoaded(Message, bubble=False):
     """Telemetry of each attempt of a job, by number."""
 
-    def __init__(self, measured: Mapping[int, Measured]) -> None:
-        super().__init__()
-        self.measured = measured
+    measured: Mapping[int, Measured]
 
 
 class TelemetryLoader:
@@ -81,12 +81,7 @@ class TelemetryLoader:
         if wanted == self._asked_for and (attempt.is_over or now - self._asked_at < _AGAIN):
             return
         self._asked_for, self._asked_at = wanted, now
-
-        def work(is_wanted: IsWanted) -> Message:
-            del is_wanted
-            return TelemetryLoaded(self._backend.measured(job.id))
-
-        self._worker.ask(work)
+        self._worker.ask(lambda is_wanted: TelemetryLoaded(self._backend.measured(job.id)))
 
     def take(self, message: TelemetryLoaded) -> None:
         self._measured = message.measured
@@ -103,7 +98,6 @@ class TelemetryLoader:
         return lines
 
     def close(self) -> None:
-        """Stop the thread."""
         self._worker.close()
 
 
@@ -129,13 +123,12 @@ _AGED = timedelta(seconds=10)
 """Age at which an explanation is renewed even without changes, since scores change with time."""
 
 
+@dataclass(eq=False)
 class Explained(Message, bubble=False):
     """Explanation of the job's place in the queue."""
 
-    def __init__(self, explanation: Explanation | None, failure: str = "") -> None:
-        super().__init__()
-        self.explanation = explanation
-        self.failure = failure
+    explanation: Explanation | None
+    failure: str = ""
 
 
 class Detail(JobScreen):
@@ -254,17 +247,14 @@ class Detail(JobScreen):
         told = replace(self._told, is_compact=is_compact)
         live = self._live(job, context.now, room, is_compact=is_compact) if job.state.is_active else None
         has_graphs = self._services.pace.has_graphs and not is_compact
-        telemetry = self._telemetry.lines(job, room - _LABEL - _GAP, has_graphs=has_graphs, is_tall=self._is_tall)
+        # it has spare rows if there are more than the log below it needs, or the log is beside it
+        is_tall = self.size.height >= (_COMPACT if self.size.width >= _BESIDE_FROM else _TALL)
+        telemetry = self._telemetry.lines(job, room - _LABEL - _GAP, has_graphs=has_graphs, is_tall=is_tall)
         if self._snapshot.engine_decides:  # its engine decides: a score or a forecast of ours would mislead
             lines = job_lines(job, context, None, live, telemetry, engine_wait_lines(job, self._snapshot))
         else:
             lines = job_lines(job, context, told if job.state is JobState.PENDING else None, live, telemetry)
         return (lines[0], *array_lines(job, self._snapshot), *lines[1:])
-
-    @property
-    def _is_tall(self) -> bool:
-        """Return whether the page has spare rows: more than the log below it needs, or the log is beside it."""
-        return self.size.height >= (_COMPACT if self.size.width >= _BESIDE_FROM else _TALL)
 
     def _live(self, job: Job, now: datetime, room: int, *, is_compact: bool) -> Live:
         """Return the readings of its GPUs and its expected duration."""
@@ -296,7 +286,6 @@ class Detail(JobScreen):
         return [(), *graphs] if graphs else []
 
     def _explain(self, job: Job) -> None:
-        """Request a new explanation if it may have changed."""
         snapshot, now = self._snapshot, self._services.clock.now()
         seen, at = self._explained or (EMPTY, now)
         is_new = self._explained is None or now - at >= _AGED or not are_alike(seen, snapshot)
@@ -305,12 +294,7 @@ class Detail(JobScreen):
         settings = self._services.settings
         self._explained = (snapshot, now)
         self._pace.begin()
-
-        def work(is_wanted: IsWanted) -> Message:
-            del is_wanted
-            return Explained(explain(snapshot, job.element(job.id), settings, now))
-
-        self._explainer.ask(work)
+        self._explainer.ask(lambda is_wanted: Explained(explain(snapshot, job.element(job.id), settings, now)))
 
     def on_explained(self, message: Explained) -> None:
         self._pace.end()
@@ -323,9 +307,6 @@ class Detail(JobScreen):
 
     def action_follow(self) -> None:
         self._follow(self._job_id)
-        self.dismiss()
-
-    def action_back(self) -> None:
         self.dismiss()
 
     def action_scroll(self, step: int) -> None:

@@ -29,6 +29,9 @@ class ClosedOnce(SeenThrough[T]):
     def edge(self) -> Iterable[Widget]:
         return (MessageLine(),)
 
+    def action_back(self) -> None:
+        self.dismiss()
+
     def on_screen_resume(self) -> None:
         draw_line(self)
 
@@ -111,9 +114,6 @@ class ScrollingDialog(Dialog[None]):
     @property
     def how(self) -> str:
         return f"{self.key('down')} {self.key('up')} scroll   {self.key('back')} close"
-
-    def action_back(self) -> None:
-        self.dismiss()
 
     def action_close(self) -> None:
         self.dismiss()

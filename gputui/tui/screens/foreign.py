@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Thread
 from typing import Any, ClassVar
 
@@ -61,13 +62,12 @@ def ask_stop(screen: Screen[Any], use: ForeignUse, container_id: str, words: str
     screen.app.push_screen(Confirm(plain(f"Stop container {words}?", 200), detail), answered)
 
 
+@dataclass(eq=False)
 class EnvironmentRead(Message, bubble=False):
     """Message with the environment of a process, or why it cannot be read."""
 
-    def __init__(self, environment: tuple[str, ...] | None, refusal: str = "") -> None:
-        super().__init__()
-        self.environment = environment
-        self.refusal = refusal
+    environment: tuple[str, ...] | None
+    refusal: str = ""
 
 
 class ProcessPage(ScrollingDialog):
@@ -99,7 +99,6 @@ class ProcessPage(ScrollingDialog):
         self._worker.ask(lambda is_wanted: self._read())
 
     def on_unmount(self) -> None:
-        """End the thread."""
         self._worker.close()
 
     def _read(self) -> EnvironmentRead:
@@ -132,17 +131,15 @@ class ContainerLog:
     def log(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> LogStream:
-        del job_id, attempt
         return self._use.logs(self._container_id, tail=tail, follow=follow, stamped=stamped)
 
 
+@dataclass(eq=False)
 class ContainerRead(Message, bubble=False):
     """Message with the engine's description of a container, or why it cannot be inspected."""
 
-    def __init__(self, detail: ContainerDetail | None, fault: str = "") -> None:
-        super().__init__()
-        self.detail = detail
-        self.fault = fault
+    detail: ContainerDetail | None
+    fault: str = ""
 
 
 class ContainerScreen(JobScreen):
@@ -162,7 +159,9 @@ class ContainerScreen(JobScreen):
         self._detail: ContainerDetail | None = None
         self._fault = ""
         self._worker = LatestWorker(self.post_message, lambda error: ContainerRead(None, str(error)))
-        self.conditions["stop_container"] = lambda _: self._can_be_stopped()
+        self.conditions["stop_container"] = lambda _: (
+            (detail := self._detail) is not None and detail.is_running and not detail.store
+        )
 
     def compose(self) -> ComposeResult:
         yield CellLines(id="heading")
@@ -181,7 +180,6 @@ class ContainerScreen(JobScreen):
         self.set_interval(5.0, lambda: self._worker.ask(lambda is_wanted: self._read()))
 
     def on_unmount(self) -> None:
-        """End the thread."""
         super().on_unmount()
         self._worker.close()
 
@@ -214,16 +212,9 @@ class ContainerScreen(JobScreen):
         pane = self.query_one(LogPane)
         return command.works_at(pane if command.is_known_to(pane) else self)
 
-    def _can_be_stopped(self) -> bool:
-        detail = self._detail
-        return detail is not None and detail.is_running and not detail.store
-
     def subject(self) -> Job | None:
         """Return None: a foreign container has no job."""
         return None
 
     def action_stop_container(self) -> None:
         ask_stop(self, self._use, self._container_id, self._called)
-
-    def action_back(self) -> None:
-        self.dismiss()

@@ -48,13 +48,11 @@ class GpuDetailScreen(OverlayScreen):
         self.conditions["next_job"] = lambda _: len(self._jobs()) > 1
 
     def compose(self) -> ComposeResult:
-        """Yield heading, page and keys."""
         yield CellLines(id="heading")
         yield Page(id="page")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Show what is known."""
         self.query_one(Page).focus()
         self.set_interval(self._services.pace.tick, self.tick)
         self.call_after_refresh(self.tick)
@@ -75,7 +73,6 @@ class GpuDetailScreen(OverlayScreen):
 
     @on(Page.Scrolled)
     def tick(self) -> None:
-        """Update the page."""
         if not self.is_mounted or not self.is_in_sight:
             return
         now, snapshot = self._services.clock.now(), self._snapshot
@@ -102,32 +99,27 @@ class GpuDetailScreen(OverlayScreen):
         words = "" if past.is_read else "reading the history …"
         if past.failure:
             words = f"the history cannot be read: {plain(past.failure, 200)}"
-        why, jobs = self._why_no_pcie(), self._jobs()
-        return GpuPage(row, self._picture, self._snapshot, now, jobs, why, keys, past.jobs, words)
+        leader = self._snapshot.leader
+        if self._snapshot.leads_here:
+            why = ""
+        elif leader is None:
+            why = "no scheduler reads the GPUs now"
+        elif leader.kind in ENGINES:
+            why = "the probes of nodes do not read it"
+        else:
+            kind = "gputui serve" if leader.kind == "serve" else "a console"
+            why = f"{kind} (pid {leader.pid}) reads the GPUs and is asked for it"
+        return GpuPage(row, self._picture, self._snapshot, now, self._jobs(), why, keys, past.jobs, words)
 
     def on_past_jobs_read(self, message: PastJobsRead) -> None:
-        """Show the jobs of the history that the GPU had."""
         self._past_jobs.take(message)
         self.tick()
 
-    def _why_no_pcie(self) -> str:
-        leader = self._snapshot.leader
-        if self._snapshot.leads_here:
-            return ""
-        if leader is None:
-            return "no scheduler reads the GPUs now"
-        if leader.kind in ENGINES:
-            return "the probes of nodes do not read it"
-        kind = "gputui serve" if leader.kind == "serve" else "a console"
-        return f"{kind} (pid {leader.pid}) reads the GPUs and is asked for it"
-
     def gpu(self) -> GpuView | None:
-        """Return the GPU that is shown."""
         row = self._picture.rows.get(self._uuid)
         return row.view if row else None
 
     def _jobs(self) -> tuple[Job, ...]:
-        """Return the jobs on it, the selected one first."""
         view = self.gpu()
         jobs = holders(view, self._snapshot.jobs) if view else ()
         meant = self._meant % len(jobs) if jobs else 0
@@ -138,12 +130,10 @@ class GpuDetailScreen(OverlayScreen):
         return next(iter(self._jobs()), None)
 
     def action_next_job(self) -> None:
-        """Choose the next of the jobs that share it."""
         self._meant += 1
         self.tick()
 
     def action_other_gpu(self, step: int) -> None:
-        """Show another GPU."""
         uuids = list(self._picture.rows)
         if self._uuid in uuids:
             self._uuid = uuids[(uuids.index(self._uuid) + step) % len(uuids)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.widgets import Input
 
+from gputui.domain.action import Cancel
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import ALL_SHARES
@@ -74,16 +76,11 @@ class GpuProcessTable(LineTable[str]):
         self._shown_columns: tuple[Column, ...] = PROCESS_VIEW_COLUMNS
 
     def show(self, rows: Sequence[GpuProcessRow], order: ProcessOrder, empty: Cell) -> None:
-        """Show these rows."""
         self._rows = {row.key: row for row in rows}
-        columns = tuple(
-            column for column in PROCESS_VIEW_COLUMNS if column.key != "sm" or any(row.sm is not None for row in rows)
-        )
-        is_changed, self._order, self._shown_columns = (
-            (order, columns) != (self._order, self._shown_columns),
-            order,
-            columns,
-        )
+        has_shares = any(row.sm is not None for row in rows)
+        columns = tuple(column for column in PROCESS_VIEW_COLUMNS if column.key != "sm" or has_shares)
+        is_changed = (order, columns) != (self._order, self._shown_columns)
+        self._order, self._shown_columns = order, columns
         keys = list(self._rows)
         self.show_rows(keys, {key: place for place, key in enumerate(keys)}, (empty,))
         if is_changed:
@@ -97,8 +94,6 @@ class GpuProcessTable(LineTable[str]):
         return self._shown_columns
 
     def cell_of(self, key: str, column: str, room: int) -> Cell:
-        """Return the content of a cell."""
-        del room
         return view_cell(self._rows[key], column)
 
     def title_of(self, placed: PlacedColumn) -> str:
@@ -109,7 +104,6 @@ class GpuProcessTable(LineTable[str]):
         return column.title[: placed.width - 1] + (DOWN if self._order.is_down else UP)
 
     def on_click(self, event: events.Click) -> None:
-        """Sort by the column whose title is clicked."""
         if event.y == self.head - 1 and (column := self.column_at(event.x)):
             self.post_message(TitleClicked(column.key))
 
@@ -128,14 +122,13 @@ _NAMED = 3
 _HINT = "alice kind:foreign gpu:3 gpumem>10g age>2h -user:root  ↑ earlier"
 
 
+@dataclass(eq=False)
 class ProcessesRead(Message, bubble=False):
     """Message with the processes on GPUs and their values from the host, and all processes that were read."""
 
-    def __init__(self, rows: tuple[GpuProcessRow, ...], seen: Mapping[int, ProcessRow], fault: str = "") -> None:
-        super().__init__()
-        self.rows = rows
-        self.seen = seen
-        self.fault = fault
+    rows: tuple[GpuProcessRow, ...]
+    seen: Mapping[int, ProcessRow]
+    fault: str = ""
 
 
 class GpuProcessesScreen(JobScreen):
@@ -176,7 +169,6 @@ class GpuProcessesScreen(JobScreen):
         }
 
     def compose(self) -> ComposeResult:
-        """Yield heading, filter, rows, selection and keys."""
         yield CellLines(id="heading")
         yield self.line
         yield GpuProcessTable(id="rows")
@@ -184,7 +176,6 @@ class GpuProcessesScreen(JobScreen):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Read the processes at once."""
         self.query_one(GpuProcessTable).focus()
         self.ask()
         self.call_after_refresh(self._draw)
@@ -193,7 +184,6 @@ class GpuProcessesScreen(JobScreen):
         self.call_after_refresh(self._draw)
 
     def on_unmount(self) -> None:
-        """End the thread, and release the rows."""
         super().on_unmount()
         self._services.want_pcie(None)
         self._worker.close()
@@ -203,7 +193,6 @@ class GpuProcessesScreen(JobScreen):
         return self.query_one(GpuProcessTable).row if self.is_mounted else None
 
     def subject(self) -> Job | None:
-        """Return the job of the selected row."""
         row = self.row()
         return self._snapshot.job(row.job_id) if row is not None and row.job_id is not None else None
 
@@ -221,7 +210,6 @@ class GpuProcessesScreen(JobScreen):
         self.ask()
 
     def ask(self) -> None:
-        """Read the processes on the worker's thread."""
         if not self.is_mounted or not self.is_in_sight:
             return
         snapshot, use, is_tree = self._snapshot, self._services.foreign, self.is_tree
@@ -230,7 +218,6 @@ class GpuProcessesScreen(JobScreen):
         self._worker.ask(lambda is_wanted: _look(snapshot, use, with_parents=is_tree))
 
     def on_processes_read(self, message: ProcessesRead) -> None:
-        """Show the processes."""
         self._read, self._is_read = message, True
         self._draw()
 
@@ -246,15 +233,12 @@ class GpuProcessesScreen(JobScreen):
         if found := next((row.key for row in rows if self._at and self._at in {str(row.pid), row.container_id}), None):
             table.cursor, self._at = found, ""
         table.show(rows, self.order, self._empty())
-        self.query_one("#heading", CellLines).show([self._heading(len(rows))])
+        found = summary(read.rows) if self._is_read else ""
+        words = f"{len(rows)} of {found}" if self._filter and found else found
+        self.query_one("#heading", CellLines).show([heading_cell(words, self._filter.text, self.order)])
         if self.line.is_open:
             self.line.count(len(rows), len(read.rows), is_typed=self.line.is_typed)
         self._draw_row()
-
-    def _heading(self, shown: int) -> Cell:
-        found = summary(self._read.rows) if self._is_read else ""
-        words = f"{shown} of {found}" if self._filter and found else found
-        return heading_cell(words, self._filter.text, self.order)
 
     @on(CursorMoved)
     def _draw_row(self) -> None:
@@ -300,7 +284,6 @@ class GpuProcessesScreen(JobScreen):
     # order and filter
 
     def action_tree(self) -> None:
-        """Show a tree, or a flat list."""
         self.is_tree = not self.is_tree
         self.query_one(GpuProcessTable).rearrange()
         self.ask()  # a tree includes parents, which were not read
@@ -319,7 +302,6 @@ class GpuProcessesScreen(JobScreen):
         self._draw()
 
     def action_filter(self) -> None:
-        """Open the filter line."""
         self.line.open(self._filters)
         self.line.query_one(Input).value = self._filter.text
 
@@ -340,7 +322,6 @@ class GpuProcessesScreen(JobScreen):
         self._close_filter()
 
     def action_clear_filter(self) -> None:
-        """Show all processes again."""
         self.line.query_one(Input).value = ""
         self._filter = ProcessFilter()
         self._close_filter()
@@ -365,7 +346,6 @@ class GpuProcessesScreen(JobScreen):
 
     @on(RowOpened)
     def action_open(self) -> None:
-        """Show the job, the container or the process of the row."""
         row, use, services = self.row(), self._services.foreign, self._services
         if row is None:
             return
@@ -382,7 +362,6 @@ class GpuProcessesScreen(JobScreen):
         self.app.call_later(self.dismiss)  # after the page above has closed
 
     def action_environment(self) -> None:
-        """Show the process with its environment."""
         if (row := self.row()) is not None and row.pid is not None:
             self.app.push_screen(ProcessPage(row, self._services.foreign))
 
@@ -394,36 +373,24 @@ class GpuProcessesScreen(JobScreen):
             return
         from gputui.tui.screens.questions import Confirm
 
+        question, detail = signal_question(row, name)
         if (job := self.subject()) is not None:
-            self._offer_cancel(row, job)
-            return
+            tenant = plain(job.spec.tenant, 32)
+            detail = f"Processes of jobs get no signals from here. The job of {tenant} ends as a whole."
+            question = f"pid {row.pid} belongs to job {plain(row.job, 80)}. Cancel the job?"
 
         def answered(yes: bool | None) -> None:
-            if yes:
+            if yes and job is not None:
+                self.request(Cancel((job.id,)))
+            elif yes:
                 act(self.app, f"Sending {name} to pid {row.pid} …", lambda: use.signal(target, name))
 
-        self.app.push_screen(Confirm(*signal_question(row, name)), answered)
-
-    def _offer_cancel(self, row: GpuProcessRow, job: Job) -> None:
-        from gputui.domain.action import Cancel
-        from gputui.tui.screens.questions import Confirm
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self.request(Cancel((job.id,)))
-
-        detail = f"Processes of jobs get no signals from here. The job of {plain(job.spec.tenant, 32)} ends as a whole."
-        question = f"pid {row.pid} belongs to job {plain(row.job, 80)}. Cancel the job?"
         self.app.push_screen(Confirm(question, detail), answered)
 
     def action_stop_container(self) -> None:
-        """Ask, and stop the container of the row."""
         row, use = self.row(), self._services.foreign
         if row is not None and row.container_id and use is not None:
             ask_stop(self, use, row.container_id, row.what)
-
-    def action_back(self) -> None:
-        self.dismiss()
 
 
 def _look(snapshot: Snapshot, use: ForeignUse | None, *, with_parents: bool) -> ProcessesRead:
@@ -434,6 +401,5 @@ def _look(snapshot: Snapshot, use: ForeignUse | None, *, with_parents: bool) -> 
 
 
 def _lists_at(snapshot: Snapshot) -> datetime | None:
-    """Return the time of the newest process list."""
     times = (view.sample.processes_at for view in snapshot.gpus if view.sample is not None)
     return max((at for at in times if at is not None), default=None)

@@ -16,7 +16,8 @@ from textual.widgets import Input
 from gputui.domain.cluster import Capability
 from gputui.domain.notices import with_keys
 from gputui.domain.text import broken, width
-from gputui.tui.commands.command import GPUS, JOBS, LOGS, QUEUE, TIMELINE, Command, bindings, bound_to
+from gputui.domain.verbs import GPUS, JOBS, QUEUE
+from gputui.tui.commands.command import LOGS, TIMELINE, Command, bindings, bound_to
 from gputui.tui.commands.places import ALL_THERE, Lacking, by_group, lack
 from gputui.tui.commands.table import COMMANDS, HELP, LEAVE_COMMANDS, SEARCH_HELP, TIMELINE_COMMANDS
 from gputui.tui.keymap import keymap_of
@@ -69,10 +70,7 @@ class Context(Struct, frozen=True):
 class Help(ScrollingDialog):
     """Dialog with every key and its command."""
 
-    BINDINGS: ClassVar = [
-        *bound_to("close", HELP),
-        *bindings((SEARCH_HELP,)),
-    ]
+    BINDINGS: ClassVar = [*bound_to("close", HELP), *bindings((SEARCH_HELP,))]
     DEFAULT_CSS = """
     Help #box {
         width: 90%; max-width: 112; height: 90%; background: $surface; border: round $primary; padding: 0 1;
@@ -125,7 +123,6 @@ class Help(ScrollingDialog):
         self.query_one(VerticalScroll).focus()
 
     def action_back(self) -> None:
-        """Show all keys again, or close."""
         field = self.query_one(Input)
         if not field.has_class("-open"):
             self.dismiss()
@@ -180,12 +177,10 @@ def _matches(command: Command, heading: str, wanted: str) -> bool:
         return wanted in command.key_names.split()
     names = f"{command.key_names} {command.title} {command.name} {' '.join(command.synonyms)}"
     text = f"{names} {command.help} {heading}".lower()
-    return all(_has(text, word) for word in wanted.lower().split())
-
-
-def _has(text: str, word: str) -> bool:
-    """Return whether the word is in the text; a short one, such as `ls`, only where a word begins."""
-    return word in text if len(word) >= _SHORT else re.search(rf"(?<!\w){re.escape(word)}", text) is not None
+    return all(  # a short word, such as `ls`, is found only where a word begins
+        word in text if len(word) >= _SHORT else re.search(rf"(?<!\w){re.escape(word)}", text) is not None
+        for word in wanted.lower().split()
+    )
 
 
 def help_lines(
@@ -200,7 +195,9 @@ def help_lines(
         name, _, where = heading.partition(", ")
         rows += [_NOTHING] if rows else []
         rows.append(((name, STRONG), "", (where, DIM)))
-        rows += [(_keys(each), each.title, (lack(each, lacking) or each.help, DIM)) for each in commands]
+        for each in commands:
+            keys: Span = (f"  {each.key_names}", BLUE) if each.keys else ("  no key", DIM)
+            rows.append((keys, each.title, (lack(each, lacking) or each.help, DIM)))
     if not groups:
         rows.append((("nothing", DIM), "", ("No key matches. The palette finds commands by name.", DIM)))
     if order:
@@ -209,10 +206,6 @@ def help_lines(
         drained = "its node" if Capability.DRAIN_GPU in lacking else "the GPU itself"
         rows += [((f"  {pane}", BLUE), "", (words.format(drained), DIM)) for pane, words in _ACT_ON]
     return _lines(rows, room)
-
-
-def _keys(command: Command) -> Span:
-    return (f"  {command.key_names}", BLUE) if command.keys else ("  no key", DIM)
 
 
 def _lines(rows: Sequence[_Row], room: int) -> list[Cell]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from textual import on, work
+from textual import work
 from textual.screen import Screen
 
 from gputui.domain.action import Action, DrainGpus, ResumeGpus, Signal
@@ -20,14 +20,12 @@ from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
 from gputui.tui.clipboard import copy
-from gputui.tui.commands.command import place_of
 from gputui.tui.commands.places import CHANGING, OF_CLUSTERS, OF_VIEWS, Lacking, lack
 from gputui.tui.messages import ActionRequested
 from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialog import ClosedOnce
 from gputui.tui.services import Services
 from gputui.tui.suspend import open_shell
-from gputui.tui.widgets.status_bars import KeyBar
 
 if TYPE_CHECKING:
     from gputui.tui.proposals import Proposal
@@ -71,7 +69,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         return () if job is None else (job,)
 
     def own_subjects(self) -> Sequence[Job]:
-        """Return those of them that the user may act on."""
         return self._services.own(self.subjects())
 
     @property
@@ -192,21 +189,13 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         if text is not None:
             copy(self.app, text, plain(text, 60))
 
-    @on(KeyBar.Clicked)
-    async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        if place := place_of(event.command, self):
-            await self.app.run_action(event.command.action, default_namespace=place)
-
 
 class GpuScreen(JobScreen):
     """Screen on which a GPU can be selected as well."""
 
     def __init__(self, services: Services, snapshot: Snapshot = EMPTY) -> None:
         super().__init__(services, snapshot)
-        self.conditions |= {
-            "drain": lambda _: self._may("drain"),
-            "resume": lambda _: self._may("resume"),
-        }
+        self.conditions |= {"drain": lambda _: self._may("drain"), "resume": lambda _: self._may("resume")}
 
     def gpu(self) -> GpuView | None:
         """Return the GPU that commands act on, while one is selected."""
@@ -214,8 +203,10 @@ class GpuScreen(JobScreen):
 
     def drained_node(self) -> str | None:
         """Return the node that a drain concerns where the cluster drains nodes alone: that of the GPU."""
-        view = self.gpu()
-        return self._node_of(view) if view is not None else None
+        if (view := self.gpu()) is None:
+            return None
+        uuid, nodes = view.gpu.uuid, self._snapshot.nodes
+        return next(node.name for node in nodes if any(each.gpu.uuid == uuid for each in node.gpus))
 
     def _may(self, verb: str) -> bool:
         view = self.gpu()
@@ -226,10 +217,6 @@ class GpuScreen(JobScreen):
     @property
     def drains_nodes(self) -> bool:
         return Capability.DRAIN_GPU in self._services.lacking
-
-    def _node_of(self, view: GpuView) -> str:
-        uuid = view.gpu.uuid
-        return next(node.name for node in self._snapshot.nodes if any(each.gpu.uuid == uuid for each in node.gpus))
 
     def _drained(self) -> tuple[str, str] | None:
         """Return what a drain concerns: the UUID of the selected GPU, or the name of its node; and its words."""
@@ -291,9 +278,6 @@ class OverlayScreen(GpuScreen):
         if job := self.subject():
             self._follow(job.id)
             self.dismiss()
-
-    def action_back(self) -> None:
-        self.dismiss()
 
 
 def _what_cancel_does(asked: Sequence[Job], snapshot: Snapshot) -> str:

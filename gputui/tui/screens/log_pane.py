@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -50,8 +51,16 @@ def save_log(
         raise FileExistsError(17, "the file already exists", str(path))
     aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
     stream = follower.opener.log(follower.job_id, follower.attempt, tail=None, follow=False)
+    count = 0
     try:
-        count = _write(aside, stream, is_wanted, step)
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            for line in stream:
+                file.write(line + b"\n")
+                count += 1
+                if count % 1000 == 0:
+                    step(count)
+                    if not is_wanted():
+                        raise InterruptedError(4, "the console was closed")
         if overwrite:
             aside.replace(path)
         else:
@@ -62,28 +71,14 @@ def save_log(
         aside.unlink(missing_ok=True)
 
 
-def _write(path: Path, lines: Iterable[bytes], is_wanted: Callable[[], bool], step: Callable[[int], object]) -> int:
-    count = 0
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        for line in lines:
-            file.write(line + b"\n")
-            count += 1
-            if count % 1000 == 0:
-                step(count)
-                if not is_wanted():
-                    raise InterruptedError(4, "the console was closed")
-    return count
-
-
+@dataclass(eq=False)
 class LogSaved(Message, bubble=False):
     """Message that a log was saved, or could not be."""
 
-    def __init__(self, words: str, *, is_done: bool, exists: Path | None = None) -> None:
-        super().__init__()
-        self.words = words
-        self.is_done = is_done
-        self.exists = exists
-        """Path of an existing file that was not overwritten."""
+    words: str
+    is_done: bool
+    exists: Path | None = None
+    """Path of an existing file that was not overwritten."""
 
 
 class LogSaver:
@@ -96,12 +91,10 @@ class LogSaver:
         self._task = LongTask("", "lines")
 
     def close(self) -> None:
-        """Stop saving."""
         self._worker.close()
         self._task.end()  # a task that never began does not end by itself
 
     def ask(self) -> None:
-        """Ask for a file name, and save the whole log there."""
         follower = self._pane.follower
         if follower is None:
             return
@@ -145,22 +138,19 @@ class LogSaver:
 
     def report(self, message: LogSaved) -> None:
         """Notify of the result; ask before a file is overwritten."""
-        notify = self._pane.app.notify
-        if message.exists is not None:
-            self._ask_to_overwrite(self._saving, message.exists)
-        elif message.is_done:
-            notify(message.words)
+        app, follower, path = self._pane.app, self._saving, message.exists
+        if path is None and message.is_done:
+            app.notify(message.words)
+        elif path is None:
+            app.notify(message.words, title="Not saved", severity="error")
         else:
-            notify(message.words, title="Not saved", severity="error")
+            from gputui.tui.screens.questions import Confirm
 
-    def _ask_to_overwrite(self, follower: LogFollower | None, path: Path) -> None:
-        from gputui.tui.screens.questions import Confirm
+            def answered(yes: bool | None) -> None:
+                if yes and follower is not None:
+                    self._save(follower, path, overwrite=True)
 
-        def answered(yes: bool | None) -> None:
-            if yes and follower is not None:
-                self._save(follower, path, overwrite=True)
-
-        self._pane.app.push_screen(Confirm("Overwrite the file?", plain(str(path), 200)), answered)
+            app.push_screen(Confirm("Overwrite the file?", plain(str(path), 200)), answered)
 
 
 _LONGEST = 500
@@ -193,7 +183,6 @@ class LogPrompt(Leavable[str | None], ModalScreen[str | None]):
         self._at = len(self._said)
 
     def compose(self) -> ComposeResult:
-        """Yield the sign, the field, and keys or an error."""
         with Horizontal(id="asked"):
             yield Static(self._word, id="sign", markup=False)
             yield Input(self._before, placeholder="regular expression", compact=True, max_length=_LONGEST)
@@ -220,14 +209,12 @@ class LogPrompt(Leavable[str | None], ModalScreen[str | None]):
         self.dismiss(text)
 
     def action_recall(self, step: int) -> None:
-        """Recall an earlier pattern."""
         self._at = max(0, min(len(self._said), self._at + step))
         field = self.query_one(Input)
         field.value = self._said[self._at] if self._at < len(self._said) else ""
         field.cursor_position = len(field.value)
 
     def action_give_up(self) -> None:
-        """Restore the previous pattern."""
         self._typed(self._before)
         self.dismiss(None)
 
@@ -287,12 +274,10 @@ class LogPane(LogView):
         self._ask("/", search.pattern.text if search.pattern else "", typed)
 
     def action_found(self, step: int) -> None:
-        """Go to the next hit, or to the previous one."""
         self.reading.search.go(step)
         self.search_further()
 
     def action_narrow(self) -> None:
-        """Ask for a pattern, and show only lines that match it."""
         search = self.reading.search
 
         def typed(text: str) -> None:
@@ -304,30 +289,28 @@ class LogPane(LogView):
         self._ask("&", search.narrowed.text if search.narrowed else "", typed)
 
     def action_context(self, step: int) -> None:
-        """Show more lines around matching ones, or fewer."""
         self.reading.search.widen(step)
         self.repaint()
 
     def action_error(self, step: int) -> None:
-        """Go to the first error of the whole log, as far as it is kept; then to the next."""
+        """Go to the first error of the whole log, as far as it is kept; then to the next.
+
+        It is searched once the lines have arrived, if the same log is still shown then.
+        """
         if self.is_arriving:
-            self._look_for_error_later(step)
+            follower, self._waits_for_error = self.follower, True
+
+            def again() -> None:
+                if self.follower is follower:
+                    self._waits_for_error = False
+                    self.action_error(step)
+
+            self.set_timer(_SHORTLY, again)
         elif not self.reading.is_whole and not self.reading.was_extended:
             self.loader.load_earlier(self.buffer.room, lambda: self.reading.search.go_to_error(step))
         else:
             self.reading.search.go_to_error(step)
             self.search_further()
-
-    def _look_for_error_later(self, step: int) -> None:
-        """Search the error once the lines have arrived, if the same log is still shown then."""
-        follower, self._waits_for_error = self.follower, True
-
-        def again() -> None:
-            if self.follower is follower:
-                self._waits_for_error = False
-                self.action_error(step)
-
-        self.set_timer(_SHORTLY, again)
 
     def action_clear_log(self) -> None:
         """End the selection, else the search, else the filter."""
@@ -355,14 +338,12 @@ class LogPane(LogView):
     # appearance
 
     def action_toggle_wrap(self) -> None:
-        """Wrap long lines, or cut them."""
         painter = self.reading.painter
         painter.wraps, painter.left = not painter.wraps, 0
         self.reading.window.part = 0
         self.repaint()
 
     def action_toggle_stamps(self) -> None:
-        """Show the time of each line, or hide it."""
         painter = self.reading.painter
         painter.shows_stamps = not painter.shows_stamps
         painter.forget()
@@ -398,7 +379,6 @@ class LogPane(LogView):
     # selection
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Select a line; drag to select more."""
         if event.button == 1 and (number := self.row_at(event.y)) is not None:
             self._selects = True
             self.capture_mouse()
@@ -406,7 +386,6 @@ class LogPane(LogView):
             self.repaint()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Extend the selection to the pointer."""
         number = self.row_at(event.y)
         if self._selects and number is not None and number != self.reading.picked.head:
             self.reading.window.follows = False  # or lines would move away under the pointer

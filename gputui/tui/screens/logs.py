@@ -18,7 +18,7 @@ from gputui.domain.text import plain
 from gputui.tui.commands.command import Command, bindings
 from gputui.tui.commands.table import APP_COMMANDS, BACK, JOB_COMMANDS, LOG_COMMANDS, LOG_JOB_COMMANDS, PANE_COMMANDS
 from gputui.tui.keymap import keymap_of
-from gputui.tui.log.follower import MOST_PINNED, LogFollower, LogOf, last_attempts, started_attempt
+from gputui.tui.log.follower import MOST_PINNED, LogFollower, LogOf, started_attempt
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.status import SUBMIT, further_ways
 from gputui.tui.screens.job_screen import JobScreen, Predicate
@@ -81,7 +81,6 @@ class LogController:
         self._pane.follow(LogFollower(self._services.backend, job_id, attempt), self.followed.heading(job))
 
     def open(self, job_id: JobId) -> None:
-        """Show the log of a job and move the focus into it."""
         if self._is_shown(job_id):
             self._forget_cursor()
         else:
@@ -156,13 +155,11 @@ class LogController:
             self._pane.wait_for(log.heading(job), self._why_none(job))
 
     def action_error(self, step: int) -> None:
-        """Follow the subject's log, and go to its first error."""
         if job := self._screen.subject():
             self.open(job.id)
             self._pane.action_error(step)
 
     def action_attempt(self, step: int) -> None:
-        """Show the log of the previous attempt, or of the next."""
         if (log := self._other_attempt(step)) is not None:
             self.follow(log.job_id, log.attempt)
 
@@ -197,9 +194,8 @@ class LogController:
         self._show_together(self._services.pinned.logs or list(running)[:MOST_PINNED])
 
     def action_attempts(self) -> None:
-        """Show the last two attempts of the subject side by side."""
         if job := self._screen.subject():
-            self._show_together(last_attempts(job))
+            self._show_together([LogOf(job.id, attempt.number) for attempt in job.attempts[-2:]])
 
     def _show_together(self, logs: list[LogOf]) -> None:
         if not logs:
@@ -246,7 +242,6 @@ class LogsScreen(JobScreen):
         self.conditions["attempt"] = lambda step: self._beside(int(str(step))) is not None
 
     def compose(self) -> ComposeResult:
-        """Yield a pane for each log, and the keys."""
         with Container(id="logs"):
             for number in self._logs:
                 yield LogPane(id=f"log-{number}")
@@ -269,7 +264,6 @@ class LogsScreen(JobScreen):
         self._show_keys()
 
     def subject(self) -> Job | None:
-        """Return the job of the focused log."""
         number = self._focused_number
         return None if number is None else self._jobs.get(self._logs[number].job_id)
 
@@ -342,7 +336,6 @@ class LogsScreen(JobScreen):
         self.call_after_refresh(self._arrange)
 
     def action_pane(self, step: int) -> None:
-        """Go to the next or previous log."""
         panes = list(self.query(LogPane))
         here = panes.index(self.focused) if isinstance(self.focused, LogPane) else 0
         is_zoomed = self.has_class("-zoomed")
@@ -356,14 +349,12 @@ class LogsScreen(JobScreen):
         self._arrange()
 
     def action_detail(self) -> None:
-        """Open the job's page."""
         if job := self.subject():
             from gputui.tui.screens.detail import Detail
 
             self.app.push_screen(Detail(self._services, self._snapshot, job.id, self._leave_for))
 
     def action_follow(self) -> None:
-        """Follow this log on the main screen."""
         number = self._focused_number
         if number is not None:
             self._leave_for(self._logs[number].job_id, self._logs[number].attempt)
@@ -372,12 +363,8 @@ class LogsScreen(JobScreen):
         self._follow(job_id, attempt)
         self.app.call_later(self.dismiss)  # when any screen on top is closed
 
-    def action_back(self) -> None:
-        self.dismiss()
-
 
 def columns_for(count: int, width: int) -> int:
-    """Return how many logs fit side by side."""
     most = max(1, min(count, width // _NARROWEST))
     rows = -(-count // most)
     return -(-count // rows) if count else 1

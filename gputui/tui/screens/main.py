@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -38,16 +39,19 @@ from gputui.tui.pace import Repaints
 from gputui.tui.present.gpu_rows import Labels, holder
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, status_line, summary_line
+from gputui.tui.queue.columns import ChosenColumns
+from gputui.tui.queue.folding import LookedAt
 from gputui.tui.queue.loaders import HistoryRead, ScoreLoader, ScoresMade
+from gputui.tui.queue.rows import QueueRows
 from gputui.tui.screens.job_screen import GpuScreen, Predicate
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogController
 from gputui.tui.screens.panes import Panes
-from gputui.tui.screens.queue_pane import MoveFound, QueueController, QueueEditor, chosen_columns, queue_rows
+from gputui.tui.screens.queue_pane import LOOKED_AT, SECTION, MoveFound, QueueController, QueueEditor
 from gputui.tui.services import Services
 from gputui.tui.widgets.filter_line import FilterLine
 from gputui.tui.widgets.gpu_grid import GpuGrid
-from gputui.tui.widgets.job_table import JobTable, TabClicked, TitleClicked
+from gputui.tui.widgets.job_table import JobTable, TitleClicked
 from gputui.tui.widgets.line_table import CursorMoved
 from gputui.tui.widgets.mouse import Divider, DividerMoved, GripMoved, MenuAsked, RowOpened
 from gputui.tui.widgets.status_bars import KeyBar, StatusBar, SummaryBar, line_of
@@ -205,10 +209,11 @@ class Main(GpuScreen):
         super().__init__(services)
         self.grid = GpuGrid(id="gpus")
         context = JobContext(services.clock.now())
-        chosen = chosen_columns(services)
-        self.queue = JobTable(
-            queue_rows(services), context, id="queue", chosen=chosen, lacking=lambda: services.lacking
-        )
+        looked_at = LookedAt(services.preferences.get(LOOKED_AT))
+        services.conditions.is_acknowledged = looked_at.has
+        chosen = ChosenColumns.of(services.preferences.get(SECTION), services.settings.console.columns)
+        rows = QueueRows(looked_at)
+        self.queue = JobTable(rows, context, id="queue", chosen=chosen, lacking=lambda: services.lacking)
         self.filter_line = FilterLine()
         self.log_pane = LogPane(id="log")
         self._bar = StatusBar(id="status")
@@ -221,7 +226,8 @@ class Main(GpuScreen):
         self.nodes = GridNodes(self, self.grid, self.refresh_time)
         self.server = ServerChoice(self, services)
         self.scores = ScoreLoader(services.settings, services.clock, self.post_message)
-        self.logs = LogController(self, services, self.log_pane, self.job_of, self.show_log_pane, self.jobs.look_at)
+        show_log = partial(self.panes.show, "log")
+        self.logs = LogController(self, services, self.log_pane, self.job_of, show_log, self.jobs.look_at)
         self.conditions |= {
             **self.jobs.conditions,
             **self.editor.conditions,
@@ -230,7 +236,9 @@ class Main(GpuScreen):
             "unpause": lambda _: self.server.is_paused,
             "gpu": lambda _: self.gpu() is not None or bool((job := self.subject()) and job.gpus),
             **self.nodes.conditions(self.jobs.conditions),
-            "detail": lambda _: self.has_detail,
+            "detail": lambda _: bool(
+                self.nodes.chosen or self.jobs.is_on_fold or self.gpu() is not None or self.subject() is not None
+            ),
         }
         self._repaints = Repaints(services.pace.tick)
         self._is_ready = False
@@ -258,7 +266,6 @@ class Main(GpuScreen):
         self.show_snapshot(self._snapshot)
 
     def on_unmount(self) -> None:
-        """End the worker threads."""
         self.jobs.close()
         self.editor.close()
         self.scores.close()
@@ -303,7 +310,8 @@ class Main(GpuScreen):
         self._show_around(snapshot, now)
         rows_around = 3 + self._summary.rows
         picture = self._services.gpus.of(snapshot, self.queue.rows.jobs, now)
-        room = self.panes.room_for_gpus(self.size.height - rows_around, is_idle=self.is_idle)
+        is_idle = self.logs.followed is None and self.jobs.is_empty
+        room = self.panes.room_for_gpus(self.size.height - rows_around, is_idle=is_idle)
         self.grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), room)
         grid_rows = self.grid.arrangement.rows if "gpus" in self.panes.layout.shown else 0
         self.panes.settle(self.size.height - rows_around - grid_rows, self.jobs.rows_wanted)
@@ -328,11 +336,6 @@ class Main(GpuScreen):
         self._summary.show(line if has_room else ())
         self.log_pane.show_aside(() if has_room else line)
         line_of(self).show(pressing(snapshot, now), services.hint.text)
-
-    @property
-    def is_idle(self) -> bool:
-        """Return whether the queue is empty, and no log is shown."""
-        return self.logs.followed is None and self.jobs.is_empty
 
     def on_screen_resume(self) -> None:
         self.refresh_time()
@@ -399,10 +402,6 @@ class Main(GpuScreen):
     def _title_clicked(self, message: TitleClicked) -> None:
         self.jobs.sort_by(message.column)
 
-    @on(TabClicked)
-    def _tab_clicked(self, message: TabClicked) -> None:
-        self.jobs.action_tab(message.name)
-
     @on(GripMoved)
     def _edge_dragged(self, message: GripMoved) -> None:
         self.panes.drag_edge(message.pane.id, message.rows)
@@ -431,11 +430,6 @@ class Main(GpuScreen):
         self.editor.take_move(message)
 
     # other screens
-
-    @property
-    def has_detail(self) -> bool:
-        is_row = bool(self.nodes.chosen) or self.jobs.is_on_fold
-        return is_row or self.gpu() is not None or self.subject() is not None
 
     @on(RowOpened)
     def action_detail(self) -> None:
@@ -486,10 +480,6 @@ class Main(GpuScreen):
         self.app.push_screen(TimelineScreen(*self.server.scope, self.logs.open, job.id if job else None))
 
     # log
-
-    def show_log_pane(self) -> None:
-        """Show the log pane, even if it is hidden or another one is zoomed, and focus it."""
-        self.panes.show("log")
 
     def action_follow(self) -> None:
         """Go to the job's log; from the log back to the queue."""

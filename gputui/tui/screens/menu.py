@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from msgspec import Struct
-from rich.style import Style
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -100,11 +99,8 @@ def _scored(offer: Offer, text: str) -> tuple[float, Match] | None:
         return _BEGINS_SYNONYM, Match(offer)
     if score > 0:
         return score, Match(offer, frozenset(letters))
-    return (_BY_WORDS, Match(offer)) if _has_all(_all_words(offer), text.split()) else None
-
-
-def _all_words(offer: Offer) -> str:
-    return f"{offer.label} {offer.command.help} {' '.join(offer.command.synonyms)}".lower()
+    words = f"{offer.label} {offer.command.help} {' '.join(offer.command.synonyms)}".lower()
+    return (_BY_WORDS, Match(offer)) if all(word in words for word in text.split()) else None
 
 
 def _letters(name: str, title: str, count: int) -> frozenset[int]:
@@ -113,15 +109,10 @@ def _letters(name: str, title: str, count: int) -> frozenset[int]:
     return frozenset(range(first, first + count))
 
 
-def _has_all(text: str, words: Iterable[str]) -> bool:
-    return all(word in text for word in words)
-
-
 class Pointed(Choose):
     """List that returns the index of the chosen line; None for Escape and for a click outside the box."""
 
     def place_at(self, event: events.MouseEvent) -> int | None:
-        """Return the index of the line under the pointer."""
         lines = self.query_one("#lines", CellLines).region
         if not lines.contains(event.screen_x, event.screen_y):
             return None
@@ -159,7 +150,6 @@ def open_menu(screen: Screen[Any], title: str, commands: Sequence[Command], at: 
 
 
 def row_words(jobs: Sequence[Job], view: GpuView | None) -> str:
-    """Return the name of the target of a menu's commands."""
     if view is not None:
         return f"GPU {index_of(view)}"
     return f"{count(jobs)} jobs" if len(jobs) > 1 else job_title(jobs[0]) if jobs else ""
@@ -275,14 +265,9 @@ class CommandFinder(Pointed):
         if not self.is_attached:
             return
         sentence = self.query_one("#sentence", CellLines)
-        words, style = self._sentence()
+        offer = self._found[self.cursor].offer if self._found else None
+        words, style = (offer.why_not or offer.command.help, AMBER if offer.why_not else DIM) if offer else ("", DIM)
         sentence.show([cell(line, style) for line in broken(words, max(1, sentence.size.width))[:_SAID]])
-
-    def _sentence(self) -> tuple[str, Style]:
-        if not self._found:
-            return "", DIM
-        offer = self._found[self.cursor].offer
-        return (offer.why_not, AMBER) if offer.why_not else (offer.command.help, DIM)
 
     @property
     def rows(self) -> int:
@@ -299,10 +284,7 @@ class CommandFinder(Pointed):
         said = offer.why_not or offer.command.help
         key, key_style = self._keys.get(offer.command.name, ""), DIM if offer.why_not else BLUE
         mark = ("▌ ", BLUE) if here else ("  ", DIM)
-        name = fitted(_marked(found, here), self._names_room + _GAP)
+        style = DIM if offer.why_not else STRONG if here else PLAIN
+        letters = tuple((letter, BLUE if at in found.letters else style) for at, letter in enumerate(offer.label))
+        name = fitted(letters, self._names_room + _GAP)
         return (mark, *name, (f"{key:<{self._keys_room + _GAP}}", key_style), (said, DIM))
-
-
-def _marked(found: Match, here: bool) -> Cell:
-    plain = DIM if found.offer.why_not else STRONG if here else PLAIN
-    return tuple((letter, BLUE if at in found.letters else plain) for at, letter in enumerate(found.offer.label))

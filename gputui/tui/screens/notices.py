@@ -64,7 +64,6 @@ class Notices(ScrollingDialog):
         return notice_lines(*self._look(), room)
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        del snapshot
         self.show_lines()
 
 
@@ -75,21 +74,17 @@ def notice_lines(
     lines: list[Cell] = [_row(("Now", STRONG), "worst first" if found else "No error and no warning.", DIM)]
     for condition in found:
         lines += _broken(condition.severity, ((plain(condition.text, 2000), PLAIN),), room)
-        lines += [_row(("", PLAIN), line, DIM) for line in broken(_since_words(condition, now), max(10, room - _FIRST))]
+        told = "since before this console was opened"
+        if condition.since is not None:
+            age = format_duration(max(now - condition.since, timedelta(0)))
+            told = f"{'seen ' if condition.is_seen else ''}since {minute(condition.since, now)} ({age})"
+        told += f" · {plain(condition.todo, 300)}" if condition.todo else ""
+        lines += [_row(("", PLAIN), line, DIM) for line in broken(told, max(10, room - _FIRST))]
     lines += [(), _row(("Before", STRONG), "while this console was open" if happenings else "Nothing yet.", DIM)]
     for happening in reversed(happenings):
         at: Span = (f"{second(happening.at, now)}  ", DIM)
         lines += _broken(happening.severity, (at, (plain(happening.text, 1000), PLAIN)), room)
     return lines
-
-
-def _since_words(condition: Condition, now: datetime) -> str:
-    todo = f" · {plain(condition.todo, 300)}" if condition.todo else ""
-    if condition.since is None:
-        return f"since before this console was opened{todo}"
-    age = max(now - condition.since, timedelta(0))
-    seen = "seen " if condition.is_seen else ""
-    return f"{seen}since {minute(condition.since, now)} ({format_duration(age)}){todo}"
 
 
 def _row(first: Span, words: str, style: Style) -> Cell:
@@ -101,13 +96,11 @@ def _broken(severity: str, spans: Sequence[Span], room: int) -> Iterator[Cell]:
     *before, (text, style) = spans
     first, *rest = broken("".join(words for words, _ in before) + text, max(10, room - _FIRST))
     begun = sum(len(words) for words, _ in before)
-    yield (*fitted((_severity(severity),), _FIRST), *before, (first[begun:], style))
+    word = SEVERITY_MARKS.get(severity, "") + _WORDS.get(severity, severity)
+    word_style = SEVERITY_STYLES.get(severity, PLAIN)
+    yield (*fitted(((word, word_style),), _FIRST), *before, (first[begun:], style))
     for line in rest:
         yield _row(("", PLAIN), line, style)
-
-
-def _severity(severity: str) -> Span:
-    return (SEVERITY_MARKS.get(severity, "") + _WORDS.get(severity, severity), SEVERITY_STYLES.get(severity, PLAIN))
 
 
 Place = tuple[str, str]
@@ -142,25 +135,23 @@ class AlarmPages:
             return False
         is_on_page = self._page is not None and app.screen is self._page
         after = places.index(self._last) + 1 if is_on_page and self._last in places else 0
-        self._last = places[after % len(places)]
-        page = self._page_of(self._last, snapshot, follow)
+        kind, name = self._last = places[after % len(places)]
+        page: Screen[None]
+        if kind == "job":
+            from gputui.tui.screens.detail import Detail
+
+            page = Detail(self._services, snapshot, int(name), follow)
+        elif kind == "gpu":
+            from gputui.tui.screens.gpu import GpuDetailScreen
+
+            page = GpuDetailScreen(self._services, snapshot, name, follow)
+        else:
+            from gputui.tui.screens.gpu_processes import GpuProcessesScreen
+
+            page = GpuProcessesScreen(self._services, snapshot, follow, at=name)
         if is_on_page:
             app.switch_screen(page)
         else:
             app.push_screen(page)
         self._page = page
         return True
-
-    def _page_of(self, place: Place, snapshot: Snapshot, follow: Callable[[JobId], None]) -> Screen[None]:
-        kind, name = place
-        if kind == "job":
-            from gputui.tui.screens.detail import Detail
-
-            return Detail(self._services, snapshot, int(name), follow)
-        if kind == "gpu":
-            from gputui.tui.screens.gpu import GpuDetailScreen
-
-            return GpuDetailScreen(self._services, snapshot, name, follow)
-        from gputui.tui.screens.gpu_processes import GpuProcessesScreen
-
-        return GpuProcessesScreen(self._services, snapshot, follow, at=name)

@@ -88,9 +88,6 @@ class PaneLayout(Struct, frozen=True):
             return False
         return self.log == "beside" or (self.log == "auto" and width >= BESIDE_BY_ITSELF)
 
-    def with_log_moved(self, width: int) -> PaneLayout:
-        return replace(self, log="below" if self.is_beside(width) else "beside")
-
     def widened(self, columns: int, width: int) -> PaneLayout:
         """Return the layout with the queue wider by `columns`, as far as the log beside it can spare them."""
         kept = max(_NARROWEST, min(width - _NARROWEST, round(self.beside * width) + columns))
@@ -247,7 +244,7 @@ class Panes:
             words = f"The log fits beside the queue from {BESIDE_FROM} columns; this screen has {width}."
             self._screen.notify(words)
             return
-        self._become(self.layout.with_log_moved(width))
+        self._become(replace(self.layout, log="below" if self.layout.is_beside(width) else "beside"))
 
     def drag_edge(self, name: str | None, rows: int) -> None:
         """Move the upper edge of a pane down by that many rows."""

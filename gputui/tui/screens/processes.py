@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -48,21 +49,16 @@ def process_cells(row: ProcessRow, gpu_memory: int | None, column: str) -> Cell:
         if row.cpu is None:
             return cell(UNKNOWN, DIM)
         return cell(f"{row.cpu:.0%}", GREEN if row.cpu >= _BUSY else PLAIN)
+    program, space, rest = row.command.partition(" ")  # what distinguishes it comes after its directory
     texts = {
         "pid": (str(row.pid), DIM),
         "user": (plain(row.user, 32), DIM),
         "memory": (UNKNOWN if row.memory is None else format_size(row.memory), PLAIN),
         "gpu": ("" if gpu_memory is None else format_size(gpu_memory), AMBER),
         "age": (UNKNOWN if row.age is None else format_duration(row.age), DIM),
-        "command": (plain(_without_directories(row.command), 1000), PLAIN),
+        "command": (plain((program.rpartition("/")[2] or program) + space + rest, 1000), PLAIN),
     }
     return cell(*texts[column])
-
-
-def _without_directories(command: str) -> str:
-    """Return the command line with the program's base name: the distinguishing part comes after it."""
-    program, space, rest = command.partition(" ")
-    return (program.rpartition("/")[2] or program) + space + rest
 
 
 _OTHERS, _STEP = 4, 6
@@ -89,7 +85,6 @@ class ProcessTable(LineTable[int]):
         self.show_rows(keys, {pid: place for place, pid in enumerate(keys)}, (empty,))
 
     def cell_of(self, key: int, column: str, room: int) -> Cell:
-        del room
         return process_cells(self._rows[key], self._memory.get(key), column)
 
 
@@ -109,14 +104,12 @@ class ProcessesScreen(JobScreen):
         self._is_asked = False
 
     def compose(self) -> ComposeResult:
-        """Yield heading, rows and keys."""
         yield CellLines(id="heading")
         yield ProcessTable(id="processes")
         yield CellLines(id="graphs", background=GROUND)
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """List the processes at once, and regularly from then on."""
         self.query_one(ProcessTable).focus()
         self.set_interval(EVERY, self.look)
         self.look()
@@ -126,7 +119,6 @@ class ProcessesScreen(JobScreen):
         return self._job
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Take the job, and memory on GPUs, from the snapshot."""
         self._snapshot = snapshot
         self._job = snapshot.job(self._job_id) or self._job
         self._draw()
@@ -152,7 +144,11 @@ class ProcessesScreen(JobScreen):
         title = job_title(self._job) if self._job else f"#{shown_id(self._job_id)}"
         count = plural(len(self._found), "process") if self._found else ""
         self.query_one("#heading", CellLines).show([((" PROCESSES  ", DIM), (f"{title}  ", STRONG), (count, DIM))])
-        self.query_one(ProcessTable).show(self._found, self._gpu_memory(), self._empty())
+        memory: Counter[int] = Counter()
+        for holder in (holder for view in self._snapshot.gpus for holder in view.holders):
+            if holder.pid is not None and holder.memory is not None:
+                memory[holder.pid] += holder.memory
+        self.query_one(ProcessTable).show(self._found, memory, self._empty())
         self.query_one("#graphs", CellLines).fill(self._graphs())
         keys = tuple(command for command in (SHELL, COPY) if self.check_action(command.action, ()))
         self.query_one(KeyBar).show(keys, (BACK, APP_COMMANDS[0]))
@@ -175,14 +171,3 @@ class ProcessesScreen(JobScreen):
         if self._job is not None and self._job.state.is_terminal:
             return cell(f"It has ended: {self._job.state}.", DIM)
         return cell("No visible processes." if self._is_asked else "Looking …", DIM)
-
-    def _gpu_memory(self) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for view in self._snapshot.gpus:
-            for holder in view.holders:
-                if holder.pid is not None and holder.memory is not None:
-                    found[holder.pid] = found.get(holder.pid, 0) + holder.memory
-        return found
-
-    def action_back(self) -> None:
-        self.dismiss()

@@ -120,7 +120,6 @@ class Choose(Dialog[int | None]):
         self.cursor = 0
         self.first = 0
         """Number of the first visible line."""
-        """The line at the top."""
 
     def compose(self) -> ComposeResult:
         save = ((SAVE_TEMPLATE, self._saves),) if self._saves else ()
@@ -134,10 +133,13 @@ class Choose(Dialog[int | None]):
         self.call_after_refresh(self.show_lines)
 
     def show_lines(self) -> None:
-        """Draw the visible lines, while the screen exists."""
-        self._keep_in_sight()
+        """Draw the lines with the chosen one in sight and no room left below, while the screen exists."""
+        least, most = self.cursor - self.rows + 1, min(self.cursor, len(self.texts) - self.rows)
+        self.first = max(0, min(max(self.first, least), most))
         if self.is_attached:
-            self.query_one("#lines", CellLines).show(self._cells())
+            shown = range(self.first, min(len(self.texts), self.first + self.rows))
+            cells = [self._cell(place) for place in shown] if self.texts else [cell(self._none, DIM)]
+            self.query_one("#lines", CellLines).show(cells)
 
     @property
     def _height(self) -> int:
@@ -146,17 +148,6 @@ class Choose(Dialog[int | None]):
     @property
     def rows(self) -> int:
         return max(3, min(len(self.texts), self.app.size.height - 9))
-
-    def _keep_in_sight(self) -> None:
-        """Scroll so that the chosen line is visible and no room is left below."""
-        least, most = self.cursor - self.rows + 1, min(self.cursor, len(self.texts) - self.rows)
-        self.first = max(0, min(max(self.first, least), most))
-
-    def _cells(self) -> list[Cell]:
-        if not self.texts:
-            return [cell(self._none, DIM)]
-        shown = range(self.first, min(len(self.texts), self.first + self.rows))
-        return [self._cell(place) for place in shown]
 
     def _cell(self, place: int) -> Cell:
         text = self.texts[place]
@@ -183,11 +174,7 @@ class Choose(Dialog[int | None]):
         if self._saves:
             self.dismiss(SAVE)
 
-    def action_back(self) -> None:
-        self.dismiss(None)
-
     def on_click(self, event: events.Click) -> None:
-        """Select a line with the mouse; a second click chooses it."""
         lines = self.query_one("#lines", CellLines)
         if not self.texts or not lines.region.contains(event.screen_x, event.screen_y):
             return
@@ -249,9 +236,6 @@ class CopyDialog(Dialog[str | None]):
     def action_copy_part(self, name: str) -> None:
         if name in self._texts:
             self.dismiss(self._texts[name])
-
-    def action_back(self) -> None:
-        self.dismiss(None)
 
 
 LOST_INPUT = "Your input in the form will be lost."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import is_not
 from typing import TYPE_CHECKING
 
@@ -35,9 +36,8 @@ from gputui.tui.keymap import keymap_of
 from gputui.tui.present.status import foreign_use_words
 from gputui.tui.progress import IsWanted, LatestWorker
 from gputui.tui.queue.columns import ChosenColumns
-from gputui.tui.queue.folding import FOLD, EndedRows, LookedAt, Marks
+from gputui.tui.queue.folding import FOLD, EndedRows, Marks
 from gputui.tui.queue.loaders import HistoryLoader, HistoryRead
-from gputui.tui.queue.rows import QueueRows
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.services import Services
 from gputui.tui.widgets.filter_line import FilterHistory, FilterLine
@@ -101,7 +101,6 @@ class QueueController:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the tab of the queue is shown, and empty."""
         return self.table.sheet is self.table.live and not self.rows.running + self.rows.waiting
 
     @property
@@ -114,24 +113,19 @@ class QueueController:
         """Return the marked jobs; if there are none, the jobs of the row under the cursor."""
         table = self.table
         if table.sheet is table.live and table.live.marks:
-            return self._marked_jobs()
+            # computed once per snapshot and change of marks, since every key needs them; by start, so that `top`, which
+            # puts the last one first, keeps their order
+            marks, jobs, order = table.live.marks, self.rows.jobs, self._screen.snapshot.order
+            known = self._marked
+            if known is None or not (known.marks is marks and known.jobs is jobs and known.order is order):
+                planned = dict.fromkeys(job_id for job_id in order if job_id in jobs.by_id)
+                others = (job for job_id, job in jobs.by_id.items() if job_id not in planned)
+                entries = (*(jobs.by_id[job_id] for job_id in planned), *others)
+                found = [part for job in entries if (part := marks.part(job)) is not None]
+                known = self._marked = _MarkedJobs(marks, jobs, order, found)
+            return known.found
         self._marked = None  # else it would keep its queue alive until something is marked again
         return table.jobs
-
-    def _marked_jobs(self) -> Sequence[Job]:
-        """Compute the marked jobs once per snapshot and change of marks, since every key needs them."""
-        marks, jobs, order = self.table.live.marks, self.rows.jobs, self._screen.snapshot.order
-        known = self._marked
-        if known is None or not (known.marks is marks and known.jobs is jobs and known.order is order):
-            known = self._marked = _MarkedJobs(marks, jobs, order, self._marked_in_order(marks, order))
-        return known.found
-
-    def _marked_in_order(self, marks: Marks, planned: Sequence[JobId]) -> list[Job]:
-        """Return the marked jobs by start, so that `top`, which puts the last one first, keeps their order."""
-        jobs = self.rows.jobs.by_id
-        order = dict.fromkeys(job_id for job_id in planned if job_id in jobs)
-        entries = (*(jobs[job_id] for job_id in order), *(job for job_id, job in jobs.items() if job_id not in order))
-        return [part for job in entries if (part := marks.part(job)) is not None]
 
     def _has_marks(self) -> bool:
         return bool(self.table.live.marks)
@@ -165,7 +159,6 @@ class QueueController:
         self.match_later()
 
     def show_match_count(self) -> None:
-        """Show in the filter line how many jobs match."""
         line, ended, rows = self.line, self.table.ended, self.rows
         if line.is_open and self.table.sheet is ended:
             line.count(len(ended.keys), len(ended.ended.jobs), is_typed=line.is_typed)
@@ -176,7 +169,6 @@ class QueueController:
         self.line.open(self._filters)
 
     def type_filter(self, text: str) -> None:
-        """Show the jobs that match the typed text."""
         self.rows.show(filter=plain(text, 200))
         self.table.rearrange()
         self.line.show_fault(self.rows.filter_fault)
@@ -329,17 +321,6 @@ class QueueController:
             self.history.read_further(self._services.clock.now())
 
 
-def queue_rows(services: Services) -> QueueRows:
-    """Return the rows of the queue with the settings applied, still without jobs."""
-    looked_at = LookedAt(services.preferences.get(LOOKED_AT))
-    services.conditions.is_acknowledged = looked_at.has
-    return QueueRows(looked_at)
-
-
-def chosen_columns(services: Services) -> ChosenColumns:
-    return ChosenColumns.of(services.preferences.get(SECTION), services.settings.console.columns)
-
-
 class Drag:
     """Adds up steps, and keeps requested places that are not in the snapshot yet."""
 
@@ -378,15 +359,14 @@ def ids_of(jobs: Sequence[Job]) -> tuple[JobId, ...]:
     return tuple(job_id for job in jobs for job_id in job.ids)
 
 
+@dataclass(eq=False)
 class MoveFound(Message, bubble=False):
     """Message with the places in the queue that a move leads to."""
 
-    def __init__(self, job_ids: tuple[JobId, ...], move: Move, steps: tuple[int, ...] = ()) -> None:
-        super().__init__()
-        self.job_ids = job_ids
-        self.move = move
-        self.steps = steps
-        """Number of key presses that it answers."""
+    job_ids: tuple[JobId, ...]
+    move: Move
+    steps: tuple[int, ...] = ()
+    """Number of key presses that it answers."""
 
 
 class QueueEditor:
@@ -448,14 +428,12 @@ class QueueEditor:
         def work(is_wanted: IsWanted) -> Message:
             from gputui.domain.policy import reorder, whatif
 
-            del is_wanted
             order = reorder.queue_standings(whatif.change_of(PlaceJobs(tuple(wanted)), now)(snapshot), settings, now)
             return MoveFound(ids, reorder.move_by_steps(order, ids, steps), steps)
 
         self._mover.ask(work)
 
     def take_move(self, message: MoveFound) -> None:
-        """Propose the move, or show why it is refused."""
         move, ids = message.move, message.job_ids
         if ids and not self._drag.is_answered(ids, message.steps):
             return
@@ -517,7 +495,6 @@ class QueueEditor:
             self._screen.request(PauseRecurring((entry.id,)), shown_id(entry.id))
 
     def action_resume_recurring(self) -> None:
-        """Submit runs of the recurring job again."""
         if entry := self._recurring():
             self._screen.request(ResumeRecurring((entry.id,)), shown_id(entry.id))
 

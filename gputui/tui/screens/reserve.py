@@ -94,7 +94,6 @@ class Reserve(Dialog[None]):
         self._typed()
 
     def on_unmount(self) -> None:
-        """Release the queue: the screen may stay in memory for a while."""
         self._snapshot = EMPTY
 
     @property
@@ -102,7 +101,6 @@ class Reserve(Dialog[None]):
         return any(field.value != self._first.get(field.id or "", "") for field in self.query(Input))
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Check the reservation against another snapshot."""
         self._snapshot = snapshot.of_server(self._snapshot.server_name)
         self._gpus = tuple(view.gpu for view in self._snapshot.gpus)
         if self.is_mounted:
@@ -132,7 +130,9 @@ class Reserve(Dialog[None]):
         try:
             self._tell(describe_window(self._window(), self._snapshot))
         except GputuiError as error:
-            self._tell(_words(error), is_wrong=True)
+            name = _field(error)
+            about = f"{LABELS.get(name, name)}: " if name in asked.FIELDS else ""
+            self._tell(f"{about}{error.what}" + (f" ({error.hint})" if error.hint else ""), is_wrong=True)
 
     def _tell(self, words: str, *, is_wrong: bool = False) -> None:
         if self._told != (words, is_wrong):
@@ -167,9 +167,3 @@ class Reserve(Dialog[None]):
 def _field(error: GputuiError) -> str:
     name = (getattr(error, "where", None) or "").removeprefix("--")
     return {"end": "until"}.get(name, name)
-
-
-def _words(error: GputuiError) -> str:
-    name = _field(error)
-    about = f"{LABELS.get(name, name)}: " if name in asked.FIELDS else ""
-    return f"{about}{error.what}" + (f" ({error.hint})" if error.hint else "")

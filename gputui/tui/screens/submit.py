@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from textual import events, on
-from textual.app import App, ComposeResult, SuspendNotSupported
+from textual.app import ComposeResult, SuspendNotSupported
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input, Static
@@ -25,7 +26,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.units import listed
 from gputui.request import draft as drafts
-from gputui.request import pasted_line
+from gputui.request import job_file, pasted_line
 from gputui.request.draft import Draft
 from gputui.request.edits import Editor
 from gputui.request.inherited import inherited
@@ -50,7 +51,6 @@ from gputui.tui.submission.form import (
     field_of,
     keep_submission,
     left_out,
-    load_template,
     recent_submissions,
     save_template,
     template_names,
@@ -63,34 +63,10 @@ from gputui.tui.widgets.status_bars import KeyBar
 _HEAD = "This job fills in the form when you save and leave; nothing is written before you say so there."
 
 
-class DraftForm(Protocol):
-    """Form into which drafts are loaded."""
-
-    @property
-    def app(self) -> App[object]:
-        """The app that shows the form."""
-
-    @property
-    def submitter(self) -> Submitter:
-        """User and directory for reading job files."""
-
-    def draft(self) -> dict[str, str]:
-        """Return the texts of the fields."""
-
-    def fill(self, draft: Draft, said: str = "", *, is_clean: bool = True) -> None:
-        """Set another draft; `is_clean`: closing the form does not lose it."""
-
-    def say(self, words: str, *, is_bad: bool = False) -> None:
-        """Show a sentence below the fields until the next key."""
-
-    def run_worker(self, work: Callable[[], None], *, group: str, thread: bool) -> object:
-        """Run a function on a thread."""
-
-
 class DraftLoader:
-    """Fills a form from stored drafts."""
+    """Fills a form from stored drafts: the part of the form that carries out these commands."""
 
-    def __init__(self, screen: DraftForm, services: Services) -> None:
+    def __init__(self, screen: Submit, services: Services) -> None:
         self._screen = screen
         self._services = services
         self._editor = Editor(_HEAD)
@@ -99,7 +75,7 @@ class DraftLoader:
         """Index of the displayed earlier submission; -1: the user's own input."""
         self._typed: Draft = {}
 
-    def step(self, step: int) -> None:
+    def action_older(self, step: int) -> None:
         """Show the previous or next submission; after the latest comes the user's own input."""
         entries = recent_submissions(self._services.preferences)
         place = max(-1, min(len(entries) - 1, self._place + step))
@@ -114,8 +90,7 @@ class DraftLoader:
         else:
             self._recall(entries[place], f"{place + 1} of {len(entries)} submissions. ")
 
-    def choose_recent(self) -> None:
-        """Ask which of the last submissions to fill in."""
+    def action_recent(self) -> None:
         entries = recent_submissions(self._services.preferences)
 
         def chosen(place: int | None) -> None:
@@ -129,8 +104,7 @@ class DraftLoader:
         env = f"Values of {listed(entry.env)} are not kept: type them again." if entry.env else ""
         self._screen.fill(entry.draft, said + env)
 
-    def choose_template(self) -> None:
-        """List the templates, and ask which one to use."""
+    def action_templates(self) -> None:
         directory = self._services.templates
         if directory is None:
             self._screen.say("there are no templates here")
@@ -155,7 +129,7 @@ class DraftLoader:
         )
 
     def _load(self, directory: Path, name: str) -> Callable[[], None]:
-        draft = load_template(directory, name, self._screen.submitter)
+        draft = job_file.read_draft(directory / f"{name}.toml", self._screen.submitter)
         return lambda: self._screen.fill(draft, f"From the template {name}.")
 
     def _save(self, directory: Path) -> None:
@@ -185,7 +159,10 @@ class DraftLoader:
 
         self._screen.run_worker(run, thread=True, group="shelf")
 
-    async def edit(self) -> None:
+    def action_editor(self) -> None:
+        self._screen.run_worker(self._edit(), group="editor")
+
+    async def _edit(self) -> None:
         """Edit the form's job in the editor, and load the result. The console handles signals meanwhile."""
         if self._is_editing:
             return
@@ -216,12 +193,11 @@ class DraftLoader:
         return self._editor.end(words, code, screen.submitter)
 
 
+@dataclass(eq=False)
 class Answered(Message, bubble=False):
     """Message that the form's action is written, or was refused."""
 
-    def __init__(self, error: Exception | None = None) -> None:
-        super().__init__()
-        self.error = error
+    error: Exception | None = None
 
 
 class Submit(Dialog[None]):
@@ -263,7 +239,7 @@ class Submit(Dialog[None]):
         self._forecast = Forecaster(
             self, services.settings, snapshot, self._now, self.purpose.instead, services.foresee
         )
-        self._loader = DraftLoader(self, services)
+        self.parts = (DraftLoader(self, services),)
 
     @classmethod
     def clone(cls, services: Services, snapshot: Snapshot, job: Job) -> Submit:
@@ -286,7 +262,6 @@ class Submit(Dialog[None]):
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Begin with the purpose's draft; fixed fields say why."""
         self.show_keys()
         self.fill(self.purpose.start, judge=self.purpose.start is not START)
         self.say(self.purpose.welcome)
@@ -445,18 +420,15 @@ class Submit(Dialog[None]):
             found = self._judge(None)
             self.body.go_to(next((name for name in FIELDS if name in found), "image"))
             return
-        if (lack := self._shortage(asked)) and asked != self._warned_of:
+        # why the job could never start on the GPUs of this server; empty when it could
+        lack = shortage(asked.spec.gpus, [view.gpu for view in self._snapshot.gpus])
+        if lack and asked != self._warned_of:
             self._warned_of = asked
             self.say(f"It {lack}. Send it again to queue it anyway.", is_bad=True)
             return
         self._send(asked)
 
-    def _shortage(self, asked: Submission) -> str:
-        """Return why the job could never start on the GPUs of this server; empty when it could."""
-        return shortage(asked.spec.gpus, [view.gpu for view in self._snapshot.gpus])
-
     def _send(self, asked: Submission) -> None:
-        """Write the action, or show its effects first."""
         action = self.purpose.action(asked, self.draft(), self._origin, self._now)
         server = self._snapshot.server_name
 
@@ -499,18 +471,6 @@ class Submit(Dialog[None]):
         if self.body.is_open:
             self.body.go_to(form.MORE[0][0])
 
-    def action_older(self, step: int) -> None:
-        self._loader.step(step)
-
-    def action_recent(self) -> None:
-        self._loader.choose_recent()
-
-    def action_templates(self) -> None:
-        self._loader.choose_template()
-
-    def action_editor(self) -> None:
-        self.run_worker(self._loader.edit(), group="editor")
-
     @property
     def submitter(self) -> Submitter:
         return self._origin.submitter(self._now)
@@ -531,8 +491,3 @@ class Submit(Dialog[None]):
                 self.dismiss()
 
         self.app.push_screen(Confirm("Leave the form?", "Your input will be lost."), answered)
-
-    @on(KeyBar.Clicked)
-    async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        event.stop()
-        await self.run_action(event.command.action)

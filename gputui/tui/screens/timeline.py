@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, TypeAlias
 
@@ -85,15 +86,10 @@ class TimelineTable(LineTable[BarRowKey]):
         self._view, self._gpus = TimelineView(Snapshot()), {}
 
     def columns(self) -> tuple[Column, ...]:
-        """Return the columns: the GPU and its time."""
-        return (
-            Column("gpu", "GPU", max(3, self._view.labels.width), right=True),
-            Column("bars", "", 10, flex=1),
-        )
+        return (Column("gpu", "GPU", max(3, self._view.labels.width), right=True), Column("bars", "", 10, flex=1))
 
     @property
     def scale(self) -> Scale:
-        """Scale of the cells."""
         cells = max(1, next((p.width for p in self.placed if p.column.key == "bars"), 1))
         timeline = self._view.timeline
         past = cells // _PAST
@@ -209,7 +205,6 @@ class TimelineTable(LineTable[BarRowKey]):
         self._show_moment()
 
     def _show_moment(self) -> None:
-        """Show the current moment, once there is room."""
         scale = self.scale
         if self.placed and not 0 <= scale.cell(self._at) < scale.cells - 3:
             self._start = self._at - scale.step * (scale.cells // 4)
@@ -229,9 +224,7 @@ class TimelineTable(LineTable[BarRowKey]):
         scale = self.scale
         label = fitted((("GPU", BLUE if self.has_focus else DIM),), self.placed[0].width if self.placed else 3)
         strip = self._strip(
-            [("▌" if self.has_focus else " ", BLUE)],
-            [label, axis(scale, scale.cell(self._now), self._marks)],
-            _RAISED,
+            [("▌" if self.has_focus else " ", BLUE)], [label, axis(scale, scale.cell(self._now), self._marks)], _RAISED
         )
         return self._with_position(strip)
 
@@ -241,13 +234,12 @@ _OTHERS = 6
 _AGED = timedelta(seconds=15)
 
 
+@dataclass(eq=False)
 class TimelineMade(Message, bubble=False):
     """Plan of a snapshot; None with an error."""
 
-    def __init__(self, view: TimelineView | None, failure: str = "") -> None:
-        super().__init__()
-        self.view = view
-        self.failure = failure
+    view: TimelineView | None
+    failure: str = ""
 
 
 class TimelineScreen(OverlayScreen):
@@ -280,7 +272,6 @@ class TimelineScreen(OverlayScreen):
         self.pace = Throttle(rest=9)
 
     def compose(self) -> ComposeResult:
-        """Yield heading, rows, agenda, selection, legend and keys."""
         yield CellLines(id="heading")
         yield TimelineTable(id="rows", now=self._services.clock.now())
         yield CellLines(id="agenda", background=GROUND)
@@ -289,7 +280,6 @@ class TimelineScreen(OverlayScreen):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Show the GPUs at once, and ask for the plan."""
         self.query_one(TimelineTable).focus()
         self.set_interval(self._services.pace.tick, self.tick)
         self._ask()
@@ -305,7 +295,6 @@ class TimelineScreen(OverlayScreen):
         return self.view.timeline
 
     def subject(self) -> Job | None:
-        """Return the job whose bar is selected."""
         if not self.is_mounted:
             return None
         picked = self.query_one(TimelineTable).picked
@@ -315,7 +304,6 @@ class TimelineScreen(OverlayScreen):
         return self.query_one(TimelineTable).gpu if self.is_mounted else None
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Take the snapshot; its plan follows."""
         self._snapshot = snapshot.of_server(self._snapshot.server_name)
         self.tick()
 

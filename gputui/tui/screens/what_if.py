@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar
 
@@ -32,24 +33,22 @@ _AGED = timedelta(seconds=10)
 """Age from which a forecast is renewed even without changes, since starts move with time."""
 
 
+@dataclass(eq=False)
 class Foreseen(Message, bubble=False):
     """Message with the forecast of a proposal."""
 
-    def __init__(self, proposal: Proposal | None, comparison: Comparison | None, failure: str = "") -> None:
-        super().__init__()
-        self.proposal = proposal
-        self.comparison = comparison
-        self.failure = failure
+    proposal: Proposal | None
+    comparison: Comparison | None
+    failure: str = ""
 
 
+@dataclass(eq=False)
 class Dragged(Message, bubble=False):
     """Message with the place that a move leads to."""
 
-    def __init__(self, move: Move, steps: tuple[int, ...] | None = None) -> None:
-        super().__init__()
-        self.move = move
-        self.steps = steps
-        """Number of steps that this answers; None: any."""
+    move: Move
+    steps: tuple[int, ...] | None = None
+    """Number of steps that this answers; None: any."""
 
 
 class WhatIf(Leavable[bool], ModalScreen[bool]):
@@ -95,7 +94,6 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._lines = CellLines(id="lines")
 
     def compose(self) -> ComposeResult:
-        """Yield the lines, a field if a reason is needed, and the keys."""
         with Vertical(id="panel") as panel:
             panel.border_title = "What if"
             yield self._lines
@@ -177,12 +175,8 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         is_current = answer.proposal == proposal
         outlook = Outlook(snapshot, now, answer.comparison, is_current, answer.failure, self._names, self._names.shown)
         room = self._lines.size.width or min(self.app.size.width, 124) - 4
-        self._lines.grow(what_if_lines(subject, outlook, room, self._rows))
-
-    @property
-    def _rows(self) -> int:
-        """Number of rows for the lines, so that part of the screen behind stays visible."""
-        return max(5, min(20, self.app.size.height * 3 // 5 - 3))
+        rows = max(5, min(20, self.app.size.height * 3 // 5 - 3))  # part of the screen behind stays visible
+        self._lines.grow(what_if_lines(subject, outlook, room, rows))
 
     def action_further(self, verb: str) -> None:
         """Change the proposal by one more key: changes add up, and are written together."""
@@ -202,7 +196,6 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         ids = proposal.job_ids
 
         def work(is_wanted: IsWanted) -> Message:
-            del is_wanted
             known = self._order
             if known is None or known[0] is not base:
                 known = (base, queue_standings(base.snapshot, settings, base.now))
@@ -235,9 +228,3 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
 
     def action_forget(self) -> None:
         self.dismiss(False)
-
-    @on(KeyBar.Clicked)
-    async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        """Run the command whose words were clicked."""
-        event.stop()
-        await self.run_action(event.command.action)

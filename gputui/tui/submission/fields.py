@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -36,12 +37,11 @@ from gputui.tui.textual_internals import PasteInput
 SHOWN = 4
 
 
+@dataclass(eq=False)
 class ImagesFound(Message, bubble=False):
     """Message with the engine's images."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__()
-        self.names = names
+    names: Sequence[str]
 
 
 class Images(Suggester):
@@ -64,7 +64,6 @@ class Images(Suggester):
         return next((name for name in self._names if name.startswith(value) and name != value), None)
 
     def words(self, typed: str) -> str:
-        """Return the other matches, for the line below the field."""
         found = [name for name in self.matching(typed) if name != typed] if typed.strip() else []
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         return ("→ takes the first of: " if found else "") + ", ".join(found[:SHOWN]) + more
@@ -89,12 +88,11 @@ _RAISED = Style(bgcolor=RAISED)
 class TextField(PasteInput):
     """Text field that passes on a pasted command line as a whole."""
 
+    @dataclass(eq=False)
     class LinePasted(Message):
         """Message that a `docker run` or `gputui submit` line was pasted."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def pasted(self, event: events.Paste) -> bool:
         """Pass on a pasted command line as a whole; join the lines of any other text."""
@@ -112,12 +110,11 @@ class FlagField(Static, can_focus=True):
     BINDINGS: ClassVar = [("space,x", "tick", "tick"), ("enter", "screen.send", "submit")]
     value: var[bool] = var(False)
 
+    @dataclass(eq=False)
     class Changed(Message):
         """Message that the box was ticked or cleared."""
 
-        def __init__(self, field: FlagField) -> None:
-            super().__init__()
-            self.field = field
+        field: FlagField
 
     def __init__(self, words: str, *, id: str, classes: str | None) -> None:  # noqa: A002 - Textual's word
         super().__init__("", id=id, classes=classes, markup=False)
@@ -257,7 +254,6 @@ class Fold(Static, can_focus=True):
         self._is_open = False
 
     def on_mount(self) -> None:
-        """Show the command's key, which only the console knows."""
         self.show_open(self._is_open)
 
     def set_count(self, count: int) -> None:
@@ -272,12 +268,6 @@ class Fold(Static, can_focus=True):
 
     async def on_click(self) -> None:
         await self.run_action("screen.more")
-
-
-def text_in(field: Field) -> str:
-    if isinstance(field, FlagField):
-        return YES if field.value else ""
-    return field.value
 
 
 AROUND = 7
@@ -354,7 +344,9 @@ class FormBody(VerticalScroll, can_focus=False):
         return replace(command, title="fewer") if command == MORE_FIELDS and self.is_open else command
 
     def draft(self) -> dict[str, str]:
-        return drafts.of_form({name: text_in(field) for name, field in self._fields.items()})
+        fields = self._fields.items()
+        flags = {name: YES if field.value else "" for name, field in fields if isinstance(field, FlagField)}
+        return drafts.of_form({name: flags.get(name, str(field.value)) for name, field in fields})
 
     def put(self, draft: Draft) -> None:
         """Set the texts without sending messages."""
@@ -391,7 +383,6 @@ class FormBody(VerticalScroll, can_focus=False):
             row.set_changed(changed)
 
     def keep_as_is(self, reasons: Mapping[str, str]) -> None:
-        """Disable these fields, and say why."""
         self._kept = dict(reasons)
         self._keep(self._fields)
 

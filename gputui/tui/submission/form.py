@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +22,7 @@ from gputui.request import job_file
 from gputui.request.draft import NAMES, Draft, draft_without_secrets, env_names, filled_texts
 from gputui.request.job_options import BY_NAME, KEYS, OptionKind
 from gputui.request.submitter import Submitter
-from gputui.tui.preferences import Preferences
+from gputui.tui.preferences import Preferences, replace_text
 
 START: Draft = {"gpus": "1"}
 """Initial draft of the form."""
@@ -207,7 +204,10 @@ def field_name(name: str) -> str:
 
 
 def fault_words(error: InputError) -> str:
-    return plain(error.what + (f": {_fields(error.hint)}" if error.hint else ""), 300)
+    name = error.hint.removeprefix("add ").removeprefix("--").replace("-", "_") if error.hint else ""
+    is_field = error.hint is not None and error.hint.startswith("add ") and name in BY_NAME
+    hint = f"fill in {label(name)}" if is_field else error.hint
+    return plain(error.what + (f": {hint}" if hint else ""), 300)
 
 
 def field_of(error: InputError) -> str:
@@ -216,20 +216,14 @@ def field_of(error: InputError) -> str:
     return field_name(name) if field_name(name) in FIELDS else ""
 
 
-def _fields(hint: str) -> str:
-    name = hint.removeprefix("add ").removeprefix("--").replace("-", "_")
-    return f"fill in {label(name)}" if hint.startswith("add ") and name in BY_NAME else hint
-
-
 def label(name: str) -> str:
     return _LABELS.get(name, name.replace("_", " "))
 
 
 def is_folded(draft: Draft) -> bool:
     """Return whether the folded fields are empty."""
-    return not any(
-        drafts.text_of(draft, name) for name in (*drafts.FURTHER_NAMES, *(name for row in MORE for name in row))
-    )
+    names = (*drafts.FURTHER_NAMES, *(name for row in MORE for name in row))
+    return not any(drafts.text_of(draft, name) for name in names)
 
 
 def gpus_alone(draft: Draft, origin: Origin, now: datetime) -> JobSpec | None:
@@ -277,9 +271,8 @@ def recent_submissions(preferences: Preferences) -> tuple[RecentSubmission, ...]
 
 def keep_submission(preferences: Preferences, draft: Draft) -> None:
     """Store the submission as the latest, without duplicates."""
-    entry = RecentSubmission(
-        {name: text for name, text in filled_texts(draft).items() if name != "env"}, env_names(draft)
-    )
+    texts = {name: text for name, text in filled_texts(draft).items() if name != "env"}
+    entry = RecentSubmission(texts, env_names(draft))
     if sum(len(text.encode()) for text in entry.draft.values()) > MOST_BYTES:
         return
     kept = [entry, *(other for other in recent_submissions(preferences) if other != entry)][:MOST_KEPT]
@@ -295,21 +288,15 @@ def _past(entry: object) -> RecentSubmission | None:
     return RecentSubmission(texts, env) if texts.get("image") or texts.get("command") else None
 
 
-def _gpus(asked: str) -> str:
-    if asked in {"", "0"}:
-        return ""
-    return f"{asked} GPU" if asked == "1" else f"{asked} GPUs"
-
-
 def describe_drafts(drafts: Sequence[Draft]) -> list[str]:
     """Return a line for each draft: names, GPUs and images in columns, and the command."""
-    rows = [[plain(word, 300) for word in _words(draft)] for draft in drafts]
+    rows = []
+    for draft in drafts:
+        name, gpus, image, command = (draft.get(key, "") for key in ("name", "gpus", "image", "command"))
+        gpus = "" if gpus in {"", "0"} else f"{gpus} GPU" if gpus == "1" else f"{gpus} GPUs"
+        rows.append([plain(word, 300) for word in (name, gpus, image, command)])
     wide = [min(_COLUMN, max(map(width, column))) for column in zip(*rows, strict=True)]
     return ["  ".join(_padded(row, wide)).rstrip() for row in rows]
-
-
-def _words(draft: Draft) -> tuple[str, str, str, str]:
-    return draft.get("name", ""), _gpus(draft.get("gpus", "")), draft.get("image", ""), draft.get("command", "")
 
 
 def _padded(row: Sequence[str], wide: Sequence[int]) -> list[str]:
@@ -331,32 +318,13 @@ def template_names(directory: Path) -> tuple[str, ...]:
     return tuple(found[:MOST_TEMPLATES])
 
 
-def load_template(directory: Path, name: str, by: Submitter) -> dict[str, str]:
-    """Return the draft of a template; raises InputError that describes the error in the file."""
-    return job_file.read_draft(directory / f"{name}.toml", by)
-
-
 def save_template(directory: Path, name: str, draft: Draft) -> Path:
     """Write a template, replacing one of that name; variables that look like secrets are written without values."""
     if not _NAME.fullmatch(name):
         raise InputError("is not a valid name for a template", where=name, hint="letters, digits, blanks, and . + - _")
     path = directory / f"{name}.toml"
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(path, job_file.draft_as_toml(draft_without_secrets(draft)))
+        replace_text(path, job_file.draft_as_toml(draft_without_secrets(draft)))
     except OSError as error:
         raise GputuiError(f"cannot be written: {error.strerror}", where=str(path)) from error
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file atomically, or leave it unchanged."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # only readable by its owner
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(partial).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(partial).unlink()
-        raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ from gputui.domain.policy.explain import why_never
 from gputui.domain.policy.gpus.placement import suitable_gpus
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.planning_context import PlanningContext
-from gputui.domain.policy.whatif import Comparison, Shift, Timeline, compared, replaced, submitted, timeline
+from gputui.domain.policy.whatif import Comparison, Timeline, compared, replaced, submitted, timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.submit_action import Done
@@ -116,12 +117,9 @@ def submitted_jobs(asked: Submission, first: JobId, now: datetime) -> list[Job]:
 
 def _put_back(found: Comparison, own: Container[JobId]) -> tuple[int, int]:
     others = [shift for shift in found.shifts if shift.job_id not in own]
-    stopped = sum(shift.is_stopped for shift in others)
-    return sum(not shift.is_stopped and _is_later(shift) for shift in others), stopped
-
-
-def _is_later(shift: Shift) -> bool:
-    return shift.after is None or (shift.before is not None and shift.after > shift.before)
+    kept = [shift for shift in others if not shift.is_stopped]
+    later = sum(each.after is None or (each.before is not None and each.after > each.before) for each in kept)
+    return later, len(others) - len(kept)
 
 
 def _why(changed: Snapshot, job: Job, settings: Settings, now: datetime) -> tuple[str, bool]:
@@ -148,22 +146,9 @@ def gpu_line(spec: JobSpec | None, snapshot: Snapshot) -> Cell:
     words = f"{len(free)} of {plural(len(able), 'suitable GPU')} free" + (": " if free else "")
     enough = len(free) >= (len(views) if spec.gpus.everything else spec.gpus.minimum)
     style = GREEN if enough else AMBER if len(able) >= spec.gpus.minimum else RED
-    return (
-        ("GPUs  ", DIM),
-        (words, style),
-        (_named(free, snapshot), PLAIN),
-        (_reserved(unused, free) + _sharing(spec, able), DIM),
-    )
-
-
-def _reserved(unused: Sequence[GpuView], free: Sequence[GpuView]) -> str:
-    count = len(unused) - len(free)
-    return f", {count} reserved for others" if count else ""
-
-
-def _sharing(spec: JobSpec, able: Sequence[GpuView]) -> str:
-    shared = sum(bool(view.sharers) for view in able) if spec.gpus.promised else 0
-    return f", {shared} shared by others" if shared else ""
+    reserved, shared = len(unused) - len(free), sum(bool(view.sharers) for view in able) if spec.gpus.promised else 0
+    why = (f", {reserved} reserved for others" if reserved else "") + (f", {shared} shared by others" if shared else "")
+    return (("GPUs  ", DIM), (words, style), (_named(free, snapshot), PLAIN), (why, DIM))
 
 
 def _named(views: Iterable[GpuView], snapshot: Snapshot) -> str:
@@ -186,7 +171,8 @@ def start_line(found: Prospect | None, snapshot: Snapshot, *, is_held: bool = Fa
             return cell(f"Can never start: {reason}", RED)
         return (("Start ", DIM), (f"no forecast: {reason}".rstrip(".: "), AMBER))
     note: Cell = ((f" · {plain(found.note, 120)}", DIM),) if found.note else ()
-    return (("Start ", DIM), *_when(found, snapshot), *_others(found), *_doubt(snapshot), *note)
+    doubt: Cell = ((" · once a scheduler runs", AMBER),) if snapshot.leader is None else ()
+    return (("Start ", DIM), *_when(found, snapshot), *_others(found), *doubt, *note)
 
 
 def end_line(job: Job, limit: timedelta | None, now: datetime) -> Cell:
@@ -224,10 +210,6 @@ def _others(found: Prospect) -> Cell:
     return ((" · " + ", ".join(words), AMBER),) if words else ((" · delays no one", DIM),)
 
 
-def _doubt(snapshot: Snapshot) -> Cell:
-    return ((" · once a scheduler runs", AMBER),) if snapshot.leader is None else ()
-
-
 _MOST_SAID = 4
 """Maximum rows of a message."""
 
@@ -257,13 +239,12 @@ _PAUSE = 0.25
 _AGED = timedelta(seconds=10)
 
 
+@dataclass(eq=False)
 class ProspectSeen(Message, bubble=False):
     """Message with the forecast of the form's job."""
 
-    def __init__(self, asked: Submission | None, found: Prospect) -> None:
-        super().__init__()
-        self.asked = asked
-        self.found = found
+    asked: Submission | None
+    found: Prospect
 
 
 class Forecaster:
@@ -285,33 +266,31 @@ class Forecaster:
         """The waiting job that the form edits; None: a new job."""
         self._settings = settings
         self._base = ForecastBase(snapshot, now)
-        self._asked: Submission | None = None
+        self.asked: Submission | None = None
+        """The present job; None while it has errors."""
         self._answer: ProspectSeen | None = None
         self._timer: Timer | None = None
         self._pace = Throttle(rest=4)
-        self._newest = LatestWorker(screen.post_message, self._failed)
+        self._newest = LatestWorker(
+            screen.post_message,
+            lambda error: ProspectSeen(self.asked, Prospect(self._base.now, failure=failure_words(error))),
+        )
 
     @property
     def found(self) -> Prospect | None:
         """Forecast of the present job; None while it is being computed."""
-        return self._answer.found if self._answer and self._answer.asked == self._asked else None
-
-    @property
-    def asked(self) -> Submission | None:
-        """The present job; None while it has errors."""
-        return self._asked
+        return self._answer.found if self._answer and self._answer.asked == self.asked else None
 
     def look_at(self, asked: Submission | None) -> None:
         """Forecast this job, once no other has been requested for a moment."""
-        if asked == self._asked:
+        if asked == self.asked:
             return
-        self._asked = asked
+        self.asked = asked
         if self._timer is not None:
             self._timer.stop()
         self._timer = self._screen.set_timer(_PAUSE, self._ask) if asked else None
 
     def show_snapshot(self, snapshot: Snapshot, now: datetime) -> None:
-        """Forecast again if the snapshot has changed."""
         is_old = now - self._base.now >= _AGED or not are_alike(self._base.snapshot, snapshot)
         if is_old and self._pace.may_begin:
             self._base = ForecastBase(snapshot, now)
@@ -327,7 +306,7 @@ class Forecaster:
         self._newest.close()
 
     def _ask(self) -> None:
-        base, asked, settings, instead = self._base, self._asked, self._settings, self._instead
+        base, asked, settings, instead = self._base, self.asked, self._settings, self._instead
         foresee = self._foresee
         if asked is None:
             return
@@ -342,6 +321,3 @@ class Forecaster:
             return ProspectSeen(asked, found)
 
         self._newest.ask(work)
-
-    def _failed(self, error: Exception) -> Message:
-        return ProspectSeen(self._asked, Prospect(self._base.now, failure=failure_words(error)))

@@ -70,7 +70,6 @@ class Purpose:
         return Purpose(draft, drafts.env_values(spec), f"Submit a job like #{job.shown_id}")
 
     def commands(self) -> tuple[Command, ...]:
-        """Return the commands of the form."""
         return SUBMIT_COMMANDS
 
     def locked(self) -> Mapping[str, str]:
@@ -87,22 +86,17 @@ class Purpose:
 
     def beneath(self, draft: Draft) -> Draft:
         """Return the fields that a pasted command line leaves unchanged; of a new job not even hidden values."""
-        del draft
         self.hidden = EMPTY
         return EMPTY
 
     def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
-        """Return the error of each field that has one."""
         return faults(drafts.revealed(draft, self.hidden), origin, now)
 
     def changed(self, draft: Draft) -> tuple[str, ...]:
-        """Return the names of the fields to mark as changed."""
-        del draft
         return ()
 
     def outlook(self, draft: Draft, now: datetime) -> Cell | None:
         """Return the end of a running job; None for one that has not started."""
-        del draft, now
         return None
 
     def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
@@ -111,14 +105,12 @@ class Purpose:
 
     def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
         """Return a new draft if the form must follow the job, and words; without a draft they are a warning."""
-        del snapshot, now, is_touched
         return None, ""
 
     def action(
         self, asked: Submission, draft: Draft, origin: Origin, now: datetime
     ) -> SubmitJobs | EditProposal | None:
         """Return the action or the proposal that the form sends; None if nothing would change."""
-        del draft, origin, now
         return SubmitJobs((asked,))
 
 
@@ -154,7 +146,6 @@ class JobEdit(Purpose):
         return dict.fromkeys(locked, "") if self._has_few else locked  # the form says it once, not at every field
 
     def _reasons(self) -> dict[str, str]:
-        """Return the reasons why fields cannot be changed."""
         if not self._why_few:
             return edits.locked(self._job)
         few = _IN_CLUSTER if self._waits else {"time_limit"}
@@ -228,7 +219,6 @@ class JobEdit(Purpose):
         return None, edit_refusal(self._job, snapshot)
 
     def action(self, asked: Submission, draft: Draft, origin: Origin, now: datetime) -> EditProposal | None:
-        del asked
         edit = self._edit(draft, origin, now)
         return EditProposal(self._job, edit, self._words(draft)) if edit else None
 

@@ -64,8 +64,6 @@ BARS = (("good", "runs"), ("bad", "overrun"), ("ink", "planned"), ("warn", "head
 """Roles of text on the bars of a timeline, and of their grounds."""
 DARK = Palette()
 """The roles with their default colours."""
-
-
 LIGHT = Palette(
     ground="#fbfbf9",
     raised="#eceff2",
@@ -146,19 +144,14 @@ ANSI = Palette(
 """Sixteen colours on a black terminal; of blue and red, only readable ones."""
 OWN = {"gputui": DARK, "gputui-light": LIGHT, "gputui-contrast": CONTRAST, "gputui-16": ANSI}
 """The console's own palettes by the name of their theme."""
-
-
 BLACK, WHITE = "#000000", "#ffffff"
 
 
 def linear(colour: str) -> tuple[float, float, float]:
     """Return red, green and blue, each 0 to 1, as linear light (sRGB, IEC 61966-2-1)."""
-    red, green, blue = (_light(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
+    values = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values)
     return red, green, blue
-
-
-def _light(value: float) -> float:
-    return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)
 
 
 @lru_cache(1024)
@@ -183,16 +176,13 @@ def blended(colour: str, other: str, share: float) -> str:
 def readable(colour: str, grounds: Iterable[str], least: float) -> str:
     """Return the colour, lightened or darkened until it is readable on each of these grounds."""
     behind = tuple(grounds)
-    towards = WHITE if min(contrast(WHITE, ground) for ground in behind) >= _least_of_black(behind) else BLACK
+    white, black = (min(contrast(one, ground) for ground in behind) for one in (WHITE, BLACK))
+    towards = WHITE if white >= black else BLACK
     for step in range(21):
         tried = blended(colour, towards, step / 20)
         if min(contrast(tried, ground) for ground in behind) >= least:
             return tried
     return towards
-
-
-def _least_of_black(grounds: tuple[str, ...]) -> float:
-    return min(contrast(BLACK, ground) for ground in grounds)
 
 
 _LEAST = 4.5
@@ -202,7 +192,6 @@ _APART = 1.06
 
 
 def palette_of(theme: Theme) -> Palette:
-    """Return a theme's colours in gputui's roles."""
     if own := OWN.get(theme.name):
         return own
     if theme.ansi:
@@ -238,10 +227,11 @@ _ON_DEFAULT = Palette(
 
 @lru_cache(32)
 def _derived(name: str, variables: tuple[tuple[str, str], ...]) -> Palette:
-    del name
     found = {key: CssColor.parse(value).hex6.lower() for key, value in variables if key in _WANTED}
     ground, ink = found["background"], found["foreground"]
-    raised = _apart(found["surface"], ground, ink)
+    raised = found["surface"]
+    if contrast(raised, ground) < _APART:  # the theme has no visible one
+        raised = blended(ground, ink, 0.06)
     picked = blended(ground, found["primary"], 0.28)
     picked_faint = blended(ground, found["primary"], 0.14)
     grounds = (ground, raised, picked, picked_faint)
@@ -252,6 +242,7 @@ def _derived(name: str, variables: tuple[tuple[str, str], ...]) -> Palette:
 
     good, warn, bad = word(found["success"]), word(found["warning"]), word(found["error"])
     logs = _logs(found, ink, ground, word)
+    reds = (blended(ground, bad, share / 20) for share in range(12, 0, -1))
     return Palette(
         ground=ground,
         raised=raised,
@@ -271,7 +262,7 @@ def _derived(name: str, variables: tuple[tuple[str, str], ...]) -> Palette:
         planned=blended(ground, ink, 0.06),
         head=blended(ground, warn, 0.08),
         calm=blended(good, ground, 0.4),
-        sick=_alarming(ground, bad, ink),
+        sick=next((red for red in reds if contrast(ink, red) >= _LEAST), ground),
         logs=logs,
     )
 
@@ -279,16 +270,6 @@ def _derived(name: str, variables: tuple[tuple[str, str], ...]) -> Palette:
 _WANTED = frozenset(
     {"background", "foreground", "surface", "primary", "secondary", "accent", "success", "warning", "error"}
 )
-
-
-def _apart(raised: str, ground: str, ink: str) -> str:
-    """Return the raised ground, if the theme has a visible one."""
-    return raised if contrast(raised, ground) >= _APART else blended(ground, ink, 0.06)
-
-
-def _alarming(ground: str, bad: str, ink: str) -> str:
-    shares = (share / 20 for share in range(12, 0, -1))
-    return next((red for share in shares if contrast(ink, red := blended(ground, bad, share)) >= _LEAST), ground)
 
 
 def _logs(found: dict[str, str], ink: str, ground: str, word: Callable[[str], str]) -> tuple[str, ...]:
@@ -451,7 +432,9 @@ class _Coloured:
 
     def style(self, style: Style) -> Style:
         colours = Style.from_color(_in(self._colours, style.color), _in(self._colours, style.bgcolor))
-        return self._settled(style + colours + (self._mark(style.bgcolor) or Style.null()))
+        marks = {_PICKED: self._on_picked, _PICKED_FAINT: self._on_picked_faint, self._raised: self._on_raised}
+        mark = marks.get(style.bgcolor) if style.bgcolor is not None else None
+        return self._settled(style + colours + (mark or Style.null()))
 
     def _settled(self, style: Style) -> Style:
         """Return the style with the palette's own two of the sixteen colours in place of terminal defaults."""
@@ -460,10 +443,6 @@ class _Coloured:
         ink = self._ink if style.color is None or style.color.is_default else None
         ground = self._ground if style.bgcolor is None or style.bgcolor.is_default else None
         return style + Style.from_color(ink, ground)
-
-    def _mark(self, ground: Color | None) -> Style | None:
-        marks = {_PICKED: self._on_picked, _PICKED_FAINT: self._on_picked_faint, self._raised: self._on_raised}
-        return marks.get(ground) if ground is not None else None
 
 
 def _in(colours: dict[Color, Color], colour: Color | None) -> Color | None:
@@ -509,7 +488,6 @@ class ThemeFilter(LineFilter):
         self._styled = exchange(palette, colourless=colourless)
 
     def apply(self, segments: list[Segment], background: Background) -> list[Segment]:
-        del background
         styled = self._styled
         return [
             Segment(ascii_of(text) if self._ascii else text, styled(style or _NO_STYLE), control)
@@ -526,24 +504,24 @@ _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 _POOR_FONTS = ("linux", "vt100", "vt102", "vt220", "dumb")
 
 
+def _reported(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the colour system that is set, empty if none is, and what the terminal's name says of its colours."""
+    if environ.get("COLORTERM", "").strip().lower() in _DEEP:
+        return "truecolor", ""
+    forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
+    return "" if forced == "auto" else forced, environ.get("TERM", "").strip().lower().rpartition("-")[2]
+
+
 def has_few_colours(environ: Mapping[str, str]) -> bool:
     """Return whether the terminal has sixteen colours or does not report more, in Rich's judgement."""
-    if environ.get("COLORTERM", "").strip().lower() in _DEEP:
-        return False
-    forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
-    if forced not in ("", "auto"):
-        return forced in ("standard", "windows")
-    return environ.get("TERM", "").strip().lower().rpartition("-")[2] not in _DEEP_TERMS
+    forced, name = _reported(environ)
+    return forced in ("standard", "windows") if forced else name not in _DEEP_TERMS
 
 
 def has_256_colours(environ: Mapping[str, str]) -> bool:
     """Return whether the terminal shows exactly 256 colours, in Rich's judgement; usual under tmux."""
-    if environ.get("COLORTERM", "").strip().lower() in _DEEP:
-        return False
-    forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
-    if forced not in ("", "auto"):
-        return forced == "256"
-    return environ.get("TERM", "").strip().lower().rpartition("-")[2] in ("256color", "kitty")
+    forced, name = _reported(environ)
+    return forced == "256" if forced else name in ("256color", "kitty")
 
 
 def wants_ascii(setting: str, environ: Mapping[str, str]) -> bool:

@@ -127,7 +127,6 @@ class FilterLine(Vertical):
             self.query_one("#said", Static).update(said)
 
     def show_fault(self, fault: InputError | None) -> None:
-        """Show the error in the typed filter, if any."""
         words = ""
         if fault is not None:
             hint = f": {fault.hint}" if fault.hint else ""

@@ -81,7 +81,6 @@ class NodeFolds:
         return next((node.key for node in self.rows.values() if key in set(node.uuids)), None)
 
     def uuids(self, key: str | None) -> tuple[str, ...]:
-        """Return the UUIDs of the visible GPUs of a node."""
         node = self.rows.get(key) if key is not None else None
         return tuple(node.uuids) if node is not None and self.is_open(node.key) else ()
 
@@ -107,11 +106,9 @@ class GpuTable(LineTable[str]):
         self.folds = NodeFolds()
 
     def columns(self) -> tuple[Column, ...]:
-        """Return the columns for which any GPU has a reading."""
         return self._columns
 
     def show(self, picture: GpuPicture, positions: Mapping[str, int], empty: tuple[Cell, ...]) -> None:
-        """Show the GPUs, or a text if there is none."""
         titled = self._titled()
         self._picture, columns = picture, picture.columns(picture.unread())
         if self._titled() != titled:
@@ -201,7 +198,6 @@ class GpuCards(Widget, can_focus=True):
         """Visible tiles, in reading order."""
 
     def show(self, picture: GpuPicture, positions: Mapping[str, int], arrangement: Arrangement) -> None:
-        """Show the GPUs in that arrangement."""
         count_changed = len(positions) != len(self.keys)
         self._picture, self.keys, self._unread = picture, tuple(positions), picture.unread_fields()
         moved = self.cursor not in positions
@@ -239,7 +235,6 @@ class GpuCards(Widget, can_focus=True):
     # movement
 
     def move_to(self, row: int) -> None:
-        """Select a GPU by its number."""
         if self.keys:
             self.cursor = self.keys[max(0, min(row, len(self.keys) - 1))]
             self._is_followed = True
@@ -248,7 +243,6 @@ class GpuCards(Widget, can_focus=True):
             self.post_message(CursorMoved())
 
     def action_down(self, step: int) -> None:
-        """Select the GPU below, or above."""
         across = self._arrangement.across
         row = self._row + step * across
         if across > 1 and row >= len(self.keys) and self._row // across < (len(self.keys) - 1) // across:
@@ -263,14 +257,12 @@ class GpuCards(Widget, can_focus=True):
         self.move_to(self._row + step * max(1, self.height - 1))
 
     def action_first(self) -> None:
-        """Select the first GPU."""
         self.move_to(0)
 
     def action_last(self) -> None:
         self.move_to(len(self.keys) - 1)
 
     def on_click(self, event: events.Click) -> None:
-        """Select a GPU; open it at the second click."""
         made, y = self._arrangement, event.y - self.head
         row = self.top + y // made.height * made.across + min(event.x // max(1, made.width), made.across - 1)
         if y >= 0 and row < min(len(self.keys), self.top + self.height):
@@ -321,7 +313,6 @@ class GpuCards(Widget, can_focus=True):
     on_blur = on_focus
 
     def lay_out(self) -> None:
-        """Draw everything again."""
         self._tiles = []
         if self._is_followed:
             self._bring_into_sight()
@@ -368,10 +359,11 @@ class GpuCards(Widget, can_focus=True):
         ]
 
     def render_line(self, y: int) -> Strip:
-        """Render a line through all tiles that it crosses."""
         made, inside = self._arrangement, y - self.head
         if inside < 0:
-            return self._compact_titles()
+            title = [_GAP, *compact_title(made.width - 2), _GAP]
+            strip = Strip(segments(title * made.across, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
+            return self._with_position(strip)
         band, line = divmod(inside, made.height)
         tiles = self._tiles[band * made.across : (band + 1) * made.across]  # there are no others than fit
         spans = [segment for tile in tiles for segment in self._drawn(tile, line)]
@@ -387,12 +379,6 @@ class GpuCards(Widget, can_focus=True):
             ground = _RAISED
         marked = _MARK if tile.picked and self.has_focus else _GAP
         return [*segments([marked, *tile.lines[line]], ground), *segments([_GAP], _GROUND)]
-
-    def _compact_titles(self) -> Strip:
-        made = self._arrangement
-        title = [_GAP, *compact_title(made.width - 2), _GAP]
-        strip = Strip(segments(title * made.across, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
-        return self._with_position(strip)
 
     def _with_position(self, strip: Strip) -> Strip:
         """Add the range of visible GPUs at the right end, unless all are visible."""
@@ -428,11 +414,12 @@ class GpuGrid(Vertical):
         return self.arrangement.kind != "rows"
 
     def show(self, picture: GpuPicture, empty: tuple[Cell, ...], room: GridRoom) -> None:
-        """Show the readings, or a text if there is no GPU."""
         self.picture = picture
         positions = {key: row for row, key in enumerate(picture.rows)}
         before, self.arrangement = self.shown, arrange(len(positions), room, words=len(empty))
-        if _is_by_node(picture, self.arrangement, room.mode):
+        kind, mode = self.arrangement.kind, room.mode
+        # below their nodes, if there are several and cards would not fit or be empty
+        if picture.nodes and mode != "compact" and (kind != "cards" or (mode == "auto" and picture.has_no_probe)):
             folds, most = self.table.folds, room.fixed or room.most
             was_closed = folds.are_closed
             folds.show(picture, most - 1)
@@ -481,11 +468,10 @@ class GpuGrid(Vertical):
         """Scroll so that the GPUs of the selected node are visible as far as they fit."""
         row = self.keys.index(self.table.cursor) if self.table.cursor in self.keys else 0
         count = len(self.table.folds.uuids(self.table.cursor))
-        self.move_to(row + min(count, self.height - 1))
+        self.move_to(row + min(count, self.shown.height - 1))
         self.move_to(row)
 
     def fold_all(self) -> None:
-        """Open all nodes, or close them."""
         self.table.cursor = self.table.folds.node_of(self.cursor)
         self.table.folds.toggle_all()
 
@@ -509,54 +495,22 @@ class GpuGrid(Vertical):
     def cursor(self) -> str | None:
         return self.shown.cursor
 
-    @property
-    def top(self) -> int:
-        """Number of the first visible GPU."""
-        return self.shown.top
-
-    @property
-    def height(self) -> int:
-        return self.shown.height
-
-    @property
-    def head(self) -> int:
-        return self.shown.head
-
     def move_to(self, row: int) -> None:
         self.shown.move_to(row)
 
 
-def _is_by_node(picture: GpuPicture, arrangement: Arrangement, mode: str) -> bool:
-    """Return whether GPUs are shown below their nodes: there are several, and cards would not fit or be empty."""
-    if not picture.nodes or mode == "compact":
-        return False
-    return arrangement.kind != "cards" or (mode == "auto" and picture.has_no_probe)
-
-
 CARD_LEAST, CARD_MOST = 6, 36
 """Minimum and maximum rows of a card: title, four bars and the elapsed time, or with high graphs between them."""
-
-
 CARD_SHORT = 5
 """Minimum rows in a pane whose height is fixed, as if it fills the screen: without the elapsed time."""
-
-
 CARD_WIDTH = 29
 """Minimum cells of a card, including the one that separates it from the next."""
-
-
 CARD_WIDEST = 110
 """Cells from which two cards are better than one."""
-
-
 CARD_ENOUGH = 9
 """Rows from which a wider card is better than a higher one."""
-
-
 LINE_WIDTH = 26
 """Minimum cells of a GPU that shares its line with others."""
-
-
 LINE_ENOUGH = 38
 """Cells from which more of them side by side are better."""
 
@@ -587,7 +541,6 @@ class Arrangement(Struct, frozen=True):
     """Rows of the whole grid, including titles."""
 
     def bands(self, count: int) -> int:
-        """Return how many bands of tiles there are."""
         return ceil(count / self.across)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -156,20 +158,11 @@ ROOM_FOR_TABS = 9
 DOWN, UP = "▼", "▲"
 
 
-class TabClicked(Message):
-    """Message: a tab was clicked."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-
+@dataclass(eq=False)
 class TitleClicked(Message):
     """Message: the title of a column was clicked."""
 
-    def __init__(self, column: str) -> None:
-        super().__init__()
-        self.column = column
+    column: str
 
 
 class JobTable(SectionedTable[Key], Grip):
@@ -204,12 +197,10 @@ class JobTable(SectionedTable[Key], Grip):
 
     @property
     def sheets(self) -> list[TabModel]:
-        """Tabs of what the queue has."""
         lacking = self._lacking()
         return [sheet for sheet in self._sheets if not lack(BY_NAME[f"tab_{sheet.name}"], lacking)]
 
     def show(self, context: JobContext) -> None:
-        """Show the rows of the tab."""
         self.live.absent = absent_columns(self._lacking())
         room = {placed.column.key: placed.width for placed in self.placed}
         sheet = self.sheet
@@ -222,13 +213,9 @@ class JobTable(SectionedTable[Key], Grip):
         if (position := self.position_words()) != self._position:
             self._position = position
             self._refresh_titles()
-        if (
-            needs := (
-                self.rows.id_width if sheet is self.live else self.ended.id_width,
-                self.rows.varied | self.live.absent.keys(),
-            )
-        ) != self._needs:  # longer ids, or jobs of a second user
-            self._needs = needs
+        id_width = self.rows.id_width if sheet is self.live else self.ended.id_width
+        if (needs := (id_width, self.rows.varied | self.live.absent.keys())) != self._needs:
+            self._needs = needs  # longer ids, or jobs of a second user
             self.lay_out()
         self.rows.stay(job.id for job in self._held())
         self._settle_head()  # last, since it redraws, and previous rows may be gone
@@ -272,14 +259,10 @@ class JobTable(SectionedTable[Key], Grip):
         if view.shares[section] >= extent.counts[section]:
             return ""
         start = extent.starts[section] + view.tops[section]
-        jobs = [job for row in range(start, start + view.shares[section]) for job in self._jobs_at(row)]
-        left = (self.rows.running, self.rows.waiting)[section] - count(
-            job for job in jobs if section_of(job) is section
-        )
+        keys = self.rows.keys[start : start + view.shares[section]]
+        jobs = (job for key in keys for job in self.rows.jobs_of(key) if section_of(job) is section)
+        left = (self.rows.running, self.rows.waiting)[section] - count(jobs)
         return f"+{left:,} {section.name.lower()}" if left > 0 else ""
-
-    def _jobs_at(self, row: int) -> tuple[Job, ...]:
-        return self.rows.jobs_of(self.rows.keys[row]) if row < len(self.rows.keys) else ()
 
     def position_words(self) -> str:
         """Return the numbers of running, waiting and held jobs."""
@@ -354,28 +337,21 @@ class JobTable(SectionedTable[Key], Grip):
         return column.title[: placed.width - 1] + (DOWN if sorting.is_down else UP)
 
     def heading(self, y: int) -> Strip:
-        del y
         return title_line(self._bar_spans(), self.size.width, has_focus=self.has_focus, right=self._aside())
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:  # type: ignore[override]  # Textual awaits it
         if self.was_dragged or (event.button == RIGHT and event.y < self.head):
             event.prevent_default()
         elif event.y == 0 and self.head > 1:
-            self._tab_clicked(event.x)
+            ends = accumulate(map(width_of, self._tabs()))
+            if name := next((sheet.name for sheet, end in zip(self.sheets, ends, strict=True) if event.x < end), ""):
+                await self.run_action(f"screen.tab('{name}')")
         elif event.y == self.head - 1 and (column := self.column_at(event.x)):
             self.post_message(TitleClicked(column.key))
         elif self.is_fold(self.key_at(event.y)) and event.button != RIGHT:
             event.prevent_default()  # one click opens it, unlike other rows
             self.move_to(self.row_at(event.y - self.head) or 0)
             self.post_message(RowOpened())
-
-    def _tab_clicked(self, x: int) -> None:
-        at = 0
-        for sheet, words in zip(self.sheets, self._tabs(), strict=True):
-            at += width_of(words)
-            if x < at:
-                self.post_message(TabClicked(sheet.name))
-                return
 
     def on_resize(self) -> None:
         self._settle_head()
@@ -392,12 +368,10 @@ class JobTable(SectionedTable[Key], Grip):
         tabs = tuple(span for tab in self._tabs() for span in tab)
         if width_of(tabs) + width(self._aside()) + 1 < self.size.width:
             return tabs
-        return ((f" {self.sheet.name} ", STRONG + BLUE), (f"{self._tab_keys()} ", DIM))
-
-    def _tab_keys(self) -> str:
-        """Return `1-4`, or the keys of the tabs."""
         keys = [keymap_of(self).key_of_tab(sheet.name) for sheet in self.sheets]
-        return f"1-{len(keys)}" if keys == ["1", "2", "3", "4"][: len(keys)] else " ".join(filter(None, keys))
+        is_usual = keys == ["1", "2", "3", "4"][: len(keys)]
+        told = f"1-{len(keys)}" if is_usual else " ".join(filter(None, keys))
+        return ((f" {self.sheet.name} ", STRONG + BLUE), (f"{told} ", DIM))
 
     def _tabs(self) -> list[tuple[Span, ...]]:
         counts = {"queue": self.rows.matching, "recurring": len(self.recurring.keys)}

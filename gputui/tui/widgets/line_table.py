@@ -54,7 +54,6 @@ class CellLines(Widget):
             self.refresh()
 
     def make_room(self, rows: int) -> None:
-        """Set the height in rows."""
         if rows != self._rows:
             self.styles.height = self._rows = rows
 
@@ -124,7 +123,6 @@ class Page(Widget, can_focus=True):
         self._go_to(self.top - 3)
 
     def on_resize(self) -> None:
-        """Cut the lines again."""
         self._shown = []
         self._go_to(self.top)
 
@@ -208,7 +206,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         raise NotImplementedError
 
     def lead_of(self, key: K) -> str:
-        del key
         return _GAP
 
     def title_of(self, placed: PlacedColumn) -> str:
@@ -227,11 +224,9 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def between(self, y: int) -> Cell | None:
         """Return what is on that line if it is no row; None: nothing."""
-        del y
         return None
 
     def heading(self, y: int) -> Strip:
-        del y
         return Strip.blank(self.size.width, _RAISED)
 
     def columns(self) -> tuple[Column, ...]:
@@ -239,12 +234,10 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def heir_of(self, key: K) -> K | None:
         """Return the row that takes the cursor of a row which is gone; None: the one in its place."""
-        del key
         return None
 
     def whole_line(self, key: K) -> Cell | None:
         """Return the content of a row without columns; None for all others."""
-        del key
         return None
 
     def rearrange(self) -> None:
@@ -324,16 +317,14 @@ class LineTable(Widget, Generic[K], can_focus=True):
         shown = self._lines[y] if y < len(self._lines) else None
         if line == shown:
             return
-        if (
-            shown is None
-            or not line.cells
-            or line.key != shown.key
-            or line.picked != shown.picked
-            or line.lead != shown.lead
-        ):
+        is_row = shown is not None and line.cells and not (line.is_whole or shown.is_whole)
+        if shown is None or not is_row or (line.key, line.picked, line.lead) != (shown.key, shown.picked, shown.lead):
             self.refresh(Region(0, y + self.head, self.size.width, 1))
         else:
-            self._refresh_cells(y, shown, line)
+            for placed, before, after in zip(self.placed, shown.cells, line.cells, strict=True):
+                if before != after:
+                    start, end = changed_part(before, after)
+                    self.refresh(Region(placed.x + start, y + self.head, end - start, 1))
         self._lines[y : y + 1] = [line]
 
     def move_to(self, row: int) -> None:
@@ -344,17 +335,13 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.cursor = self.keys[self._row]
         self.follow_cursor()
         self._bring_into_sight()
-        self._redraw_cursor(left, top)
-        self.post_message(CursorMoved())
-
-    def _redraw_cursor(self, left: int, top: int) -> None:
-        """Update the row that the cursor left and that where it is; all rows if the view had another first row."""
         drawn = range(self.top, self.top + len(self._lines))
         if top != self.top or left not in drawn or self._row not in drawn:
             self.redraw()
-            return
-        for row in {left, self._row}:
-            self._redraw_line(row - self.top)
+        else:
+            for changed in {left, self._row}:
+                self._redraw_line(changed - self.top)
+        self.post_message(CursorMoved())
 
     def action_down(self, step: int) -> None:
         self.move_to(self._row_before_step(step) + step)
@@ -458,15 +445,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
     def _whole(self, words: Cell) -> tuple[Span, ...]:
         return tuple(fitted(words, max(0, self.size.width - 1)))
 
-    def _refresh_cells(self, y: int, shown: _Line, line: _Line) -> None:
-        if line.is_whole or shown.is_whole:
-            self.refresh(Region(0, y + self.head, self.size.width, 1))
-            return
-        for placed, before, after in zip(self.placed, shown.cells, line.cells, strict=True):
-            if before != after:
-                start, end = changed_part(before, after)
-                self.refresh(Region(placed.x + start, y + self.head, end - start, 1))
-
     def render_line(self, y: int) -> Strip:
         if y < self.head:
             return self._titles() if y == self.head - 1 else self.heading(y)
@@ -499,7 +477,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return self._with_position(strip)
 
     def _with_position(self, strip: Strip) -> Strip:
-        """Add what is visible at the right end."""
         words = self.position_words()
         if words and not self.has_cursor_in_sight:
             words = f" cursor in row {self._row + 1:,} ·{words}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.style import Style
@@ -52,37 +53,37 @@ _TOLD_EVERY = 0.2
 BEGINS = "0 %"
 
 
+@dataclass(eq=False)
 class ScanProgressed(Message, bubble=False):
     """Message with the progress of a search."""
 
-    def __init__(self, finder: Finder, progress: str) -> None:
-        super().__init__()
-        self.finder, self.progress = finder, progress
+    finder: Finder
+    progress: str
 
 
+@dataclass(eq=False)
 class ScanDone(Message, bubble=False):
     """Message with the hits of a search in older lines."""
 
-    def __init__(self, finder: Finder, scanned: ScanResult) -> None:
-        super().__init__()
-        self.finder, self.scanned = finder, scanned
+    finder: Finder
+    scanned: ScanResult
 
 
+@dataclass(eq=False)
 class RegionLoaded(Message, bubble=False):
     """Message with the requested part of a log."""
 
-    def __init__(self, follower: LogFollower | None, region: LogRegion | None, fault: str = "") -> None:
-        super().__init__()
-        self.follower, self.region, self.fault = follower, region, fault
+    follower: LogFollower | None
+    region: LogRegion | None
+    fault: str = ""
 
 
+@dataclass(eq=False)
 class EarlierLoaded(Message, bubble=False):
     """Message with the lines before the oldest one, and the follower of their log."""
 
-    def __init__(self, follower: LogFollower | None, earlier: EarlierLines) -> None:
-        super().__init__()
-        self.follower = follower
-        self.earlier = earlier
+    follower: LogFollower | None
+    earlier: EarlierLines
 
 
 class LogLoader:
@@ -90,10 +91,13 @@ class LogLoader:
 
     def __init__(self, pane: LogView) -> None:
         self._pane = pane
-        self._reads = LatestWorker(pane.post_message, lambda error: EarlierLoaded(pane.follower, _failed(error)))
+        fault = "earlier lines cannot be read"
+        self._reads = LatestWorker(
+            pane.post_message, lambda error: EarlierLoaded(pane.follower, EarlierLines.none(f"{fault}: {error}"))
+        )
         self.is_loading_earlier = False
         """Lines before the oldest one are being read."""
-        self._then_earlier: Callable[[], None] = _do_nothing
+        self._then_earlier: Callable[[], None] = lambda: None
         """Called when they have been read."""
         self._searched: Finder | None = None
         self._filtered: Finder | None = None
@@ -111,7 +115,7 @@ class LogLoader:
             worker.close()
 
     def reset(self) -> None:
-        self.is_loading_earlier, self._then_earlier = False, _do_nothing
+        self.is_loading_earlier, self._then_earlier = False, lambda: None
         self._shift = self._loading = self._then = None
         self._searched = self._filtered = None
 
@@ -206,16 +210,13 @@ class LogLoader:
                 if self._shift is not None:
                     self._load(-self._shift, reading.window.to_first)
             else:
-                self._load_more(-1)
+                self.load_more(-1)
         elif reading.is_whole:
             return
         elif is_asked:
             self.load_earlier(buffer.room, reading.window.to_first)
         else:
-            self.load_earlier(min(PAGE, buffer.room), _do_nothing)
-
-    def reach_end(self) -> None:
-        self._load_more(1)
+            self.load_earlier(min(PAGE, buffer.room), lambda: None)
 
     def load_earlier(self, wanted: int, then: Callable[[], None]) -> None:
         """Load up to `wanted` lines before the oldest, then call `then`."""
@@ -257,15 +258,13 @@ class LogLoader:
             self._load(target, self._pane.reading.search.arrive)
 
     def _load(self, number: int, then: Callable[[], None]) -> None:
-        """Load the lines around that line."""
         follower, shift = self._pane.follower, self._shift
         if follower is None or shift is None:
             return
         self._loading, self._then = number, then
         self._regions.ask(lambda is_wanted: RegionLoaded(follower, read_region(follower, shift, number, is_wanted)))
 
-    def _load_more(self, step: int) -> None:
-        """Load the lines before or after the displayed part."""
+    def load_more(self, step: int) -> None:
         region = self._pane.buffer.region
         if self._loading is None and region is not None and not (step < 0 and region.is_start):
             self._load(region.first if step < 0 else region.end - 1, lambda: None)
@@ -285,14 +284,6 @@ class LogLoader:
         if then is not None:
             then()
         return ""
-
-
-def _do_nothing() -> None:
-    """Do nothing, as a default callback."""
-
-
-def _failed(error: Exception) -> EarlierLines:
-    return EarlierLines.none(f"earlier lines cannot be read: {error}")
 
 
 def log_states(reading: LogModel, follower: LogFollower, *, is_over: bool) -> list[Span]:
@@ -373,7 +364,6 @@ class LogView(Grip, can_focus=True):
 
     @property
     def buffer(self) -> LogBuffer:
-        """Lines in memory."""
         return self.reading.buffer
 
     @property
@@ -389,7 +379,7 @@ class LogView(Grip, can_focus=True):
         self.reading = reading
         self._told_over = False
         self._followed_at = time.monotonic()
-        follower.start(self._tell)
+        follower.start(lambda: self.post_message(LogNews()))
         self.repaint()
 
     def wait_for(self, name: str, words: str) -> None:
@@ -414,16 +404,11 @@ class LogView(Grip, can_focus=True):
             self.refresh(Region(0, 0, self.size.width, 1))
 
     def stop(self) -> None:
-        """Stop reading."""
         if self.follower is not None:
             self.follower.close()
 
     def on_unmount(self) -> None:
         self.stop()
-
-    def _tell(self) -> None:
-        """Send a message about new lines; called in the reader's thread."""
-        self.post_message(LogNews())
 
     def on_log_news(self) -> None:
         """Process new lines at once, or when the minimum pause is over; a silent log costs nothing."""
@@ -465,20 +450,12 @@ class LogView(Grip, can_focus=True):
         changed = search.step(_LOOK)
         if search.at != stood:
             self.repaint()
-        elif changed or search.words() != self._said:
-            self._paint_soon()
+        elif (changed or search.words() != self._said) and not self.paints_soon:
+            self.paints_soon = True  # all hits of a moment are painted at once
+            pause = max(0.001, self._painted_at + _CALM - time.monotonic())
+            self.set_timer(pause, lambda: self.repaint() if self.paints_soon else None)
         self._search_later()
         self.loader.load_awaited()
-
-    def _paint_soon(self) -> None:
-        """Paint all hits of a moment at once."""
-        if not self.paints_soon:
-            self.paints_soon = True
-            self.set_timer(max(0.001, self._painted_at + _CALM - time.monotonic()), self._paint_found)
-
-    def _paint_found(self) -> None:
-        if self.paints_soon:
-            self.repaint()
 
     def _search_later(self) -> None:
         if not self._searches_soon and not self.reading.search.is_done:
@@ -495,32 +472,33 @@ class LogView(Grip, can_focus=True):
 
     def action_down(self, step: int) -> None:
         """Scroll by lines; while lines are selected, extend the selection."""
-        if self.reading.picked.is_on:
-            self._pick_further(step)
-            return
-        self.scroll_rows(step)
+        lines, picked = self.reading.lines, self.reading.picked
+        if not picked.is_on:
+            self.scroll_rows(step)
+        elif len(lines):  # a filter or a search may leave none
+            index = max(0, min(len(lines) - 1, lines.index(picked.head) + step))
+            picked.extend(lines.number(index))
+            if picked.head not in {row.number for row in self.reading.rows}:
+                self.reading.window.move(step)
+            self.repaint()
 
     def action_page(self, step: int) -> None:
         self.scroll_rows(step * max(1, self.height - 1))
 
     def action_first(self) -> None:
-        """Go to the first line."""
         self.reading.window.to_first()
         self.repaint()
         self.loader.reach_start(is_asked=True)
 
     def action_last(self) -> None:
-        """Follow the end again."""
         self.reading.window.to_last()
         self.repaint()
 
     def action_toggle_pause(self) -> None:
-        """Stop following the end, or follow it again."""
         self.reading.window.follows = not self.follows
         self.repaint()
 
     def action_sideways(self, step: int) -> None:
-        """Scroll sideways."""
         painter = self.reading.painter
         painter.left = max(0, painter.left + step * _SIDE)
         self.repaint()
@@ -543,24 +521,13 @@ class LogView(Grip, can_focus=True):
     on_blur = on_focus
 
     def scroll_rows(self, rows: int) -> None:
-        """Scroll by rows."""
         window = self.reading.window
         window.move(rows)
         self.repaint()
         if rows < 0 and window.is_at_first:
             self.loader.reach_start(is_asked=False)
         elif rows > 0 and window.is_at_last and not self.reading.lines.reaches_end:
-            self.loader.reach_end()
-
-    def _pick_further(self, step: int) -> None:
-        lines, picked = self.reading.lines, self.reading.picked
-        if not len(lines):  # a filter or a search may leave none
-            return
-        index = max(0, min(len(lines) - 1, lines.index(picked.head) + step))
-        picked.extend(lines.number(index))
-        if picked.head not in {row.number for row in self.reading.rows}:
-            self.reading.window.move(step)
-        self.repaint()
+            self.loader.load_more(1)
 
     def repaint(self, *, is_same: bool = False) -> None:
         """Compute and paint the visible rows; `is_same`: only the title, unless the rows differ."""
@@ -596,12 +563,10 @@ class LogView(Grip, can_focus=True):
             self.refresh(Region(0, 0, self.size.width, 1))
 
     def row_at(self, y: int) -> int | None:
-        """Return the number of the line at that row of the pane."""
         rows = self.reading.rows
         return rows[y - 1].number if 0 < y <= len(rows) else None
 
     def render_line(self, y: int) -> Strip:
-        """Render the title or a line of the log."""
         if y == 0:
             self._shown_title = self._title()
             return self._shown_title
@@ -615,12 +580,14 @@ class LogView(Grip, can_focus=True):
         return reading.painter.row(row, picked=is_marked or reading.picked.has(row.number), marked=is_marked)
 
     def _words_below(self, y: int) -> Strip:
-        """Render a row without a line: an error, or a hint."""
         lines: list[Cell] = []
         if not self.reading.rows and not self._shown_rest:
             told, style = self._no_lines()
             lines = [((words, style),) for words in wrapped(told, self.size.width - 2)]
-            lines += self._key_lines()
+            if self._lists_keys and self.follower is None and not self._waits:  # nothing else would be there
+                shown = keymap_of(self).footer(_KEYS_SHOWN)
+                keys = [((f" {command.first_key:<8} ", BLUE), (command.help, DIM)) for command in shown]
+                lines += self._ways or keys
         spans: list[Span] = [(" ", DIM), *fitted(lines[y] if y < len(lines) else (), max(0, self.size.width - 1))]
         return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 
@@ -644,15 +611,6 @@ class LogView(Grip, can_focus=True):
         if not self._lists_keys or (no_job, ways) != (self._no_job, self._ways):
             self._lists_keys, self._no_job, self._ways = True, no_job, ways
             self.repaint()
-
-    def _key_lines(self) -> list[Cell]:
-        """Return the keys of a log, for a pane without one: nothing else would be there."""
-        if not self._lists_keys or self.follower is not None or self._waits:
-            return []
-        if self._ways:
-            return list(self._ways)
-        shown = keymap_of(self).footer(_KEYS_SHOWN)
-        return [((f" {command.first_key:<8} ", BLUE), (command.help, DIM)) for command in shown]
 
     def _title(self) -> Strip:
         style = STRONG + BLUE if self.has_focus else DIM

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -13,13 +15,12 @@ from textual.widget import Widget
 from gputui.tui.present.style import FAINT, GROUND
 
 
+@dataclass(eq=False)
 class GripMoved(Message):
     """Message that the upper edge of a pane was dragged down by that many rows."""
 
-    def __init__(self, pane: Widget, rows: int) -> None:
-        super().__init__()
-        self.pane = pane
-        self.rows = rows
+    pane: Widget
+    rows: int
 
 
 class _Held(Widget):
@@ -63,12 +64,11 @@ class RowOpened(Message):
     """Message that a row was double-clicked."""
 
 
+@dataclass(eq=False)
 class MenuAsked(Message):
     """Message that a row was right-clicked, which also selected it."""
 
-    def __init__(self, at: Offset) -> None:
-        super().__init__()
-        self.at = at
+    at: Offset
 
 
 def tell_click(table: Widget, event: events.Click) -> None:
@@ -82,12 +82,11 @@ def tell_click(table: Widget, event: events.Click) -> None:
 _LINE = Strip([Segment("│", Style(color=FAINT, bgcolor=GROUND))], 1)
 
 
+@dataclass(eq=False)
 class DividerMoved(Message):
     """Message that the line was dragged to the right by that many columns."""
 
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.columns = columns
+    columns: int
 
 
 class Divider(_Held):
@@ -106,5 +105,4 @@ class Divider(_Held):
             self._grips_at = event.screen_x
 
     def render_line(self, y: int) -> Strip:
-        del y
         return _LINE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Protocol, cast
@@ -13,7 +13,6 @@ from rich.style import Style
 from textual import events
 from textual.app import App
 from textual.geometry import Offset, Region
-from textual.message import Message
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.timer import Timer
@@ -22,7 +21,7 @@ from textual.widgets import Static
 
 from gputui.domain.snapshot import Notice
 from gputui.domain.text import fit, plain, width
-from gputui.tui.commands.command import Command
+from gputui.tui.commands.command import Command, place_of
 from gputui.tui.input_queue import read_at
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import NAMES, key_of
@@ -61,13 +60,9 @@ def key_at(text: str, x: int) -> str | None:
     """Return Textual's name of the key whose hint stands at cell `x` of a line; of several keys the one at `x`."""
     for hint in _hint().finditer(text):
         if hint.start() <= x < hint.end():
-            keys = list(_words(hint["keys"], hint.start("keys")))
-            return key_of(next((key for start, key in keys if start <= x < start + len(key)), keys[0][1]))
+            keys, begin = list(re.finditer(r"\S+", hint["keys"])), hint.start("keys")
+            return key_of(next((key[0] for key in keys if begin + key.start() <= x < begin + key.end()), keys[0][0]))
     return None
-
-
-def _words(text: str, start: int) -> Iterator[tuple[int, str]]:
-    return ((start + word.start(), word[0]) for word in re.finditer(r"\S+", text))
 
 
 def press(widget: Widget, key: str | None) -> None:
@@ -123,7 +118,6 @@ class Messages:
         """Progress of a long task; empty if there is none."""
 
     def say(self, message: Notification) -> None:
-        """Show a message in place of the one before."""
         before = self.newest
         self.missed += before is not None and before.is_bad and before.text != message.text
         self._put(message)
@@ -194,7 +188,6 @@ class MessageLine(Widget):
         await self.run_action("app.notices")
 
     def draw(self) -> None:
-        """Draw the cells that have changed."""
         before, self._shown = self._shown, fitted(self._words(), max(0, self.size.width - 2))
         for start, end in changed_runs(before, self._shown):
             self.refresh(Region(1 + start, 0, end - start, 1))
@@ -227,7 +220,6 @@ class MessageLine(Widget):
         return ((mark, style), (fit(text, max(0, min(width(text), room - len(mark + hint)))), words), (hint, DIM))
 
     def render_line(self, y: int) -> Strip:
-        del y
         return Strip(segments([(" ", DIM), *self._shown], _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 
 
@@ -292,7 +284,6 @@ class SummaryBar(Widget):
 
     @property
     def room(self) -> int:
-        """Number of cells for the line."""
         return max(0, self.app.size.width - 2)
 
     @property
@@ -317,13 +308,6 @@ class KeyBar(Widget):
     """Keys available now. A click on one runs its command."""
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
-
-    class Clicked(Message):
-        """Message that a command was clicked."""
-
-        def __init__(self, command: Command) -> None:
-            super().__init__()
-            self.command = command
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -351,9 +335,9 @@ class KeyBar(Widget):
         at = (command for x, command in places if x <= event.x < x + _length(command))
         self._meant = next(at, None)
 
-    def on_click(self) -> None:
-        if self._meant is not None:
-            self.post_message(self.Clicked(self._meant))
+    async def on_click(self) -> None:
+        if self._meant is not None and (place := place_of(self._meant, self.screen)):
+            await self.app.run_action(self._meant.action, default_namespace=place)
 
     def _places(self) -> list[tuple[int, Command]]:
         """Return the commands that fit, with their places; a shorter one may take the room that a longer one left."""
@@ -371,7 +355,6 @@ class KeyBar(Widget):
         return [*places, *reversed(permanent)]
 
     def render_line(self, y: int) -> Strip:
-        """Render the line; commands that do not fit are left out."""
         spans: list[Span] = []
         at = 0
         for x, command in self._places():

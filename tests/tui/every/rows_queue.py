@@ -27,12 +27,12 @@ def on_gpu(index: int, times: int = 1) -> Step:
 
     async def click(hand: Hand) -> None:
         made, grid = hand.grid.arrangement, hand.grid
-        place = list(grid.keys).index(uuid(index)) - grid.top
+        place = list(grid.keys).index(uuid(index)) - grid.shown.top
         if grid.has_tiles:
             y, x = divmod(place, made.across)
             await hand.click(grid, x * made.width + 2, y * made.height + (made.kind == "compact"), times)
         else:
-            await hand.click(grid, 5, grid.head + place, times)
+            await hand.click(grid, 5, grid.shown.head + place, times)
 
     return click
 

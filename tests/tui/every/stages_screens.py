@@ -111,7 +111,7 @@ async def recalled(hand: Hand) -> None:
     """Open the form with an earlier submission."""
     await form(hand)
     screen = hand.top(Submit)
-    screen.action_older(1)
+    screen.parts[0].action_older(1)
     await hand.until(lambda: screen.draft()["image"] == "earlier")
 
 
