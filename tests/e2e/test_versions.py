@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +88,14 @@ class Version:
         assert process.stderr is not None
         assert b"state in" in process.stderr.readline()
         return process
+
+    def until_it_listens(self) -> None:
+        """Wait until its owner takes requests, a moment after it says where it schedules."""
+        deadline = time.monotonic() + 60
+        with socket.socket(socket.AF_UNIX) as asked:
+            while asked.connect_ex(str(self.state / "api.sock")):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
 
     def close(self) -> None:
         for process in self.serving:
@@ -244,6 +254,7 @@ def test_commands_and_owners_of_different_versions_work_together_or_say_so(today
     other = Version(today.state, ROOT, ("-c", OTHER.format(speaks)))
     for owner, command in ((other, today), (today, other)):
         serving = owner.serve()
+        owner.until_it_listens()
         done = command.run("submit", "--host", "--hold", "--", "true")
         if speaks == "2.0":
             assert (done.returncode, done.stdout) == (1, "")
