@@ -119,7 +119,7 @@ def swapping(place: Path) -> Iterator[None]:
             swapper.kill()
 
 
-@pytest.mark.parametrize("starts", [12, in_its_lane(200, is_long=True)])
+@pytest.mark.parametrize("starts", [6, in_its_lane(200, is_long=True)])
 @pytest.mark.parametrize("how", ["volumes", "mounts"])
 def test_a_link_that_is_swapped_during_the_start_mounts_nothing_foreign(
     starter: Starter, how: str, starts: int
