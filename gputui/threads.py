@@ -38,20 +38,15 @@ class Watcher(threading.Thread):
             try:
                 self._watch()
                 return
-            except Exception as error:  # noqa: BLE001 - the border of all threads that watch
-                last = self._tell(error, last)
+            except Exception as error:
+                before, last = last, fault_words(error)
+                if last != before:
+                    log.error("%s failed, and goes on: %s", self.name, last, exc_info=error)
+                try:
+                    self._failed(error)
+                except Exception:  # a border, as above
+                    log.exception("the failure of %s cannot be told", self.name)
             time.sleep(AGAIN_AFTER)
-
-    def _tell(self, error: Exception, last: str) -> str:
-        """Tell of an error; return its words, by which the next one is compared."""
-        words = fault_words(error)
-        if words != last:
-            log.error("%s failed, and goes on: %s", self.name, words, exc_info=error)
-        try:
-            self._failed(error)
-        except Exception:  # a border, as above
-            log.exception("the failure of %s cannot be told", self.name)
-        return words
 
 
 def describe_fault(fault: BaseException) -> str:

@@ -54,7 +54,6 @@ def become_probe(interval: timedelta) -> NoReturn:
 
 
 def is_wanted(options: Options) -> bool:
-    """Return whether the settings want nodes to be read."""
     return options.in_cluster and options.settings.cluster.probe != "off"
 
 
@@ -121,7 +120,6 @@ class NodeWatch:
         return reader.joined(snapshot, bootstrap.clock().now())
 
     def close(self) -> None:
-        """End the probes."""
         if self._reader is not None:
             self._reader.close()
 

@@ -337,7 +337,14 @@ class Login:
                 found = self._plugin.credential()
                 return f"{found.client_certificate_data or ''}\n{found.client_key_data or ''}".strip().encode()
             if self._certificate is None:
-                self._certificate = self._read_certificate()
+                user = self._user
+                parts = [
+                    read_either(user.client_certificate_data, user.client_certificate, "client-certificate"),
+                    read_either(user.client_key_data, user.client_key, "client-key"),
+                ]
+                if any(parts) and not all(parts):
+                    raise self._fault("the user needs both a client-certificate and a client-key")
+                self._certificate = b"\n".join(parts).strip()
             return self._certificate
 
     def renew(self, sent: Headers) -> bool:
@@ -374,16 +381,6 @@ class Login:
             hint = "kubectl has programs for it: users[].user.exec in the kubeconfig"
             raise self._fault(f"the kubeconfig logs in by the auth-provider {plain(provider.name)!r}", hint=hint)
         return token
-
-    def _read_certificate(self) -> bytes:
-        user = self._user
-        parts = [
-            read_either(user.client_certificate_data, user.client_certificate, "client-certificate"),
-            read_either(user.client_key_data, user.client_key, "client-key"),
-        ]
-        if any(parts) and not all(parts):
-            raise self._fault("the user needs both a client-certificate and a client-key")
-        return b"\n".join(parts).strip()
 
     def _fault(self, what: str, where: str = "", hint: str | None = None) -> ClusterUnavailableError:
         return ClusterUnavailableError(what, where=where or self._place.name, hint=hint)

@@ -171,11 +171,6 @@ _MIG, _SHARED = "mig-", ".shared"
 KIND = "kubernetes"
 
 
-def gpu_label(node: str, index: int) -> str:
-    """Return what stands for the UUID of a GPU of a node."""
-    return f"{node}:{index}"
-
-
 def nodes_of(nodes: Iterable[KubeNode], pods: Iterable[KubePod], jobs: Mapping[str, Job]) -> tuple[Node, ...]:
     """Return the nodes with their GPUs; `jobs` are ours by uid."""
     on: dict[str, list[KubePod]] = {}
@@ -255,7 +250,7 @@ def _gpu(node: KubeNode, resource: str, index: int) -> Gpu:
     profile = _profile(resource)
     size = count(node.metadata.label(f"nvidia.com/{_MIG}{profile}.memory" if profile else _MEMORY))
     model = plain(node.metadata.label(_PRODUCT)).replace("-", " ") or None
-    label = gpu_label(plain(node.metadata.name), index)
+    label = f"{plain(node.metadata.name)}:{index}"  # stands for the UUID
     return Gpu(label, index, model, memory_total=size * 1024**2 or None, mig_profile=profile or None)
 
 

@@ -82,7 +82,10 @@ class PodChannel:
                 self._status = decode_json(content, StatusAnswer)
         if not content or stream not in {_STDOUT, _STDERR}:
             return []
-        self._confirm_size()
+        self._has_begun = True
+        if self._unsure is not None:  # what came before the program's start is lost
+            self._resize(*self._unsure)
+            self._unsure = None
         return [(stream == _STDERR, content)]
 
     def _check(self) -> None:
@@ -109,13 +112,6 @@ class PodChannel:
         self._unsure = (rows, columns) if not self._has_begun else None
         for height, width in sizes:
             self._resize(height, width)
-
-    def _confirm_size(self) -> None:
-        """Set the size once more as soon as the program has said something: what came before its start is lost."""
-        self._has_begun = True
-        if self._unsure is not None:
-            self._resize(*self._unsure)
-            self._unsure = None
 
     def _resize(self, rows: int, columns: int) -> None:
         with suppress(OSError):

@@ -174,8 +174,7 @@ def _drain(queue: EngineQueue, action: DrainGpus | ResumeGpus) -> Done:
 
 def _drain_of(queue: EngineQueue, name: str) -> Drain | None:
     """Return the drain of a node; None for one that takes jobs, or is gone."""
-    views = (view for node in queue.read().nodes if node.name == name for view in node.gpus)
-    return next((view.drain for view in views if view.drain is not None), None)
+    return next((node.drain for node in queue.read().nodes if node.name == name), None)
 
 
 def _check_nodes(queue: EngineQueue, names: Iterable[str]) -> tuple[str, ...]:
@@ -206,7 +205,8 @@ def _set(queue: EngineQueue, action: JobAction, name: str, after: object) -> Don
     before = {job_id: queue.get(job_id) for job_id in action.ids}
     done = _call(queue, action)
     if isinstance(action, Hold):  # some engines hold held jobs again; they check whose job it is
-        done = tuple(job_id for job_id in done if not _is_held_by_user(before.get(job_id)))
+        held = {job_id for job_id, job in before.items() if job.held and job.hold_reason is None}
+        done = tuple(job_id for job_id in done if job_id not in held)
     alike: dict[Any, list[JobId]] = {}
     for job_id in done:
         value = _VALUES[name](before[job_id]) if job_id in before else None
@@ -217,10 +217,6 @@ def _set(queue: EngineQueue, action: JobAction, name: str, after: object) -> Don
         words = f"job {before[ids[0]].shown_id}" if len(ids) == 1 else plural(len(ids), "job")
         changes.append(EngineChange(words, *_back(name, tuple(ids), value), name, after))
     return Done(done, tuple(changes))
-
-
-def _is_held_by_user(job: Job | None) -> bool:
-    return job is not None and job.held and job.hold_reason is None
 
 
 def _back(name: str, ids: Ids, before: Any) -> tuple[str, JobAction]:

@@ -147,7 +147,6 @@ class ClusterPoll:
         return snapshot if self._reader is None else self._reader.joined(snapshot, self._clock.now())
 
     def _marked(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with idle GPUs marked."""
         if self._idle is None:
             return snapshot
         jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
@@ -187,7 +186,9 @@ class NodeReader:
 
     def joined(self, snapshot: Snapshot, now: datetime) -> Snapshot:
         """Return the snapshot with the readings; nodes that are new in it are read from now on."""
-        self._probes.follow(node.name for node in snapshot.nodes if is_readable(node))
+        up = (node for node in snapshot.nodes if not node.down)  # as far as the engine knows
+        known = (node for node in up if any(view.health.code is not HealthCode.UNKNOWN for view in node.gpus))
+        self._probes.follow(node.name for node in known)
         found = self._probes.readings()
         jobs, settings = engine_jobs(snapshot.jobs, now), self._scheduler
         late = max(settings.stale_after, _LATE_AFTER * self._probes.interval)
@@ -200,7 +201,6 @@ class NodeReader:
         return replace(snapshot, nodes=tuple(nodes))
 
     def readings(self) -> Mapping[str, ProbeReading]:
-        """Return the latest reading of each node."""
         return self._probes.readings()
 
     def want_pcie(self, uuid: str | None) -> None:
@@ -219,11 +219,6 @@ class NodeReader:
             self._named[node.name] = known = reading.gpus, len(node.gpus), named
             self._drivers |= {name: (node.name, gpu.drivers_uuid or "") for name, gpu in named.items()}
         return known[2]
-
-
-def is_readable(node: Node) -> bool:
-    """Return whether a node has GPUs and is up, as far as the engine knows."""
-    return not node.down and any(view.health.code is not HealthCode.UNKNOWN for view in node.gpus)
 
 
 class Duty(Protocol):
@@ -294,8 +289,12 @@ class SharedDuty:
 
     def update(self, snapshot: Snapshot) -> None:
         try:
-            if self._duty is None and snapshot.leader and snapshot.leader.host and self._is_taken():  # it has answered
-                self._duty = self._begin(snapshot)
+            if self._duty is None and snapshot.leader and snapshot.leader.host:  # it has answered
+                if self._turn.take():
+                    self._duty = self._begin(snapshot)
+                elif not self._has_waited:
+                    self._has_waited = True
+                    self._waits()
             if self._duty is not None:
                 self._duty.update(snapshot)
         except Exception as error:  # noqa: BLE001 - a border: it is told, and must not stop the console
@@ -323,10 +322,3 @@ class SharedDuty:
         if fault != self._fault:
             log.error("%s", fault, exc_info=error)
         self._fault = fault
-
-    def _is_taken(self) -> bool:
-        is_mine = self._turn.take()
-        if not is_mine and not self._has_waited:
-            self._has_waited = True
-            self._waits()
-        return is_mine
