@@ -70,7 +70,7 @@ def ended(job: Job) -> Event:
     """Return the event for a job that has ended and will not be retried."""
     name = _OF_STATE.get(job.state, "job_failed")
     spec = job.spec
-    name = f" {job.name}" if job.name else ""
+    called = f" {job.name}" if job.name else ""
     which = f"{job.count} elements of array {job.array.id}" if job.runs and job.array else f"Job {job.shown_id}"
     outcome = _OUTCOMES.get(job.state, f"is {job.state}")
     if job.runs:
@@ -80,7 +80,7 @@ def ended(job: Job) -> Event:
     if job.ended_at and job.started_at:
         ran = f" {preposition} {format_duration(job.ended_at - job.started_at)}"
     why = f": {job.end_words}" if job.cause else ""
-    sentence = plain(f"{which}{name} ({spec.tenant}) {outcome}{ran}{why}", 500)
+    sentence = plain(f"{which}{called} ({spec.tenant}) {outcome}{ran}{why}", 500)
     return Event(end_id(job), name, job.end, sentence, _job_data(job))
 
 
