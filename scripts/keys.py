@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gputui.domain.notices import with_keys
+from gputui.domain.conditions import with_keys
 from gputui.tui.commands.command import Command
 from gputui.tui.commands.places import by_group
 from gputui.tui.keys import key_name, order_words

@@ -25,8 +25,7 @@ from gputui.domain.runs import Run
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls, Unreadable
 from gputui.store.codec import no_recurring
-from gputui.store.history import submission_entries
-from gputui.store.retention import jobs_to_archive, month_of
+from gputui.store.history import jobs_to_archive, month_of, submission_entries
 
 if TYPE_CHECKING:
     from gputui.domain.job_record import JobRecord

@@ -42,11 +42,10 @@ from gputui.domain.as_json import (
 )
 from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.errors import CapabilityError, GputuiError, InputError, NotFoundError
-from gputui.domain.filter import parse_filter
+from gputui.domain.filter import by_month, in_order, latest_first, meant, parse_filter, parse_states, seen
 from gputui.domain.job import Job, attempt_with_output
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.keys import digest
-from gputui.domain.listing import by_month, in_order, latest_first, meant, parse_states, seen
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.spec_values import check_execution, check_gpus

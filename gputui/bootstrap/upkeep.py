@@ -29,7 +29,7 @@ _PART = 256 * 1024
 def kept_data(options: Options) -> list[KeptData]:
     """Return the use of the state directory by ended jobs, by kind; logs are counted for a second at most."""
     from gputui.engine.files import log_retention
-    from gputui.store.retention import line_files
+    from gputui.store.history import line_files
 
     settings = options.settings.store
     lines = [files.kept() for files in line_files(options.state, settings)]

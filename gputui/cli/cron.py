@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli import output, queue, submit, terminal
-from gputui.cli.confirmation import confirm, quiet_option
 from gputui.cli.main import CommandGroup
-from gputui.cli.output import print_json
+from gputui.cli.output import confirm, print_json, quiet_option
 from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import print_done
 from gputui.domain.action import AddRecurring

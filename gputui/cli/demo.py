@@ -27,6 +27,7 @@ from gputui.console import own_log
 from gputui.console.startup import terminal
 from gputui.domain.action import DrainGpus
 from gputui.domain.cause import cause_of_exit
+from gputui.domain.conditions import keyed
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.gpu import Gpu
@@ -34,7 +35,6 @@ from gputui.domain.gpu_history import TakenStep
 from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.log_errors import find_error_line
-from gputui.domain.notices import keyed
 from gputui.domain.settings import (
     ClusterSettings,
     HookSettings,

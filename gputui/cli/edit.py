@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from gputui import bootstrap
 from gputui.cli import completing, terminal
-from gputui.cli.confirmation import confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.job_ids import Named, OneJobId, is_live, resolve_all
+from gputui.cli.output import confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.session import Session, pass_session
 from gputui.cli.submit import with_elements
 from gputui.cli.terminal import print_done

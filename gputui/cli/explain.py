@@ -15,8 +15,8 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.as_json import explanation_json
 from gputui.domain.errors import GputuiError
+from gputui.domain.filter import meant
 from gputui.domain.job import Job
-from gputui.domain.listing import meant
 from gputui.domain.policy.explain import Explanation, describe_terms, explain
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState

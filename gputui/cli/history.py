@@ -18,9 +18,8 @@ from gputui.cli.queue import FILTER_HELP, read_filter
 from gputui.cli.session import Session, pass_session
 from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError
-from gputui.domain.filter import Filter, FilterSubject, searched_text
+from gputui.domain.filter import Filter, FilterSubject, by_month, latest_first, searched_text
 from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, Attempt, Job, element_spec
-from gputui.domain.listing import by_month, latest_first
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, quoted
 from gputui.request import times

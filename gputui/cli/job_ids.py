@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 from msgspec import Struct
 
-from gputui.cli.confirmation import jobs_of
+from gputui.cli.output import jobs_of
 from gputui.cli.session import Session, is_elsewhere
 from gputui.domain.arrays import elements_in_history
 from gputui.domain.errors import GputuiError, InputError, NotFoundError

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gputui.cli import output, terminal
-from gputui.cli.confirmation import confirm, jobs_of
 from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument
-from gputui.cli.output import print_json
+from gputui.cli.output import confirm, jobs_of, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.errors import GputuiError, InputError, StoreBusyError

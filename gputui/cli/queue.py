@@ -14,12 +14,11 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.as_json import job_json
-from gputui.domain.filter import FIELDS, Filter, parse_filter
+from gputui.domain.filter import FIELDS, Filter, in_order, parse_filter, parse_states, seen
 from gputui.domain.gpu import GpuView, faulty_gpus, short_names
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest
-from gputui.domain.listing import in_order, parse_states, seen
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import plain

@@ -14,8 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.cli import replay_report, terminal
-from gputui.cli.confirmation import FiniteRange
-from gputui.cli.output import print_json
+from gputui.cli.output import FiniteRange, print_json
 from gputui.cli.replay_report import Variant
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError

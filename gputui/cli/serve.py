@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from gputui import __version__, bootstrap
 from gputui.cli import terminal
-from gputui.cli.confirmation import FiniteRange
 from gputui.cli.main import owned_commands
+from gputui.cli.output import FiniteRange
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, listen_address
 from gputui.domain.errors import CapabilityError, GputuiError, InputError, install_line

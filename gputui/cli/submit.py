@@ -153,7 +153,7 @@ def tell(found: submitter.Tidied, submission: Submission) -> None:
 def confirm_times(named: str, spec: JobSpec, *, quiet: bool) -> None:
     """Print on stderr the times that a job asks for, as they were understood, if there are any."""
     if not quiet and (times := times_understood(spec, bootstrap.clock().now())):
-        from gputui.cli.confirmation import confirm  # few jobs have times
+        from gputui.cli.output import confirm  # few jobs have times
 
         confirm(f"{named}: {times}")
 

@@ -9,8 +9,8 @@ from click.shell_completion import CompletionItem
 
 from gputui import bootstrap
 from gputui.cli import terminal
-from gputui.cli.confirmation import changed, confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument, is_live, left_alone, resolve_all
+from gputui.cli.output import changed, confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.session import Session, pass_session
 from gputui.domain.action import (
     Action,

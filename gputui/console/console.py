@@ -24,7 +24,7 @@ from gputui.bootstrap.servers import ServersWatch, open_servers
 from gputui.config import Options, templates_path
 from gputui.console import own_log, serving, startup
 from gputui.console.supervisor import ConsoleApp, ScreenFailedError, ScreenSupervisor
-from gputui.domain.notices import keyed
+from gputui.domain.conditions import keyed
 from gputui.domain.snapshot import Notice, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed

@@ -2,6 +2,8 @@
 
 All terms must match. A term is a field, an operator and a value, or a word that is searched in the job's text; `-` or
 `!` before a term negates it; quotes keep blanks together, and a quoted word is never a field.
+
+This module also chooses and orders the jobs of a snapshot that are listed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from fnmatch import translate
+from itertools import groupby
 from operator import eq, ge, gt, le, lt, ne
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -18,11 +21,13 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from gputui.domain.errors import InputError
+from gputui.domain.idle_gpus import idle_jobs
 from gputui.domain.job import ArrayRef, Job, element_spec
 from gputui.domain.job_spec import JobId, server_of, shown_id
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import plain
-from gputui.domain.units import parse_duration
+from gputui.domain.units import parse_duration, quoted
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
     {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "!=": ne}
@@ -482,3 +487,56 @@ def _near(name: str) -> str:
 def _word(word: str) -> Term | None:
     needle = word.casefold()
     return Term("", lambda seen: needle in seen.text, needle) if needle else None
+
+
+def seen(job: Job, snapshot: Snapshot) -> FilterSubject:
+    """Return a job as filters see it."""
+    reason = snapshot.reasons.get(job.id)
+    idle = job.state is JobState.RUNNING and job.id in idle_jobs(snapshot)
+    return FilterSubject(job, snapshot.taken_at, reason, searched_text(job, reason), leaves_idle=idle)
+
+
+def parse_states(texts: Iterable[str], where: str = "--state") -> frozenset[JobState]:
+    """Return the states named by `PD`, `pending` or `R,CG`; empty when none is given."""
+    known = {name: state for state in JobState for name in (state.value, state.short)}
+    wanted = set()
+    for text in (part for given in texts for part in given.split(",")):
+        if text.strip().upper() not in known:
+            hint = ", ".join(state.short for state in JobState)
+            raise InputError(f"{quoted(text)} is not a state", where=where, hint=hint)
+        wanted.add(known[text.strip().upper()])
+    return frozenset(wanted)
+
+
+def in_order(snapshot: Snapshot) -> list[Job]:
+    """Sort the jobs: active by start time, waiting in the order of their turn, finished with the latest first."""
+    place = {job_id: number for number, job_id in enumerate(snapshot.order)}
+
+    def rank(job: Job) -> tuple[int, float, int]:
+        if job.state.is_terminal:
+            return (2, -job.ended_at.timestamp() if job.ended_at else 0.0, -job.id)
+        if job.state.is_active:
+            return (0, job.started_at.timestamp() if job.started_at else float("inf"), job.id)
+        return (1, place.get(job.id, float("inf")), job.id)
+
+    return sorted(snapshot.jobs, key=rank)
+
+
+def meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
+    """Return the job; for an array whose first element has started, its next waiting element."""
+    if not is_whole or job.array is None or job.state is JobState.PENDING:
+        return job
+    alike = (each for each in snapshot.jobs if each.array and each.array.id == job.array.id)
+    waiting = next((each for each in alike if each.state is JobState.PENDING), job)
+    return waiting.element(waiting.id)
+
+
+def by_month(jobs: Iterable[Job]) -> Iterator[Job]:
+    """Sort jobs within each month; the months themselves already arrive in order."""
+    for _, month in groupby(jobs, key=lambda job: (job.end.year, job.end.month)):
+        yield from sorted(month, key=latest_first)
+
+
+def latest_first(job: Job) -> tuple[float, int]:
+    """Return the key by which ended jobs are sorted."""
+    return -job.end.timestamp(), -job.id

@@ -43,9 +43,8 @@ from gputui.store.codec import (
     runs_in,
 )
 from gputui.store.files import QUEUE, FileAccess, StoreLock, log_waiting, open_directory
-from gputui.store.history import HistoryFiles, latest, submission_entries
+from gputui.store.history import HistoryFiles, Trimmer, jobs_to_archive, latest, month_of, submission_entries
 from gputui.store.queue_files import JournalEntry, Meta, lock_path, new_store_id, read_meta
-from gputui.store.retention import Trimmer, jobs_to_archive, month_of
 from gputui.store.storage import JournalDB, JournalStorage, begin_queue, check_not_orphaned
 
 if TYPE_CHECKING:

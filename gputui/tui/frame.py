@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from gputui.domain.arrays import count
 from gputui.domain.cluster import Capability
-from gputui.domain.conditions import ConditionTracker
+from gputui.domain.conditions import ConditionTracker, pressing
 from gputui.domain.gpu_history import GpuHistory
-from gputui.domain.notices import pressing
 from gputui.domain.queue_columns import absent_columns
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain

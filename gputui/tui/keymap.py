@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from textual.binding import Binding
 from textual.dom import DOMNode
 
+from gputui.domain.conditions import with_keys
 from gputui.domain.errors import InputError
-from gputui.domain.notices import with_keys
 from gputui.domain.text import plain
 from gputui.tui.commands.command import Command
 from gputui.tui.commands.places import places

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.domain.notices import keyed
+from gputui.domain.conditions import keyed
 
 NAMES = {
     "slash": "/",

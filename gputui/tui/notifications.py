@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from gputui.domain.arrays import count
 from gputui.domain.cause import Blame, CauseCode
+from gputui.domain.conditions import pressing
 from gputui.domain.event import Event, ended, health_changes
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.notices import pressing
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState

@@ -13,9 +13,8 @@ from gputui.cli import queue as listing
 from gputui.domain import arrays
 from gputui.domain.action import Cancel, Hold, SetPriority
 from gputui.domain.as_json import explanation_json, job_json
-from gputui.domain.filter import parse_filter
+from gputui.domain.filter import parse_filter, seen
 from gputui.domain.job import ArrayRef, Job
-from gputui.domain.listing import seen
 from gputui.domain.policy.explain import explain
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.whatif import change_of, what_if

@@ -10,8 +10,8 @@ from itertools import count
 
 import pytest
 
+from gputui.domain.conditions import pressing
 from gputui.domain.job_spec import Submission
-from gputui.domain.notices import pressing
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import SubmitJobs

@@ -17,8 +17,8 @@ from gputui.bootstrap import hosting
 from gputui.config import Options
 from gputui.console import console
 from gputui.console.console import BackgroundScheduler
+from gputui.domain.conditions import pressing
 from gputui.domain.errors import GputuiError
-from gputui.domain.notices import pressing
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, ServerView, Snapshot
 from gputui.engine.feed import Feed

@@ -15,7 +15,7 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore, files
 from gputui.store.files import FileAccess
-from gputui.store.retention import line_files, month_files
+from gputui.store.history import line_files, month_files
 from tests.factories import ACTOR, NOW, job
 
 DAYS = 70

@@ -9,10 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.conditions import conditions
+from gputui.domain.conditions import conditions, pressing
 from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.job import ArrayRef, Job, Stopping
-from gputui.domain.notices import pressing
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.conditions import with_keys
 from gputui.domain.gpu import GpuProcess, GpuState, GpuView, Holder
-from gputui.domain.notices import with_keys
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.tui.present.cells import Cell

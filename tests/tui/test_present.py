@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.conditions import conditions
+from gputui.domain.conditions import conditions, pressing
 from gputui.domain.gpu import GpuState, Health, HealthCode, Holder
 from gputui.domain.job_spec import GpuRequest
-from gputui.domain.notices import pressing
 from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState

@@ -12,9 +12,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.style import Style
 
-from gputui.domain.conditions import Condition, ranked
+from gputui.domain.conditions import (
+    CAPPED,
+    DISK_FULL,
+    DRAINED,
+    FAILED,
+    FOREIGN,
+    IDLE,
+    INTRUDER,
+    KINDS,
+    THROTTLED,
+    Condition,
+    ranked,
+)
 from gputui.domain.gpu import LOST, SICK, GpuState
-from gputui.domain.notices import CAPPED, DISK_FULL, DRAINED, FAILED, FOREIGN, IDLE, INTRUDER, KINDS, THROTTLED
 from gputui.domain.snapshot import Controls, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.present.cells import Cell, width_of

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from rich.style import Style
 
+from gputui.domain.conditions import INTRUDER
 from gputui.domain.gpu import SICK, GpuProcess, GpuState, GpuView, HealthCode, Holder, index_of
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id
-from gputui.domain.notices import INTRUDER
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import UNKNOWN, format_duration, format_size
 from gputui.tui.present.cells import Cell, Span, cell, fitted, split_at_word, width_of

@@ -13,11 +13,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from rich.style import Style
 
+from gputui.domain.conditions import CAPPED, ERROR, HOT, IDLE, MEMORY, THROTTLED, WARNING, severity_of, slowed_kind
 from gputui.domain.gpu import CAP, GpuSample, GpuState, GpuView, Holder, ProbeCode, index_of, index_ranges
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.notices import CAPPED, ERROR, HOT, IDLE, MEMORY, THROTTLED, WARNING, severity_of, slowed_kind
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.text import plain

@@ -13,12 +13,7 @@ from msgspec import Struct
 from rich.style import Style
 
 from gputui.domain.cluster import ENGINES
-from gputui.domain.conditions import Condition, Same, disk_kind, is_filling
-from gputui.domain.gpu import DiskUse, GpuSample, GpuState, GpuView, HostSample, ProbeCode, index_ranges
-from gputui.domain.gpu_processes import JOB, GpuProcessRow, gpu_label, process_rows
-from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
-from gputui.domain.notices import (
+from gputui.domain.conditions import (
     DISK_FULL,
     DISK_LOW,
     FAILED,
@@ -30,8 +25,16 @@ from gputui.domain.notices import (
     MEMORY,
     SWAP,
     WARNING,
+    Condition,
+    Same,
+    disk_kind,
+    is_filling,
     keyed,
 )
+from gputui.domain.gpu import DiskUse, GpuSample, GpuState, GpuView, HostSample, ProbeCode, index_ranges
+from gputui.domain.gpu_processes import JOB, GpuProcessRow, gpu_label, process_rows
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.steady import Steady

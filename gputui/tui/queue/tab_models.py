@@ -9,10 +9,10 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.domain.conditions import keyed
 from gputui.domain.gpu import short_names
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
-from gputui.domain.notices import keyed
 from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import WindowState, WindowView

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from gputui.domain.cluster import Capability
-from gputui.domain.notices import with_keys
+from gputui.domain.conditions import with_keys
 from gputui.domain.text import broken, width
 from gputui.domain.verbs import GPUS, JOBS, QUEUE
 from gputui.tui.commands.command import LOGS, TIMELINE, Command, bindings, bound_to

@@ -15,10 +15,10 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from gputui.domain.action import Pause, Unpause
+from gputui.domain.conditions import pressing
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, server_of
-from gputui.domain.notices import pressing
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.steady import Steady
 from gputui.tui.commands.command import Command, bindings

@@ -11,9 +11,8 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.screen import Screen
 
-from gputui.domain.conditions import Condition
+from gputui.domain.conditions import FAILED, INFORMATION, Condition
 from gputui.domain.job_spec import JobId
-from gputui.domain.notices import FAILED, INFORMATION
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import broken, plain
 from gputui.domain.units import format_duration, minute
