@@ -287,7 +287,6 @@ class Visibility:
         return caller.uid if caller.role is Role.USER else NOTHING_OWN
 
     def job(self, job: Job, caller: Caller) -> Job:
-        """Return the job as the caller sees it."""
         return job if caller.may_act_on(job) else self.masked(job)
 
     def masked(self, job: Job) -> Job:
@@ -305,7 +304,6 @@ class Visibility:
             yield job if caller.may_act_on(job) else self._made(job)
 
     def may_read_log(self, job: Job, caller: Caller) -> bool:
-        """Return whether the caller may read the output of the job."""
         return caller.may_act_on(job) or (self._shows_logs and caller.role >= Role.USER)
 
     def snapshot(self, snapshot: Snapshot, caller: Caller) -> Snapshot:
@@ -345,7 +343,6 @@ class Visibility:
         return caller.operates or (severity != "warning" and not text.startswith(_HOOKS))
 
     def recurring(self, entry: RecurringJob, caller: Caller) -> RecurringJob:
-        """Return the recurring job as the caller sees it."""
         if caller.operates or (caller.role is Role.USER and entry.uid == caller.uid):
             return entry
         submission = entry.submission

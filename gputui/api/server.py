@@ -459,7 +459,6 @@ class _ServedClient:
 
 
 def _whole(answer: Response, protocol: h11.Connection, *, has_body: bool = True, closes: bool = True) -> bytes:
-    """Return a whole answer as it is sent."""
     headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
     headers += [("Connection", "close")] if closes else []
     parts: list[h11.Event] = [_head(answer.status, headers)]

@@ -12,7 +12,6 @@ from gputui.runtime.consumption import ConsumptionReader
 
 
 def run(arguments: list[str]) -> int:
-    """Run the probe with these arguments."""
     reader = ConsumptionReader()
 
     def read(name: str, pid: int) -> Mapping[str, object] | None:

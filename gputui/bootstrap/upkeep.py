@@ -213,7 +213,6 @@ def restore(options: Options, backup: Path) -> list[Finding]:
 
 
 def export(options: Options, now: datetime) -> Iterator[bytes]:
-    """Yield the lines of an export of the state directory."""
     from gputui.store.transfer import export_lines
 
     _check_exists(options.state)

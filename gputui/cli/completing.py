@@ -110,7 +110,6 @@ def reservations(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 @_quiet
 def tenants(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Return the names of tenants that have jobs or settings."""
     del param
     with _backend(ctx) as (session, backend):
         names = {job.spec.tenant for job in backend.queue.jobs().values()}

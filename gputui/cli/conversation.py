@@ -233,7 +233,6 @@ class Conversation:
         return wait_for(self._channel, self._pending_input, others)
 
     def _send(self, ready: Mapping[int, int]) -> None:
-        """Send a piece of the input if the command accepts it."""
         out = self._channel.input_fileno()
         if out >= 0 and not ready.get(out, 0) & ~select.POLLIN:
             return

@@ -202,7 +202,6 @@ def record_past(store: JobStore, actions: Performer, directory: Path, gpus: Sequ
 
 
 def _write_log(directory: Path, job_id: int, past: PastJob, uuids: Sequence[str]) -> bytes:
-    """Write what the job has printed, and return it."""
     options = {"fail_at": "130"} if past.fails else {}
     log = trainer.output(arguments(past.name, 200, **options), uuids).encode()
     path = directory / log_path(job_id, 1)

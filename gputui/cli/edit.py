@@ -134,7 +134,6 @@ class _Changes(Struct, frozen=True):
         return cls(with_elements(session, asked), unset, image, words, in_editor)
 
     def edit_of(self, job: Job, by: Submitter) -> Edit:
-        """Return them as an edit of that job."""
         before = edits.draft_of(job, by.now)
         after = _changed(before, self.asked, self.unset)
         after |= {"image": self.image} if self.image is not None else {}
@@ -169,7 +168,6 @@ def _edit_all(backend: DirectBackend, job: Job, jobs: Sequence[Job], edit: Edit,
 
 
 def _report(backend: DirectBackend, before: Job, ids: Sequence[JobId], by: Submitter, *, as_json: bool) -> None:
-    """Print what was changed, as JSON or as a sentence."""
     after = backend.job(before.id)
     if as_json:
         names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))

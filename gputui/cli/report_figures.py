@@ -163,8 +163,6 @@ UNKNOWN = "?"
 
 
 class FigureColumn(Struct, frozen=True):
-    """Column of a figure."""
-
     title: str
     value: Callable[[UsageAccount, ReportSettings], float | None]
     show: Callable[[float | None], str]

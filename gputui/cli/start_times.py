@@ -105,7 +105,6 @@ def print_shifts(session: Session, backend: DirectBackend, change: SnapshotChang
 
 
 def places(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> list[str]:
-    """Return the changed jobs' places in the queue, before and after."""
     before, after = entries(snapshot), entries(changed)
     count = len(found.after.order)
     return [

@@ -94,7 +94,6 @@ def write_lines(lines: Iterable[str], *, err: bool = False) -> None:
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Write the text with a line feed, and flush it."""
     stream = _stream(err=err)
     stream.write(f"{text}\n" if nl else text)
     stream.flush()

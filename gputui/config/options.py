@@ -86,7 +86,6 @@ class Options(Struct, frozen=True):
 
     @property
     def sockets(self) -> Sockets:
-        """Return where the owner of this queue is asked."""
         return self.asked or Sockets(_own_sockets(str(self.state), self.settings.access.socket or SERVICE_SOCKET))
 
     def local(self) -> Options:

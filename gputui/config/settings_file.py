@@ -474,7 +474,6 @@ _SERVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,23}", re.ASCII)
 
 
 def _annotations(table: str, where: str) -> dict[str, str]:
-    """Return the annotations of the settings of a table, by key."""
     if table not in TABLES:
         raise InputError("unknown table", where=where, hint="known: " + ", ".join(TABLES))
     return TABLES[table].__annotations__

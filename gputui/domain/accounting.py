@@ -210,7 +210,6 @@ class _Books:
         self._now = now.timestamp()
 
     def total(self) -> UsageAccount:
-        """Return the account of all jobs."""
         total = UsageAccount(self._overall.jobs, self._overall.attempts, self._overall.ended, waits=self._overall.waits)
         for each in self.groups.values():
             for name, seconds in each.gpu_time.items():
@@ -249,7 +248,6 @@ class _Books:
         return self._split(attempt, low, high) if self._split else ((key, low, high, 1.0),)
 
     def _add_end(self, job: JobRecord, count: int, key: str, groups: set[str]) -> None:
-        """Count the end of the job, if it is in the period."""
         moment = job.ended_at or job.submitted_at
         at = moment.timestamp()
         if self._low <= at < self._high:
@@ -262,7 +260,6 @@ class _Books:
                 groups.add(piece[0])
 
     def _add_part(self, attempt: AttemptRecord, start: float, end: float, key: str, groups: set[str]) -> None:
-        """Add the part of an attempt that lies in the period."""
         width = attempt.gpu_count * attempt.gpu_share
         stopped = tuple(suspensions(attempt, end)) if attempt.suspended_at or attempt.suspensions else ()
         standing = _overlap(stopped, start, end) if stopped else 0.0
@@ -355,7 +352,6 @@ def days_of(period: Period, zone: tzinfo | None = None) -> list[str]:
 
 
 def _days(period: Period, zone: tzinfo | None) -> Iterator[tuple[float, str]]:
-    """Yield the beginning of each day of the period with its date."""
     day = period.since.astimezone(zone).date()
     since, until = period.since.timestamp(), period.until.timestamp()
     while True:

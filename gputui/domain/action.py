@@ -71,7 +71,6 @@ class Edit(Struct, frozen=True):
         return self.spec.keys() <= _WHILE_RUNNING and not self.gpus and not self.options and self.held is None
 
     def apply(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with these fields."""
         gpus = replace(spec.gpus, **self.gpus)
         return replace(spec, **self.spec, gpus=gpus, options=replace(spec.options, **self.options))
 
@@ -324,7 +323,6 @@ class PlaceJobs(BaseAction, frozen=True, tag="move"):
 
     @property
     def ids(self) -> Ids:
-        """Ids of the jobs that are moved."""
         return tuple(job_id for each in self.places for job_id in each.ids)
 
 
@@ -340,7 +338,6 @@ class _ControlAction(BaseAction, frozen=True):
     """An action on drains or the pause of the scheduler."""
 
     def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
-        """Return the controls after the action."""
         raise NotImplementedError
 
 

@@ -193,7 +193,6 @@ class Entries(Mapping[JobId, Job]):
         return len(self._jobs)
 
     def values(self) -> ValuesView[Job]:
-        """Return all entries."""
         return self._jobs.values()
 
     def items(self) -> ItemsView[JobId, Job]:

@@ -241,7 +241,6 @@ def _telemetry(found: AttemptTelemetry | None) -> Json | None:
 
 
 def _cause(cause: Cause | None) -> Json:
-    """Return a cause as JSON: the sentence, and its code for programs."""
     return {"cause": cause.text if cause else None, "cause_code": str(cause.code) if cause else None}
 
 

@@ -91,7 +91,6 @@ LEAST_ELEMENT = 1 << 50
 
 
 def element_id(array: int, index: int) -> int:
-    """Return the id of an element of an array."""
     return LEAST_ELEMENT + (array << INDEX_BITS) + index + 1
 
 
@@ -101,12 +100,10 @@ def is_element(job_id: int) -> bool:
 
 
 def array_of(element: int) -> int:
-    """Return the id of the array of an element."""
     return (element - LEAST_ELEMENT) >> INDEX_BITS
 
 
 def index_of(element: int) -> int:
-    """Return the index of an element of an array."""
     return element % (1 << INDEX_BITS) - 1
 
 

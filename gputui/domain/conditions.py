@@ -96,7 +96,6 @@ def _of_server(server: ServerView, now: datetime) -> list[Notice]:
 
 
 def _named(server: ServerView, notice: Notice) -> Notice:
-    """Return a server's notice with its name."""
     short = f"{server.name}: {notice.short}" if notice.short else ""
     return replace(notice, text=f"{server.name}: {notice.text}", short=short)
 
@@ -186,8 +185,6 @@ FAILED, DRAINED = "failed", "drained"
 
 
 class ConditionKind(Struct, frozen=True):
-    """A kind of condition."""
-
     severity: str
     words: str = ""
     """Words after the names of GPUs; empty: the name of the kind."""
@@ -225,7 +222,6 @@ _PLACES = {kind: place for place, kind in enumerate(KINDS)}
 
 
 def severity_of(kind: str) -> str:
-    """Return the severity of a kind of condition."""
     return KINDS[kind].severity
 
 
@@ -468,7 +464,6 @@ _MOST_NODES = 4
 
 
 def gpu_conditions(snapshot: Snapshot) -> list[Condition]:
-    """Return the conditions of all GPUs."""
     found: list[Condition] = []
     for node in snapshot.nodes:
         where = f" of {plain(node.name, 40)}" if len(snapshot.nodes) > 1 else ""
@@ -621,12 +616,10 @@ def _who(holder: Holder) -> str:
 
 
 def _is_drained(node: Node) -> bool:
-    """Return whether all its GPUs are drained together."""
     return bool(node.gpus) and len({view.drain for view in node.gpus}) == 1 and node.gpus[0].drain is not None
 
 
 def _drained_node(node: Node) -> Iterator[Condition]:
-    """Yield that a node of a cluster is drained."""
     name = plain(node.name, 40)
     if (drain := node.gpus[0].drain) is not None:
         words = f"node {name} is drained {_drain_words(drain)}"
@@ -635,7 +628,6 @@ def _drained_node(node: Node) -> Iterator[Condition]:
 
 
 def _drained_gpus(node: Node, where: str) -> Iterator[Condition]:
-    """Yield the drained GPUs."""
     for view in node.gpus:
         if view.drain is None:
             continue

@@ -81,8 +81,6 @@ class Launch(Struct, frozen=True):
 
 
 class ContainerState(StrEnum):
-    """State of a container."""
-
     CREATED = "created"
     RUNNING = "running"
     EXITED = "exited"

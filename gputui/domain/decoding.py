@@ -41,8 +41,6 @@ class MsgpackDecoder(msgspec.Struct, Generic[T], frozen=True):
 
 
 class JsonDecoder(msgspec.Struct, Generic[T], frozen=True):
-    """Decoder of JSON."""
-
     decoder: msgspec.json.Decoder[T]
 
     def decode(self, data: bytes | str) -> T:
@@ -73,7 +71,6 @@ def json_decoder(kind: type[T]) -> JsonDecoder[T]: ...
 @overload
 def json_decoder(kind: Any) -> JsonDecoder[Any]: ...
 def json_decoder(kind: Any) -> JsonDecoder[Any]:
-    """Return the decoder of JSON for a type."""
     found = _JSON.get(kind)
     if found is None:
         with _PREPARING:

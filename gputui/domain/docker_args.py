@@ -153,7 +153,6 @@ class MountSpec(Struct, frozen=True):
         return next((value for name, value in reversed(self.fields) if name == key), "")
 
     def every(self, key: str) -> tuple[str, ...]:
-        """Return all values of a field."""
         return tuple(value for name, value in self.fields if name == key)
 
 
@@ -189,7 +188,6 @@ def _mount_pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _fields(text: str) -> list[str]:
-    """Return the fields of a list as in CSV."""
     import csv  # few options have such values
 
     try:

@@ -37,8 +37,6 @@ _SPAN = re.compile(r"(\d+)-(\d+)")
 
 
 class FilterSubject(NamedTuple):
-    """A job as the subject of a filter."""
-
     job: Job
     now: datetime
     reason: Reason | None = None
@@ -398,7 +396,6 @@ class Filter(Struct, frozen=True):
         return bool(self.terms)
 
     def matches(self, seen: FilterSubject) -> bool:
-        """Return whether all its terms hold for this job."""
         return all(term.holds(seen) for term in self.terms)
 
     def part(self, seen: FilterSubject) -> Job | None:

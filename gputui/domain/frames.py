@@ -28,7 +28,6 @@ class MalformedFrameError(ValueError):
 
 
 def frame(kind: bytes, content: bytes = b"") -> bytes:
-    """Return one frame."""
     return _HEADER.pack(kind, len(content)) + content
 
 
@@ -47,7 +46,6 @@ def size_of(content: bytes) -> tuple[int, int]:
 
 
 def exit_frame(code: int) -> bytes:
-    """Return the frame of an exit code."""
     return frame(EXIT, _EXIT.pack(code))
 
 

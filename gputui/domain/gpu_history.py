@@ -172,7 +172,6 @@ class GpuHistory:
         return max((len(past.steps) for past in self._pasts.values()), default=0) * STEP
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add the readings of a snapshot."""
         if self._began is None:
             self._began = snapshot.taken_at
         closed = self._stepper.add(snapshot)

@@ -254,7 +254,6 @@ class ProcessTarget(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Name user, pid, command, GPUs and container."""
         where = f" on GPU {gpu_words(self.gpus)}" if self.gpus else ""
         inside = f" in container {self.what}" if self.container_id and self.what else ""
         return f"pid {self.pid} of {self.user or 'an unknown user'}{where}{inside}: {self.command or 'unknown command'}"
@@ -301,7 +300,6 @@ class SignalOutcome(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Describe whether it ended."""
         if self.has_ended:
             return f"ended after {self.seconds:.1f} s"
         states = {"D": ": it waits in the kernel, often for a driver that hangs", "T": ": it is stopped"}
@@ -340,12 +338,10 @@ class ContainerDetail(Struct, frozen=True):
 
     @property
     def is_running(self) -> bool:
-        """Return whether the container is running."""
         return self.state in {"running", "paused", "restarting"}
 
     @property
     def sentence(self) -> str:
-        """Describe it with image and owner."""
         image = f" ({self.image})" if self.image else ""
         return f"container {self.name}{image}{f' of {self.user}' if self.user else ''}"
 

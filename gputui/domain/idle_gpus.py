@@ -32,7 +32,6 @@ def idle_gpus(views: Iterable[GpuView], now: datetime) -> Mapping[JobId, str]:
 
 
 def idle_jobs(snapshot: Snapshot) -> frozenset[JobId]:
-    """Return the jobs that leave GPUs idle."""
     return frozenset(job_id for view in snapshot.gpus if view.idle_since is not None for job_id in view.job_ids)
 
 

@@ -83,7 +83,6 @@ class Attempt(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Return whether the attempt has ended."""
         return self.ended_at is not None
 
     @property
@@ -243,7 +242,6 @@ class Job(Struct, frozen=True, weakref=True):
         return replace(self, **changes)
 
     def unheld(self, **changes: Any) -> Job:
-        """Return the job released from its hold, with other changes."""
         return self.evolve(held=False, hold_reason=None, held_by="", held_at=None, **changes)
 
     def prioritised(self, value: int, *, relative: bool = False) -> Job:
@@ -261,7 +259,6 @@ class Job(Struct, frozen=True, weakref=True):
 
     @property
     def image_words(self) -> str:
-        """Return the job's image, or what it is without one."""
         return self.spec.image or _WITHOUT_IMAGE.get(self.submitted_via, "none: a host process")
 
     @property
@@ -295,7 +292,6 @@ class Job(Struct, frozen=True, weakref=True):
 
     @property
     def last_id(self) -> JobId:
-        """Id of the last job it represents."""
         return self.runs[-1].end - 1 if self.runs else self.id
 
     @property
@@ -364,7 +360,6 @@ class Job(Struct, frozen=True, weakref=True):
 
     @property
     def is_suspended(self) -> bool:
-        """Return whether the current attempt is suspended."""
         attempt = self.attempt
         return self.state.is_active and attempt is not None and attempt.suspended_at is not None
 
@@ -407,7 +402,6 @@ class Job(Struct, frozen=True, weakref=True):
         return sum(attempt.charged for attempt in self.attempts if attempt.is_over)
 
     def with_attempt(self, **changes: Any) -> Job:
-        """Return the next Job, with `changes` to its last attempt."""
         last = replace(self.attempts[-1], **changes)
         return replace(self, attempts=(*self.attempts[:-1], last))
 

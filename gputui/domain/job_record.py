@@ -105,5 +105,4 @@ class JobRecord(Struct, frozen=True):
 
 
 def record_of(job: Job) -> JobRecord:
-    """Return the record of a job."""
     return convert(job, JobRecord, from_attributes=True)

@@ -28,7 +28,6 @@ def stored_key(key: str, method: str, path: str, query: Mapping[str, str], body:
 
 
 def digest(data: bytes) -> str:
-    """Return a short digest of data."""
     return blake2b(data, digest_size=8).hexdigest()
 
 

@@ -42,8 +42,6 @@ Get: TypeAlias = Callable[[Job, ColumnData], Value]
 
 
 class QueueColumn(Struct, frozen=True):
-    """Column of the queue."""
-
     key: str
     """Its name in the settings."""
     title: str
@@ -71,7 +69,6 @@ class QueueColumn(Struct, frozen=True):
         return found.casefold() if isinstance(found, str) and self.shown is None else found
 
     def text(self, job: Job, seen: ColumnData) -> str:
-        """Return what the column shows of that job."""
         get = self.shown or self.value
         found = get(job, seen) if get else None
         if isinstance(found, timedelta):

@@ -135,7 +135,6 @@ class Spans(Struct, frozen=True):
         return place >= 0 and job_id < self.parts[place][1]
 
     def overlaps(self, run: Run) -> Iterator[tuple[int, int]]:
-        """Yield the parts of the spans that lie in the run."""
         place = max(bisect_right(self.parts, run.id, key=_start) - 1, 0)
         while place < len(self.parts) and self.parts[place][0] < run.end:
             start, end = max(self.parts[place][0], run.id), min(self.parts[place][1], run.end)

@@ -60,7 +60,6 @@ class Unreadable(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Return a sentence that says that it is left out, and why."""
         held = f"; GPUs that it may hold count as taken: {', '.join(self.gpus)}" if self.gpus else ""
         return f"{self.kind} {self.key} cannot be read and is left out: {self.why}{held}"
 
@@ -212,7 +211,6 @@ class Snapshot(Struct, frozen=True, weakref=True):
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
-        """The GPUs of all nodes."""
         return tuple(chain.from_iterable(node.gpus for node in self.nodes))
 
     def server(self, name: str) -> ServerView | None:
@@ -265,7 +263,6 @@ class Snapshot(Struct, frozen=True, weakref=True):
         }
 
     def sharing_with(self, job: Job) -> tuple[JobId, ...]:
-        """Return the jobs that share GPUs with this one now."""
         return self.sharing().get(job.id, ()) if job.spec.gpus.promised else ()
 
 
@@ -298,7 +295,6 @@ def effective_settings(settings: Settings, controls: Controls) -> Settings:
 
 
 def effective_policy(policy: PolicySettings, controls: Controls) -> PolicySettings:
-    """Return the effective policy."""
     if not (controls.reservations or controls.tenants or controls.standing):
         return policy
     tenants = {tenant.name: tenant for tenant in (*policy.tenants, *controls.tenants)}

@@ -23,7 +23,6 @@ class SshAddress(Struct, frozen=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Arguments of ssh for the address."""
         user = ("-l", self.user) if self.user else ()
         port = ("-p", str(self.port)) if self.port is not None else ()
         return (*user, *port, "--", self.host)

@@ -127,7 +127,6 @@ _ALIKE = 0.75
 
 @cache
 def words_of(name: str) -> tuple[str, ...]:
-    """Return the synonyms of a command of the console."""
     found = (meaning.words for meaning in MEANINGS if name in meaning.console.split(", "))
     return tuple(word for words in found for word in words.split(", "))
 

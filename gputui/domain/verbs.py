@@ -591,7 +591,6 @@ _OF_WISH = {verb.wish: verb for verb in VERBS}
 
 
 def verb_of(action: Action) -> Verb[Any]:
-    """Return the verb that asks for an action."""
     if isinstance(action, SetPriority):
         return BY_NAME["lower" if action.value < 0 else "raise"]
     return _OF_WISH[type(action)]

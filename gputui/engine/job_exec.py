@@ -59,7 +59,6 @@ class Entrance:
         return Shell((*self._command, "exec", "-it", str(job.id), *SHELL), where)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
-        """Return the processes of the running job."""
         container_id = _running_container(job)
         with self._lock:
             return self._find(job).processes(container_id)

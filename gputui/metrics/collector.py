@@ -121,7 +121,6 @@ class SnapshotCollector(Collector):
 
 
 def _holders(snapshot: Snapshot, jobs: Mapping[JobId, Job]) -> dict[JobId, Job]:
-    """Return the jobs that hold GPUs by id."""
     wanted = (job_id for view in snapshot.gpus for job_id in view.job_ids)
     return {job_id: jobs[job_id] for job_id in wanted if job_id in jobs}
 

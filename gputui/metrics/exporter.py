@@ -159,7 +159,6 @@ class MetricsRecorder:
         self._histograms[families.WRITE].observe(seconds)
 
     def called(self, runtime: str, call: str, result: str, seconds: float) -> None:
-        """Record a call to a runtime."""
         self.begin_runtime(runtime)
         self._counters[families.CALLS].labels(runtime, call, result).inc()
         self._summaries[families.CALL_TIME].labels(runtime, call).observe(seconds)
@@ -167,7 +166,6 @@ class MetricsRecorder:
             self._gauges[families.RUNTIME_LAST].labels(runtime).set_to_current_time()
 
     def delivered(self, hook: str, result: str) -> None:
-        """Record a delivery to a hook."""
         self.begin_hook(hook)
         self._counters[families.DELIVERIES].labels(hook, result).inc()
         self._gauges[families.HOOK_UP].labels(hook).set(result == "ok")

@@ -239,7 +239,6 @@ class TenantLabels:
             self.label(name)
 
     def label(self, tenant: str) -> str:
-        """Return the tenant's label."""
         found = self._known.get(tenant)
         if found is not None:
             return found

@@ -37,8 +37,6 @@ class Panel(Struct, frozen=True):
 
 
 class Dashboard(Struct, frozen=True):
-    """A dashboard."""
-
     key: str
     title: str
     panels: tuple[Panel, ...]

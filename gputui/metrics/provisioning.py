@@ -188,7 +188,6 @@ _HEIGHTS = {"stat": 4, "timeseries": 8, "table": 8, "row": 1}
 
 
 def model(dashboard: Dashboard) -> dict[str, Any]:
-    """Return the JSON model of a dashboard."""
     source = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
     named = (("instance", "label_values(gputui_scheduler_info, instance)"), *dashboard.variables)
     variables = [source, *(_variable(name, query) for name, query in named)]

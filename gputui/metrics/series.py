@@ -40,7 +40,6 @@ class Holders(NamedTuple):
     """Id of the store, which is part of containers' names; empty in a cluster."""
 
     def labels(self, job: Job) -> dict[str, str]:
-        """Return the labels of a job on a GPU."""
         attempt = job.attempt
         return {
             "job_id": job.shown_id,
@@ -72,7 +71,6 @@ def add_gpu_counts(page: SeriesPage, views: Iterable[GpuView]) -> None:
 
 
 def add_gpus(page: SeriesPage, node: Node, holders: Holders) -> None:
-    """Add the series about each GPU of a node."""
     for view in node.gpus:
         labels = gpu_labels(view, node.name)
         info = {"pci_bus_id": view.gpu.pci_bus_id or "", "driver_version": node.driver_version or ""}
@@ -117,8 +115,6 @@ def _add_readings(page: SeriesPage, sample: GpuSample, labels: dict[str, str]) -
 
 
 class TenantSums(Struct):
-    """Sums of one tenant."""
-
     states: Counter[JobState] = field(default_factory=Counter)
     waiting: int = 0
     """Number of waiting jobs that are not held."""

@@ -339,7 +339,6 @@ class _LogStream:
     """Stream whose text goes to the log."""
 
     def write(self, text: str) -> None:
-        """Log the text."""
         if text.strip():
             log.debug("%s", text.rstrip())
 

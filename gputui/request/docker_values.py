@@ -26,7 +26,6 @@ _CONTAINER = r"container:[\w][\w.-]{0,127}"
 
 
 def _shaped(pattern: str, noun: str, hint: str, text: str, where: str) -> str:
-    """Return a text of that pattern."""
     if not re.fullmatch(pattern, one_line(text, where, 4096), re.ASCII):
         raise InputError(f"{quoted(text)} is not {noun}", where=where, hint=hint)
     return text
@@ -186,7 +185,6 @@ def swap(text: str, where: str) -> int:
 
 
 def swap_text(size: int) -> str:
-    """Return the text of such a size."""
     from gputui.request.job_values import size_text
 
     return "-1" if size == -1 else size_text(size)

@@ -153,7 +153,6 @@ def text_of(draft: Draft, name: str) -> str:
 
 
 def split_words(text: str, where: str) -> tuple[str, ...]:
-    """Return the words of a text, quoted as in a shell."""
     if "\0" in text:
         raise InputError("has a NUL character", where=where)
     try:

@@ -253,7 +253,6 @@ _TEXT: Schema = {"type": ["string", "number"]}
 
 
 def settings_schema() -> Schema:
-    """Return the schema of a settings file."""
     made = msgspec.json.schema(Settings)
     defined: dict[str, Schema] = made["$defs"]
     properties: dict[str, Schema] = {table: _of_table(kind, defined) for table, kind in TABLES.items()}

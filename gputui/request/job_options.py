@@ -27,8 +27,6 @@ class OptionKind(Enum):
 
 
 class JobOption(Struct, frozen=True):
-    """An option of a job."""
-
     name: str
     """The key in a job file; the option is the same with hyphens."""
     help: str

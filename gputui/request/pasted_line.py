@@ -28,8 +28,6 @@ _NOTHING = "not needed in a form"
 
 
 class PastedLine(Struct, frozen=True):
-    """Draft from a pasted line."""
-
     draft: Mapping[str, str]
     dropped: tuple[tuple[str, str], ...] = ()
     """Options that a job cannot have, each with its replacement."""

@@ -492,7 +492,6 @@ MOST_DAMAGED = 3
 
 
 def new_name(folder: Path, now: datetime) -> Path:
-    """Return the path of a backup that is made now."""
     return folder / f"gputui-{now:%Y-%m-%dT%H%M%SZ}.tar.gz"
 
 

@@ -144,7 +144,6 @@ def os_errors(path: Path) -> Iterator[None]:
 
 
 def store_error(error: OSError, path: Path) -> StoreError:
-    """Return the StoreError for an OSError."""
     what = (error.strerror or str(error)).lower()
     if isinstance(error, UndoError):
         kind = StoreFullError if error.errno in _FULL else StoreError

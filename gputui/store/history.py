@@ -367,7 +367,6 @@ class HistoryFiles(Struct):
         return [_HistoryPlace(int(key)) for key in self._old_ids(path)]
 
     def _read(self, path: Path, rows: Iterable[_HistoryPlace]) -> Iterator[tuple[str, Document]]:
-        """Yield keys and documents of jobs in a file."""
         if path.suffix != ".jsonl":
             table = self._old_jobs(path)
             yield from ((str(row.id), table[str(row.id)]) for row in rows)

@@ -196,7 +196,6 @@ class JournalEntry(Struct):
     next_id: int = 1
 
     def stage(self, table: str, changes: dict[str, Document | None]) -> None:
-        """Add changes to a table."""
         if changes:
             self.changes.setdefault(table, {}).update(changes)
         if table == JOBS:

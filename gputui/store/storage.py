@@ -317,7 +317,6 @@ class JournalStorage(Storage):
                 self.wrote(time.perf_counter() - begun)
 
     def _leave_record(self, state: LoadedQueue, *, durably: bool = False) -> None:
-        """Write the record of the current end of the journal."""
         meta = state.meta
         record = WriteRecord(SCHEMA, meta.generation, state.offset, state.next_id, state.checksum, meta.store_id)
         record.write(self.lock.fd, durably=durably)

@@ -186,7 +186,6 @@ class ConfigChange(Struct, frozen=True):
 
     @property
     def diff(self) -> list[str]:
-        """Return the change as a unified diff."""
         name = str(self.path)
         sides = (self.before.splitlines(), self.after.splitlines())
         return list(difflib.unified_diff(*sides, name, f"{name} (new)", lineterm=""))
@@ -316,7 +315,6 @@ class EngineProcess(Struct, frozen=True):
 
     @property
     def settings_file(self) -> Path:
-        """Return the path of its settings file."""
         for number, word in enumerate(self.arguments):
             if word.startswith("--config-file="):
                 return Path(word.partition("=")[2])

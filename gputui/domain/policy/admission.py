@@ -124,7 +124,6 @@ def _of_option(field: str, name: str, value: object, spec: JobSpec, rules: Admis
 
 
 def may_run(image: str, rules: AdmissionRules) -> bool:
-    """Return whether the user may run the image."""
     return not any(_image(image, rules))
 
 

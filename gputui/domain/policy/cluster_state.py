@@ -136,7 +136,6 @@ class RunningJob(Struct, eq=False):
 
     @property
     def priority(self) -> int:
-        """Priority of the job."""
         return self.key.priority
 
     @property
@@ -205,7 +204,6 @@ class PolicyRules(Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: PolicySettings, cpu_jobs: int = 8) -> PolicyRules:
-        """Return the rules from the settings."""
         return cls(
             settings,
             settings.age_unit.total_seconds(),

@@ -71,7 +71,6 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> Explanation:
-    """Return the explanation of a job that is PENDING in the snapshot."""
     context = PlanningContext.at(snapshot, settings, now)
     line = order_queue(context)
     place = next(n for n, item in enumerate(line.items) if item.id <= job.id < item.id + item.count)

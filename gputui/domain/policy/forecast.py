@@ -95,7 +95,6 @@ class _Agenda:
         heapify(self._looks)
 
     def ends_at(self, at: float, run: RunningJob) -> None:
-        """Add the end of a run."""
         heappush(self._ends, (at, run.id))
 
     @property
@@ -232,7 +231,6 @@ class _Dependents:
 
 
 def _ids_of(tally: ArrayTally) -> Spans:
-    """Return the ids of the elements that have not ended."""
     return joined_spans((run.id, run.end) for job in tally.unfinished for run in job.runs or (Elements(job.id, 0, 1),))
 
 

@@ -186,7 +186,6 @@ class Lane(Struct, eq=False):
 
     @property
     def waiting(self) -> Iterator[Waiting]:
-        """Waiting items of the lane."""
         yield self.head
         yield from self.items[self.first : self.end]
 
@@ -275,7 +274,6 @@ class Bands:
             self.shortest[ask] = key.duration
 
     def drop(self, key: LaneKey) -> None:
-        """Remove the lane with that key."""
         at = self._levels.pop(key)
         band = self._bands[at]
         del band[key.ask][key]

@@ -30,15 +30,12 @@ SOCKETS = (
 
 
 class OptionRefusal(Struct, frozen=True):
-    """Refusal of an option."""
-
     option: str
     what: str
     hint: str
 
     @property
     def sentence(self) -> str:
-        """Return the refusal as one sentence."""
         return f"{self.option}: {self.what} ({self.hint})"
 
 
@@ -59,7 +56,6 @@ def limits_mounts(allow: AllowSettings) -> bool:
 
 
 def given_options(options: ContainerOptions) -> Iterator[tuple[str, str, Any]]:
-    """Yield field, name and value of each option that a job sets."""
     for field in options.__struct_fields__:
         value = getattr(options, field)
         if value not in (None, ()) and value is not False:
@@ -122,7 +118,6 @@ def mount_refusal(
 
 
 def holds(directory: str, path: str) -> bool:
-    """Return whether the path is that directory, or is in it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 

@@ -41,8 +41,6 @@ RunKind: TypeAlias = tuple[str, str]
 
 
 class DurationSource(Enum):
-    """Source of a planned duration."""
-
     LIMIT = "by its limit"
     PREDICTION = "if it runs as long as the last ones did"
     DEFAULT = "by the longest time allowed"
@@ -103,7 +101,6 @@ class Durations:
         return seconds if seconds < self._most else self._most  # noqa: FURB136 - min() costs more
 
     def planned_for(self, job: Job) -> Planned:
-        """Return the planned duration of a job."""
         return Planned(
             self.seconds(job), DurationSource.DEFAULT if job.spec.time_limit is None else DurationSource.LIMIT
         )

@@ -37,7 +37,6 @@ class Candidate(NamedTuple):
 
     @property
     def id(self) -> JobId:
-        """Id of the job."""
         return -self.young
 
 

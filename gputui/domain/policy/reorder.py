@@ -50,7 +50,6 @@ class QueueStanding(NamedTuple):
 
     @property
     def last(self) -> Root:
-        """Root of its last job."""
         placed, runs = self.key.placed, self.job.runs
         if placed:
             return (placed.beside, placed.tie)

@@ -133,8 +133,6 @@ def without_reservation(window: Window) -> Callable[[Snapshot], Snapshot]:
 
 
 def with_reservation(window: Window) -> Callable[[Snapshot], Snapshot]:
-    """Return the change that adds a reservation."""
-
     def change(snapshot: Snapshot) -> Snapshot:
         controls = snapshot.controls
         return replace(snapshot, controls=replace(controls, reservations=(*controls.reservations, window)))

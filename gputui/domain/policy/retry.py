@@ -141,7 +141,6 @@ def backoff(first: timedelta, failures: int, cap: timedelta, seed: str) -> timed
 
 
 def cancel_cause(job: Job) -> Cause:
-    """Return the cause of the end of a job that a user cancelled."""
     return Cause(CauseCode.CANCELLED, f"cancelled by {job.cancelled_by or 'a user'}")
 
 
@@ -226,7 +225,6 @@ def is_retried(job: Job, cause: Cause) -> bool:
 
 
 def is_asked_for(job: Job, cause: Cause) -> bool:
-    """Return whether a word of its `retry_on` matches this cause."""
     return any(cause.code in RETRY_WORDS.get(word, ()) for word in job.spec.retry_on)
 
 

@@ -161,7 +161,6 @@ def cancelled_with(requeued: Iterable[Job], jobs: Iterable[Job]) -> list[Job]:
 
 
 def has_failed(job: Job) -> bool:
-    """Return whether it failed and will not be requeued."""
     return job.state.is_terminal and job.state is not JobState.COMPLETED and not job.requeue_requested
 
 

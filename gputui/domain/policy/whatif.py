@@ -32,8 +32,6 @@ MOST = 2000
 
 
 class BarKind(Enum):
-    """Kind of a bar."""
-
     RUNNING = "runs"
     PLANNED = "is planned"
     HEAD = "is promised these GPUs"
@@ -327,7 +325,6 @@ def _resumed(uuids: Iterable[str]) -> SnapshotChange:
 
 
 def replaced(job: Job) -> SnapshotChange:
-    """Return the change that replaces the job by this one."""
     return lambda snapshot: _changed(snapshot, spans_of(job.ids), lambda other: job if other.id == job.id else None)
 
 

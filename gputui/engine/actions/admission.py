@@ -164,7 +164,6 @@ def _check_waiting(queued: Callable[[], Iterable[Job]], jobs: Sequence[Job], pol
 
 
 def _counted(jobs: Iterable[Job]) -> Counter[str]:
-    """Return the number of jobs of each tenant."""
     counts: Counter[str] = Counter()
     for job in jobs:
         counts[job.spec.tenant] += job.count

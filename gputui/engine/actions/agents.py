@@ -62,7 +62,6 @@ def check_taken(context: ActionContext, before: int, queued: Callable[[], Iterab
 
 
 def _of_agent(context: ActionContext, jobs: Iterable[Job]) -> Iterable[Job]:
-    """Yield the live jobs that agents submitted for the user."""
     uid = context.actor.uid
     return (job for job in jobs if not job.has_ended and job.submitted_uid == uid and is_agents(job.submitted_via))
 

@@ -111,7 +111,6 @@ class ActionContext(Struct, eq=False):
         return self.caller.key if self.caller is not None else ""
 
     def audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
-        """Write an entry of the audit log in the transaction."""
         now, actor = self.clock.now(), self.actor
         words = verb, target, before, after
         transaction.audit(AuditEntry(now, actor.uid, actor.user, *words, via=actor.via, key=self.key))

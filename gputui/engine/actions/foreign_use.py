@@ -78,7 +78,6 @@ class ForeignUse:
         return self._host.environment(target)
 
     def container(self, name: str) -> ContainerDetail:
-        """Return the container with that name or id."""
         return self._engine().inspect(name)
 
     def logs(self, container_id: str, *, tail: int | None, follow: bool, stamped: bool = False) -> LogStream:

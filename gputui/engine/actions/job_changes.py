@@ -122,7 +122,6 @@ def _changed(
 def _wished(
     context: ActionContext, queue: JobStore | Transaction, before: Job, wish: JobAction, named: Mapping[str, Any]
 ) -> Job:
-    """Return the job as the action makes it."""
     if isinstance(wish, EditJobs):
         return _edited(context, queue, before, wish, named)
     after = wish.apply(before, context.clock.now(), context.actor.user)  # of jobs put on top together the last is first

@@ -127,8 +127,6 @@ Approve: TypeAlias = Callable[[MountSource, str], None]
 # link in its place between check and start. So a path that only root can change is passed on without links; any other
 # directory is held open, and the engine mounts it by its descriptor; any other file is refused.
 class OpenSource(Struct, frozen=True):
-    """Source of a mount, open."""
-
     fd: int
     path: str
     """Path without links."""
@@ -397,7 +395,6 @@ class PlainUser(Struct, frozen=True):
 
 
 def _as_another(options: ContainerOptions, account: FileAccount) -> Iterator[OptionRefusal]:
-    """Yield why the user may not run as that user, or with that group."""
     name, _, group = (options.user or "").partition(":")
     if name and _uid(name) != account.uid:
         hint = "leave it out, or an operator lists the image in admission.root_images"

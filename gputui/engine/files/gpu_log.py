@@ -33,7 +33,6 @@ class GpuLog:
         self._lines: int | None = None
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add the readings of a snapshot."""
         step = self._stepper.add(snapshot)
         if step is None or not step.gpus:
             return

@@ -142,7 +142,6 @@ class _StopSignal:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def bind(self) -> None:
-        """Bind it to the running loop."""
         self._loop = asyncio.get_running_loop()
         if self._is_set:
             self.event.set()
@@ -508,7 +507,6 @@ class Host:
         self._stop.event.set()
 
     def _begin_monitor(self) -> Monitor:
-        """Open a monitor of this term."""
         if self._extras.open_monitor is not None:
             try:
                 self._monitor = self._extras.open_monitor(self._store.jobs())

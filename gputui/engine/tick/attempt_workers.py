@@ -52,8 +52,6 @@ QUEUED = "waiting for other images to be pulled"
 
 # images that jobs wait for: one check and one pull of each image, however many jobs want it
 class ImagePull(Struct, eq=False):
-    """Image that is being pulled."""
-
     runtime: Runtime
     image: str
     wanted: set[JobId]
@@ -142,13 +140,11 @@ class ImagePulls:
 
     @property
     def progress(self) -> dict[JobId, str]:
-        """Progress of each job's pull, in words."""
         with self._lock:
             pulls = [pull for pull in self._pulls.values() if pull.is_pulling]
             return {job_id: pull.words for pull in pulls for job_id in pull.wanted}
 
     def keep_wanted(self, jobs: Mapping[JobId, Job]) -> None:
-        """End the pulls that no job wants any more."""
         with self._lock:
             for key, pull in list(self._pulls.items()):
                 pull.wanted = {job_id for job_id in pull.wanted if _wants(jobs.get(job_id), pull.image)}

@@ -143,7 +143,6 @@ class Reaper:
                 return given_back(job) if job.state is JobState.CONFIGURING else None
 
     def _measured(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> Job:
-        """Return the job with the telemetry of its ended attempt."""
         found = self._context.telemetry.result(job, now, record)
         return job.with_attempt(telemetry=found, efficiency=efficiency_of(found))
 

@@ -61,7 +61,6 @@ def make_due_runs(context: TickContext, now: datetime, is_former: Callable[[int]
 
 
 def no_user(name: str) -> str:
-    """Return the sentence on somebody who may not use the queue any more."""
     return f"{name or 'its submitter'} may not use this queue any more (access.users)"
 
 

@@ -105,7 +105,6 @@ class FaultRecorder:
         self._live: frozenset[str] = frozenset()
 
     def record(self, now: datetime, boot: BootTime) -> None:
-        """Record changed faults, if any."""
         context = self._context
         reading, controls = context.probe.latest(), context.queue.controls
         if reading.status.code is not ProbeCode.OK:
@@ -381,12 +380,10 @@ class Scheduler:
             self.announcer.announce(event, now)
 
     def _preempt(self, now: datetime) -> None:
-        """Begin the planned preemptions."""
         if begin_preemptions(self.context, self._planner.plan.preemptions, now):
             self._planner.carried_out((), now, self._reaper.freed_at)
 
     def _start(self, now: datetime) -> None:
-        """Begin the planned starts."""
         begun = begin_starts(self.context, self._planner.plan.starts, now)
         if begun:
             self._planner.carried_out(begun, now, self._reaper.freed_at)

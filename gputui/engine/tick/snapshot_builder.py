@@ -71,7 +71,6 @@ class QueueView(Struct, frozen=True, dict=True):
 
     @classmethod
     def read(cls, store: JobStore) -> QueueView:
-        """Read the queue from the store."""
         jobs = store.jobs()
         active = tuple(job for job in jobs.values() if job.state.is_active)
         requested = tuple(job for job in jobs.values() if job.cancel_requested or job.requeue_requested)
@@ -161,7 +160,6 @@ def refusal_notice(error: StoreError) -> Notice:
 
 
 def _lost(store: JobStore) -> Iterable[Notice]:
-    """Yield a notice of lost changes in the store."""
     try:
         store.check()
     except StoreDamagedError as error:

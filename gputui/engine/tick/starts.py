@@ -61,7 +61,6 @@ def held_up(context: TickContext, now: datetime) -> dict[JobId, str]:
 
 
 def latest_launch(context: TickContext, job: Job) -> Launch:
-    """Return the launch of the job's latest attempt."""
     attempt, engine = job.attempts[-1], context.observers[job.spec.runtime_in(context.observers)].latest.status.gpus
     names = cdi_names(engine, present_gpus(context.probe.latest()), attempt.gpus) if engine else ()
     return launch_of(context.store.store_id, job, attempt, names)

@@ -58,7 +58,6 @@ class WorkerPools:
         self._is_closed = False
 
     def __call__(self, work: WorkKind, runtime: str) -> Executor:
-        """Return the pool for this kind of work in that runtime."""
         with self._lock:
             key = (work, runtime)
             if key not in self._pools:

@@ -24,7 +24,6 @@ class EngineRefusal(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Text and hint in one line."""
         return f"{self.text}; {self.hint.splitlines()[0]}"
 
 

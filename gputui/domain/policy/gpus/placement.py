@@ -25,7 +25,6 @@ from gputui.domain.units import format_size, plural
 
 
 def suitable_gpus(request: GpuRequest, gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Return the GPUs of the right model, memory and names."""
     return [
         gpu
         for gpu in gpus
@@ -142,7 +141,6 @@ def _spread(free: int, parts: Sequence[int], width: int, levels: Sequence[GpuGro
 
 
 def lowest(mask: int, width: int) -> int:
-    """Return the lowest `width` bits of the mask."""
     taken = 0
     for _ in range(width):
         bit = mask & -mask
@@ -290,7 +288,6 @@ _ANYBODY: JobId = -1
 
 
 def gpu_bits(grant: Grant) -> Iterator[GpuBit]:
-    """Yield each GPU of a grant."""
     for node, mask in grant:
         while mask:
             bit = mask & -mask
