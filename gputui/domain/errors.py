@@ -22,6 +22,7 @@ GputuiError
 │       └── RuntimeAccessError    this user may not speak to it
 └── ClusterError              the cluster could not do what was asked    exit code 1
     ├── ClusterUnavailableError   its commands or its server do not answer
+    │   └── LostAnswerError       it may have done what it was asked
     ├── ClusterRefusedError       it refused, in its own words
     └── CapabilityError           it has no such function
 """

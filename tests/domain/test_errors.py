@@ -16,6 +16,7 @@ from gputui.domain.errors import (
     GputuiError,
     InputError,
     InputErrors,
+    LostAnswerError,
     NoOwnerError,
     NotFoundError,
     NotLeaderError,
@@ -57,6 +58,7 @@ EXIT_CODES = {
     RuntimeAccessError: 1,
     ClusterError: 1,
     ClusterUnavailableError: 1,
+    LostAnswerError: 1,
     ClusterRefusedError: 1,
     CapabilityError: 1,
 }
