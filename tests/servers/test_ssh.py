@@ -191,6 +191,7 @@ def test_a_cut_connection_is_restored(site: Site) -> None:
     assert not any(view.stale for view in seen.gpus)
 
 
+@pytest.mark.long
 def test_a_frozen_connection_is_noticed(site: Site) -> None:
     site.until(all_up, "all answer")
     site.sshd.freeze()

@@ -45,6 +45,7 @@ def serve(environ: Mapping[str, str]) -> Iterator[Callable[[], subprocess.Popen[
         process.wait(PATIENCE)
 
 
+@pytest.mark.long
 def test_each_end_is_told_once_also_after_the_process_that_tells_was_killed(
     bed: Bed, environ: Mapping[str, str], serve: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

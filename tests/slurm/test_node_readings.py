@@ -87,6 +87,7 @@ def test_commands_say_of_which_node_there_are_no_readings(probes: BedProbes, env
     assert "no readings of gpu3: the NVIDIA kernel module is not loaded" in told.stdout
 
 
+@pytest.mark.long
 def test_the_console_shows_every_gpu_and_a_node_that_is_not_read_comes_back(
     probes: BedProbes, environ: Mapping[str, str]
 ) -> None:
