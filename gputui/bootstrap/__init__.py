@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from gputui import __version__
 from gputui.config import Options
-from gputui.domain.audit import Actor, user_name
+from gputui.domain.audit import Actor
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
+from gputui.domain.units import user_name
 
 if TYPE_CHECKING:
     from gputui.domain.access import Caller, Resolve

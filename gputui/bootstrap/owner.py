@@ -22,11 +22,11 @@ from gputui.api.wire import Dial, Server, Wire, to_sockets
 from gputui.config import Options, resolve
 from gputui.config.options import present_directory
 from gputui.domain.access import AGENT
-from gputui.domain.audit import user_name
 from gputui.domain.container import Shell
 from gputui.domain.errors import CapabilityError, NoOwnerError
 from gputui.domain.job import check_running
 from gputui.domain.snapshot import EMPTY, Notice
+from gputui.domain.units import user_name
 
 if TYPE_CHECKING:
     from gputui.api.streams import Follower

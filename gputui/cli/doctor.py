@@ -26,13 +26,13 @@ from gputui.cli.install import SOCKET_UNIT, UNITS
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
-from gputui.domain.audit import user_name
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.engine_service import SYSTEM, service_at
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreDamagedError, StoreError
 from gputui.domain.gpu import Gpu, ProbeReading
 from gputui.domain.policy.gpus.engine import present_gpus
 from gputui.domain.text import plain
+from gputui.domain.units import user_name
 from gputui.ports import JobStore
 
 _INDENT = " " * 18

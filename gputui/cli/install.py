@@ -26,11 +26,10 @@ from gputui.cli.session import Session, pass_session
 from gputui.config import Options, options
 from gputui.config.options import SERVICE_SOCKET, typed_path
 from gputui.domain.access import EVERYBODY
-from gputui.domain.audit import user_name
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain
-from gputui.domain.units import plural
+from gputui.domain.units import plural, user_name
 
 _OPTION = "--users"
 _ACCESS = re.compile(r"^\[access\][^\S\n]*(#.*)?$", re.MULTILINE)

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
-from gputui.domain.audit import user_name
 from gputui.domain.cluster import check_probe_command, parse_engine
 from gputui.domain.decoding import convert
 from gputui.domain.errors import InputError
@@ -39,7 +38,7 @@ from gputui.domain.settings import (
     TracesSettings,
     Window,
 )
-from gputui.domain.units import lacks_unit, parse_duration, parse_size, shown
+from gputui.domain.units import lacks_unit, parse_duration, parse_size, shown, user_name
 
 MAX_FILE = 1024**2
 """Maximum size in bytes: settings and job files are written by hand, so a larger file is something else."""

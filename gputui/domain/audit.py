@@ -51,13 +51,3 @@ def job_of(target: str) -> JobId | None:
     """Return the id of the job or array that is the target; None: it is something else."""
     kind, _, number = target.partition(" ")
     return int(number) if kind in {"job", "array"} and number.isdigit() else None
-
-
-def user_name(uid: int, nameless: str = "") -> str:
-    """Return the name of the account with this uid; where there is none the number, behind the word `nameless`."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:  # an id without an account, as in many containers
-        return f"{nameless}{uid}"

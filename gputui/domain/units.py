@@ -176,3 +176,13 @@ def quoted(text: str) -> str:
 def shown(text: str) -> str:
     """Return a short quotation in ASCII, without control characters."""
     return ascii(text if len(text) <= 40 else text[:37] + "...")
+
+
+def user_name(uid: int, nameless: str = "") -> str:
+    """Return the name of the account with this uid; where there is none the number, behind the word `nameless`."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # an id without an account, as in many containers
+        return f"{nameless}{uid}"

@@ -15,10 +15,10 @@ from datetime import timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.audit import user_name
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
+from gputui.domain.units import user_name
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _TICKS = os.sysconf("SC_CLK_TCK")
