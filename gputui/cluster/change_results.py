@@ -62,12 +62,9 @@ class ChangeResults:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, ClusterError):
-            error.what += self._so_far
-
-    @property
-    def _so_far(self) -> str:
-        return f"; {self._words}: {self._named(self._done)}" if self._done else ""
+        if isinstance(error, ClusterError) and self._done:
+            hint = f" ({error.hint})" if error.hint else ""  # it is about what was refused
+            error.what, error.hint = f"{error.what}{hint}; {self._words}: {self._named(self._done)}", None
 
     def _named(self, names: Sequence[str]) -> str:
         more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []

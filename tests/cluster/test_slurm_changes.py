@@ -89,8 +89,8 @@ def test_a_refused_job_and_those_that_are_cancelled_all_the_same_are_told(tmp_pa
     with pytest.raises(ClusterRefusedError) as refused:
         changing.act(Cancel((7, 8)))
     hint = "it is another user's job, or only Slurm's operators may do that"
-    words = "job 7: not cancelled: access denied: Access/permission denied; cancelled: job 8"
-    assert str(refused.value) == f"{words} ({hint})"
+    words = "job 7: not cancelled: access denied: Access/permission denied"
+    assert str(refused.value) == f"{words} ({hint}); cancelled: job 8"
     assert changing.calls == ["scancel 7 8", "scancel 7", "scancel 8"]
 
 
@@ -105,7 +105,7 @@ def test_a_refusal_alone_names_no_other_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize("action", [Signal((7, 8, 9), 10), Requeue((7, 8, 9))])
 def test_what_a_job_must_get_once_it_gets_once_though_another_is_refused(tmp_path: Path, action: JobAction) -> None:
     changing = Changing(tmp_path, "7")
-    with pytest.raises(ClusterRefusedError, match=r"^job 7: not .*: jobs 8, 9 "):
+    with pytest.raises(ClusterRefusedError, match=r"^job 7: not .*: jobs 8, 9$"):
         changing.act(action)
     orders = [call for call in changing.calls if call.startswith(("scancel", "scontrol requeue"))]
     assert [sum(str(number) in call.split() for call in orders) for number in (8, 9)] == [1, 1]

@@ -73,7 +73,7 @@ def test_of_several_jobs_each_is_told_though_one_is_refused(alice: Person, bob: 
     result = alice.run("cancel", str(theirs), str(hers), check=False)
     assert result.code == 1
     assert f"job {theirs}: not cancelled: access denied: " in result.err
-    assert f"; cancelled: job {hers} (" in result.err
+    assert f"); cancelled: job {hers}\n" in result.err
     assert (alice.states([theirs]), alice.states([hers])) == (["PENDING"], ["CANCELLED"])
 
 
