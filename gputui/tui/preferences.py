@@ -90,5 +90,6 @@ def replace_text(path: Path, text: str) -> None:
             file.write(text)
         Path(name).replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # or its error would hide the one that is told
+            Path(name).unlink()
         raise

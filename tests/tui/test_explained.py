@@ -74,6 +74,28 @@ def test_the_page_names_awaited_jobs_and_neighbours_in_the_queue() -> None:
         assert len(standing_lines(subject, whole, context, ExplanationState(told), most)) <= most
 
 
+def test_neighbours_are_gathered_once_however_many_jobs_there_are() -> None:
+    hashed = []
+
+    class CountedId(int):
+        def __hash__(self) -> int:
+            hashed.append(self)
+            return int(self)
+
+    subject, told = waiting()
+    whole = plans.contended()
+    order = tuple(map(CountedId, whole.order))
+
+    def hashes(others: int) -> int:
+        hashed.clear()
+        more = [replace(subject, id=1000 + number) for number in range(others)]
+        snapshot = replace(whole, jobs=(*whole.jobs, *more), order=order)
+        assert standing_lines(subject, snapshot, JobContext(NOW), ExplanationState(told), 30)
+        return len(hashed)
+
+    assert hashes(500) == hashes(0)
+
+
 async def test_the_page_follows_the_job() -> None:
     console = watched()
     async with console.app.run_test(size=(120, 40)) as pilot:

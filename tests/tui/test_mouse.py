@@ -94,6 +94,18 @@ async def test_the_edge_between_gpus_and_queue_is_dragged_and_turns_to_no_tab() 
         await hand.until(lambda: hand.grid.region.height == high - 2)
 
 
+async def test_a_click_on_the_name_of_a_tab_turns_to_it_and_one_behind_the_names_to_none() -> None:
+    async with opened() as hand:
+        names = [sheet.name for sheet in hand.queue.sheets]
+        for name in (*names[1:], names[0]):
+            title = hand.queue.render_line(0).text
+            await hand.click(hand.queue, title.index(name) + len(name) - 1, 0)
+            await hand.until(lambda name=name: hand.queue.sheet.name == name, name)  # type: ignore[misc]
+            await hand.click(hand.queue, hand.queue.size.width - 2, 0)
+            await hand.breathe()
+            assert (hand.queue.sheet.name, hand.app.focused) == (name, hand.queue)
+
+
 async def test_the_edge_of_a_log_leaves_at_least_three_rows() -> None:
     async with opened() as hand:
         await hand.drag(hand.log, (20, 0), (20, 30))

@@ -418,7 +418,8 @@ def standing_lines(
     if place is not None and rest >= LEAST:  # most of them are before it
         first = max(0, min(place - (rest - 1) * 3 // 4, len(order) - (rest - 1)))
         near = order[first : first + rest - 1]
-    jobs = {each.id: each for each in snapshot.jobs if each.id in {*awaited, *near}}
+    wanted = frozenset((*awaited, *near))
+    jobs = {each.id: each for each in snapshot.jobs if each.id in wanted}
     running = sorted((jobs[each] for each in awaited if each in jobs), key=_end)
     lines: list[Line] = [("", ())]
     lines += [("" if n else "waits for", _running(each, context)) for n, each in enumerate(running)]

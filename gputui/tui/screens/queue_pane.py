@@ -118,9 +118,10 @@ class QueueController:
             marks, jobs, order = table.live.marks, self.rows.jobs, self._screen.snapshot.order
             known = self._marked
             if known is None or not (known.marks is marks and known.jobs is jobs and known.order is order):
-                planned = dict.fromkeys(job_id for job_id in order if job_id in jobs.by_id)
-                others = (job for job_id, job in jobs.by_id.items() if job_id not in planned)
-                entries = (*(jobs.by_id[job_id] for job_id in planned), *others)
+                by_id = jobs.by_id
+                planned = dict.fromkeys(job_id for job_id in order if job_id in by_id)
+                others = (job for job_id, job in by_id.items() if job_id not in planned)
+                entries = (*(by_id[job_id] for job_id in planned), *others)
                 found = [part for job in entries if (part := marks.part(job)) is not None]
                 known = self._marked = _MarkedJobs(marks, jobs, order, found)
             return known.found

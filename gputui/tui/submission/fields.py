@@ -254,6 +254,7 @@ class Fold(Static, can_focus=True):
         self._is_open = False
 
     def on_mount(self) -> None:
+        """Show the command's key, which only the console knows."""
         self.show_open(self._is_open)
 
     def set_count(self, count: int) -> None:
