@@ -139,6 +139,7 @@ class DoorServer:
             for part in (beating, stop):
                 part.cancel()
             await asyncio.gather(beating, stop, return_exceptions=True)
+            # streams and idle connections end at once; the others, and those that have just come, within the time
             for connection, task in tuple(self._connections.items()):
                 if not connection.is_busy:
                     task.cancel()

@@ -13,12 +13,9 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from string import Template
 from typing import Any, TypeAlias
-from xml.etree import ElementTree
 
 import click
 from msgspec.structs import replace
@@ -160,6 +157,8 @@ def lacking() -> str:
 
 def chart(bars: Bars, title: str) -> str:
     """Return stacked bars as an SVG element; its page sets the colors `--ink`, `--faint`, `--line` and `--OUTCOME`."""
+    from xml.etree import ElementTree
+
     pygal = _library()
     drawn = pygal.StackedBar(
         width=min(_WIDEST, max(_NARROWEST, _PER_BAR * len(bars))),
@@ -236,6 +235,9 @@ MOST_ROWS = 200
 
 
 def page(found: Report, replayed: Replayed | None = None) -> str:
+    from importlib.resources import files  # with tempfile and its like, which no table needs
+    from string import Template
+
     template = Template(files("gputui.cli").joinpath("report_page.html").read_text("utf-8"))
     others = [by for by in (found.by, "tenant", "cause", "gpu") if by != "day"]
     sections = [

@@ -113,6 +113,11 @@ def test_who_asks_an_owner_loads_nothing_heavy() -> None:
     assert not HEAVY & set(json.loads(done.stdout))
 
 
+def test_a_report_in_the_terminal_loads_nothing_of_its_page(state: Path) -> None:
+    for form in ("table", "csv", "json"):
+        assert not modules_after(state, "report", "--format", form) & {"pygal", "string", "tempfile", "xml"}
+
+
 def test_top_loads_no_app(state: Path) -> None:
     loaded = modules_after(state, "--probe", "sim:1", "--runtime", "process", "top", "-n", "1")
     assert "textual" in loaded

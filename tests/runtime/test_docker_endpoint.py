@@ -240,7 +240,10 @@ def test_streams_reach_an_engine_behind_a_socket_and_a_port(tmp_path: Path) -> N
 
 def test_streams_are_encrypted_as_requests_are(secured: StandInEngine, certificates: Path, tmp_path: Path) -> None:
     ours = (certificates / "cert.pem", certificates / "key.pem")
-    for tls in (TlsFiles(certificates / "ca.pem", *ours), TlsFiles(None, *ours, verifies=False)):
+    damaged = tmp_path / "ca.pem"
+    damaged.write_text("no certificate")  # docker does not read it either where it verifies nothing
+    unverified = (TlsFiles(None, *ours, verifies=False), TlsFiles(damaged, *ours, verifies=False))
+    for tls in (TlsFiles(certificates / "ca.pem", *ours), *unverified):
         assert b"28.3.0" in asked(dialled(Endpoint(secured.url, tls), 5))
     with pytest.raises(ssl.SSLCertVerificationError):
         dialled(Endpoint(secured.url, TlsFiles(None, *ours)), 5)

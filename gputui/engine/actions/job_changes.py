@@ -152,6 +152,7 @@ def _edited(
         return after
     edited = action.apply(before, now, context.actor.user)
     spec = replace(within_limits(context, edited.spec), **named)
+    # it must not wait for itself: directly, through others, or as an element of its array
     seen: set[JobId] = set()
     todo = [*spec.after, *spec.after_any]
     while todo:

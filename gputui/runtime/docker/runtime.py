@@ -67,8 +67,9 @@ _EVENTS = ["die", "start"]
 class EventWatcher:
     """Calls `wake` after ends of containers, starts of foreign ones, and returns of the engine.
 
-    The engine forgets its events when it restarts, and a lost engine ends the stream silently. So the end of the stream
-    only means to reconnect, and `wake` then makes the caller list the containers.
+    Events are only a reason to list containers, no complete record: the engine forgets them when it restarts, and a
+    lost engine ends the stream silently. So the end of the stream only means to reconnect, and `wake` then makes the
+    caller list the containers.
     """
 
     def __init__(

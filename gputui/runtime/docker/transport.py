@@ -163,8 +163,11 @@ def _options(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _context(tls: TlsFiles) -> ssl.SSLContext:
-    """Return what docker trusts: without an authority of the engine, those of the system."""
-    context = ssl.create_default_context(cafile=tls.ca)
+    """Return what docker trusts: without an authority of the engine, those of the system.
+
+    The file of the authority is not read where nothing is verified.
+    """
+    context = ssl.create_default_context(cafile=tls.ca if tls.verifies else None)
     # an authority made as Docker's manual tells has no key usage, and Python refuses it from 3.13 on
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if tls.certificate and tls.key:
