@@ -67,6 +67,9 @@ def test_pages_that_became_too_old_are_asked_for_at_once(serve: Serve) -> None:
 def test_a_list_that_is_refused_says_so(serve: Serve) -> None:
     with pytest.raises(ApiRefusedError, match="access denied"):
         listed(serve((403, b"{}")))
+    gateway = b'{"status": 403, "code": "Forbidden", "details": "none", "message": "log in at the gateway"}'
+    with pytest.raises(ApiRefusedError, match="access denied: log in at the gateway"):
+        listed(serve((403, gateway)))
     with pytest.raises(ClusterUnavailableError, match="is no API server of Kubernetes"):
         listed(serve((200, b"<html>")))
 

@@ -77,7 +77,7 @@ class StatusDetails(Struct, frozen=True):
 
 
 class StatusAnswer(Struct, frozen=True):
-    """Answer of the server in place of an object, and its last message about a command."""
+    """Last message of the server about a command."""
 
     status: str = ""
     message: str = ""
@@ -370,8 +370,8 @@ class ApiServer:
 
 
 def _told(data: bytes) -> str:
-    try:
-        return _one_line(decode_json(data, StatusAnswer).message)
+    try:  # other fields may have other types: a gateway in front of the server refuses in its own way
+        return _one_line(str(decode_json(data, dict[str, Any]).get("message") or ""))
     except (msgspec.DecodeError, ValueError):
         return _one_line(data[:_MOST_WORDS].decode(errors="replace"))
 
