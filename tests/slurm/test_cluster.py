@@ -94,6 +94,17 @@ def test_a_users_own_job_through_the_whole_of_it(bed: Bed, tmp_path: Path) -> No
     assert cluster.act(Cancel((job_id,))) == (job_id,)
 
 
+@pytest.mark.parametrize("rounds", [8, pytest.param(80, marks=pytest.mark.long)])
+def test_jobs_that_are_cancelled_while_they_start_leave_at_once(bed: Bed, tmp_path: Path, rounds: int) -> None:
+    """A command may end with the signal that its script gets; Slurm kills what is left after KillWait, 30 s."""
+    harness = BedHarness(bed, tmp_path)
+    for number in range(rounds):
+        jobs = harness.cluster.submit([Submission(harness.spec())] * 3, str(uuid4()))
+        time.sleep(0.1 + 0.12 * number / rounds)  # in which batch scripts get as far as their commands
+        harness.cluster.act(Cancel(jobs))
+        bed.wait(lambda: not bed.run("squeue", "--noheader", "--all").stdout, "none is completing", patience=10)
+
+
 def test_a_requeued_job_is_not_requeued_by_slurm_itself(bed: Bed, tmp_path: Path) -> None:
     cluster = cluster_of(bed, tmp_path)
     (job_id,) = cluster.submit([Submission(JobSpec(command=("sleep", "600")))], str(uuid4()))

@@ -3,7 +3,13 @@
 # signal once all the same: one that has not ended the witness too was for this shell alone, and is passed on.
 on_signal() {
   sleep 0.1
-  if is_alive "$witness"; then kill -s "$1" "$command_pid" 2>/dev/null; else start_witness; fi
+  if ! is_alive "$command_pid"; then  # a bash that loses its end to this signal would wait for the witness
+    kill -s KILL "$witness"
+  elif is_alive "$witness"; then
+    kill -s "$1" "$command_pid" 2>/dev/null
+  else
+    start_witness
+  fi
 }
 
 # Start a process that does nothing, and that each signal ends.
