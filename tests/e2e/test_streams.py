@@ -264,7 +264,6 @@ from pathlib import Path
 from gputui.bootstrap.hosting import open_streams
 from gputui.config import Options
 from gputui.domain.access import Caller, Role
-from gputui.domain.access import AuditEntry
 from gputui.domain.container import ExecRequest
 from gputui.store import TinyJobStore
 options = Options(Path(sys.argv[1]), runtime="process")
@@ -282,7 +281,9 @@ def test_a_stream_outlives_its_owner(place: Place) -> None:
         owner = subprocess.Popen([sys.executable, "-c", OWNER, str(place.state), str(job.id)], stdin=theirs.fileno())
     got = b""
     while b"\r\n\r\n" not in got:
-        got += ours.recv(65536)
+        more = ours.recv(65536)
+        assert more, "it has ended"
+        got += more
     channel = entered(ours, got.partition(b"\r\n\r\n")[2])
     owner.send_signal(signal.SIGKILL)
     owner.wait(PATIENCE)
