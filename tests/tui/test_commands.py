@@ -20,7 +20,7 @@ from gputui.tui.screens.main import Main, ServerChoice
 from gputui.tui.screens.panes import Panes
 from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog
 from gputui.tui.screens.queue_pane import QueueController, QueueEditor
-from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.submit import DraftLoader, Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuCards
@@ -50,6 +50,7 @@ def test_every_command_can_be_carried_out_and_is_explained(command: Command) -> 
             WhatIf,
             ColumnChooser,
             Submit,
+            DraftLoader,
             TimelineScreen,
             GpuProcessesScreen,
             Gputui,
