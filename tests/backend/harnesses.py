@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 import sys
 import threading
 import time
@@ -231,7 +232,7 @@ class RemoteHarness:
         self._there = LocalHarness(directory)
         self._patch = pytest.MonkeyPatch()
         self._patch.setenv("PATH", f"{local_ssh(directory)}:{os.environ['PATH']}")
-        command = " ".join((sys.executable, "-P", "-m", "gputui", *self._there.options.arguments()))
+        command = shlex.join((sys.executable, "-P", "-m", "gputui", *self._there.options.arguments()))
         self.backend = open_servers([ServerSettings("a", "ssh://a", command)])
         self.backend.start()
         [server] = self.backend.servers

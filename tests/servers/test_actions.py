@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -54,7 +55,7 @@ class Pair(Connections):
     """A console's connections to the queues of `a` and `b`, which nobody schedules."""
 
     def __init__(self, directory: Path) -> None:
-        command = partial(_COMMAND.format, python=sys.executable, directory=directory)
+        command = partial(_COMMAND.format, python=shlex.quote(sys.executable), directory=shlex.quote(str(directory)))
         super().__init__([ServerSettings(name, f"ssh://{name}", command(name=name)) for name in "ab"], 20.0)
         self.actions = self.there
         self.start()

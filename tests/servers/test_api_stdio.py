@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import socket
 import subprocess
@@ -42,7 +43,7 @@ def options(tmp_path: Path) -> Options:
 def console(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connections]:
     """Yield a console over the queue, by a command in place of ssh."""
     monkeypatch.setenv("PATH", f"{local_ssh(tmp_path)}:/usr/bin:/bin")
-    command = " ".join((sys.executable, "-P", "-m", "gputui", *options.arguments()))
+    command = shlex.join((sys.executable, "-P", "-m", "gputui", *options.arguments()))
     made = Connections([ServerSettings("a", "ssh://a", command)], PATIENCE)
     made.start()
     yield made
