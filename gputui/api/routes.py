@@ -32,7 +32,7 @@ class Scope(StrEnum):
     QUEUE = "queue"
     """The whole queue: the role alone decides."""
     JOB = "job"
-    """One job: open to its submitter and operators, and to all if the least role is viewer."""
+    """A single job: open to its submitter and operators, and to all if the least role is viewer."""
 
 
 class AnswerKind(StrEnum):

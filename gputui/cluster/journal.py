@@ -128,7 +128,7 @@ class Index(Generic[K, T]):
         self._key = key
         self._last: dict[K, T] = {}
         self.add = self._journal.append
-        """As the journal's `append`."""
+        """Adds values durably: the `append` of the journal."""
 
     @property
     def may_lack_older(self) -> bool:

@@ -94,7 +94,7 @@ class Resources(_Fields, frozen=True):
 
 
 class ContainerTemplate(_Fields, frozen=True):
-    """What the job's container has."""
+    """Template of the job's container."""
 
     env: Texts = {}
     """Variables by name, unlike the list of Kubernetes; those of the job go first."""
@@ -138,11 +138,11 @@ class Affinity(_Fields, frozen=True):
 
 
 class PodTemplate(_Fields, frozen=True):
-    """What a pod has besides what its job asks for, which goes first."""
+    """Template of pods; what a job asks for goes first."""
 
     labels: Texts = {}
     annotations: Texts = {}
-    """Of job and pod."""
+    """Annotations of both job and pod, as are the labels."""
     node_selector: Texts = {}
     tolerations: tuple[Toleration, ...] = ()
     affinity: Affinity = Affinity()
@@ -154,10 +154,10 @@ class PodTemplate(_Fields, frozen=True):
     runtime_class_name: str = ""
     scheduler_name: str = ""
     priority_class_name: str = ""
-    """Of all jobs; `cluster.priority_classes` go first."""
+    """PriorityClass of all jobs; `cluster.priority_classes` go first."""
     security_context: PodSecurity = PodSecurity()
     volumes: Mapping[str, PodVolume] = {}
-    """By name, unlike the list of Kubernetes."""
+    """Volumes by name; in Kubernetes they are a list."""
     container: ContainerTemplate = ContainerTemplate()
 
 
@@ -173,7 +173,7 @@ class KubernetesSettings(Struct, frozen=True, forbid_unknown_fields=True):
     pod: PodTemplate = PodTemplate()
     namespace: Mapping[str, PodTemplate] = {}
     tenant: Mapping[str, PodTemplate] = {}
-    """What is different for jobs of a namespace, and for those with `--tenant`, by name."""
+    """Templates for the jobs of a tenant, by name; `namespace` has those of a namespace."""
 
 
 def settings_of(table: Tables) -> KubernetesSettings:

@@ -94,7 +94,7 @@ class ClusterEntry(Struct, frozen=True, rename="kebab"):
 
     @property
     def for_plugins(self) -> Any:
-        """What the file tells programs that log in; None: nothing."""
+        """Settings in the file for programs that log in; None: there are none."""
         return next((each.extension for each in self.extensions if each.name == _FOR_PLUGINS), None)
 
 

@@ -82,7 +82,7 @@ def expandable(text: str) -> str:
 
 
 class KubeTarget(Struct, frozen=True):
-    """What manifests are made for: a namespace, and what its cluster has. By default nothing is known of it."""
+    """Target of manifests: a namespace, and what its cluster has, which is unknown by default."""
 
     namespace: str = ""
     models: tuple[str, ...] = ()

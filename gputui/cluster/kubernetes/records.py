@@ -72,7 +72,7 @@ class _JobMark(Struct, frozen=True):
 
 
 class _Mark(Struct, frozen=True):
-    """What a look at the cluster needs of a record: they are many, and most looks need no job."""
+    """Part of a record that each look at the cluster needs: records are many, and most looks need no job."""
 
     uid: str
     job: _JobMark

@@ -63,7 +63,7 @@ _READ = "tr '\\n' '\\0' | xargs -0 -r grep -sHZ ''"
 
 
 class RunNote(Struct, frozen=True):
-    """What the batch script of a job noted of its last run; times in seconds since 1970."""
+    """Note of the last run of a job, by its batch script; times in seconds since 1970."""
 
     started: int
     restarts: int
