@@ -93,7 +93,7 @@ def seen(backend: DirectBackend, early: EarlyProbe) -> Snapshot:
 
 def writer(settings: ConsoleSettings, *, no_color: bool, ascii_only: bool) -> Callable[[Cell], None]:
     """Return a function that writes lines to stdout; without colours if that is not a terminal."""
-    from gputui.tui.themes.palette import ascii_of, wants_ascii
+    from gputui.tui.palette import ascii_of, wants_ascii
 
     tty = terminal.is_tty(terminal.OUT)
     ascii_only = ascii_only or settings.ascii == "always" or (tty and wants_ascii(settings.ascii, terminal.environ()))
@@ -113,7 +113,7 @@ def painter(settings: ConsoleSettings) -> Callable[[Style, str], str]:
     """Return a function that colours a text, by the theme of the settings and the colours of the terminal."""
     from rich.color import ColorSystem
 
-    from gputui.tui.themes.palette import ANSI, DARK, OWN, exchange, has_few_colours
+    from gputui.tui.palette import ANSI, DARK, OWN, exchange, has_few_colours
 
     few = has_few_colours(terminal.environ())
     palette = ANSI if few else OWN.get(settings.theme, DARK)

@@ -35,7 +35,7 @@ from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.services import Hint, Services
-from gputui.tui.themes.selection import appearance_of
+from gputui.tui.themes import appearance_of
 
 if TYPE_CHECKING:
     from gputui.bootstrap.door import MakeCommands

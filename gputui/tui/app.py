@@ -43,7 +43,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.services import Pages, Services
 from gputui.tui.suspend import TerminalLoan
 from gputui.tui.textual_internals import HookedApp
-from gputui.tui.themes.selection import AS_DESIGNED, Appearance, Theming
+from gputui.tui.themes import AS_DESIGNED, Appearance, Theming
 from gputui.tui.widgets.status_bars import Messages
 
 if TYPE_CHECKING:

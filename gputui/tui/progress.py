@@ -18,8 +18,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
 from gputui.threads import Watcher, fault_words
-from gputui.tui.present.cells import Cell
-from gputui.tui.present.graphs import bar, moving
+from gputui.tui.present.cells import Cell, bar, moving
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN
 
 if TYPE_CHECKING:

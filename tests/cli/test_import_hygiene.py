@@ -213,7 +213,7 @@ LATER = frozenset(
         "gputui.engine.process.host", "gputui.engine.tick.scheduler", "gputui.domain.policy.plan",
         "gputui.domain.policy.whatif", "gputui.gpus.supervisor", "gputui.runtime.host_processes",
         "gputui.domain.policy.cluster_state", "gputui.request.job_options",
-        "gputui.tui.present.detail", "gputui.tui.present.what_if", "gputui.tui.present.timeline",
+        "gputui.tui.present.detail", "gputui.tui.present.timeline",
         "gputui.tui.screens.detail", "gputui.tui.screens.gpu", "gputui.tui.screens.help", "gputui.tui.screens.submit",
         "gputui.tui.screens.timeline", "gputui.tui.screens.what_if", "gputui.tui.screens.menu",
         "gputui.tui.proposals", "gputui.tui.submission.form", "gputui.web.server",

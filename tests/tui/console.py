@@ -32,7 +32,7 @@ from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services
-from gputui.tui.themes.selection import AS_DESIGNED, Appearance
+from gputui.tui.themes import AS_DESIGNED, Appearance
 from tests.factories import ACTOR, FakeClock, job
 from tests.fake_backend import FakeBackend, Inside
 from tests.foreign import FakeContainers, FakeHost

@@ -7,7 +7,7 @@ Deficiency" (IEEE TVCG 15, 2009), severity 1.0, applied to linear RGB. Distances
 
 from __future__ import annotations
 
-from gputui.tui.themes.palette import linear
+from gputui.tui.palette import linear
 
 Matrix = tuple[tuple[float, float, float], ...]
 SIGHTS: dict[str, Matrix] = {

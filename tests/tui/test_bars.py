@@ -14,7 +14,9 @@ from gputui.domain.gpu import Drain, GpuState, index_ranges
 from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.whatif import Bar, BarKind, KeptWindow, Shift
 from gputui.domain.text import width
-from gputui.tui.present.bars import (
+from gputui.tui.present.cells import Cell, clock, distance
+from gputui.tui.present.gpu_rows import Labels
+from gputui.tui.present.timeline import (
     ASCII,
     STEPS,
     UNICODE,
@@ -22,6 +24,8 @@ from gputui.tui.present.bars import (
     Drawn,
     Scale,
     axis,
+    by_impact,
+    direction,
     gpu_row,
     lanes,
     legend,
@@ -29,9 +33,6 @@ from gputui.tui.present.bars import (
     step_for,
     zoomed,
 )
-from gputui.tui.present.cells import Cell, clock, distance
-from gputui.tui.present.gpu_rows import Labels
-from gputui.tui.present.what_if import by_impact, direction
 from tests.factories import NOW, uuid, view
 from tests.lane import examples
 from tests.tui import plans

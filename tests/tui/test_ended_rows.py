@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.tui.queue.folding import FOLD, EndedRows, LookedAt
+from gputui.tui.queue.folding import FOLD, GRACE, EndedRows, LookedAt
 from gputui.tui.queue.rows import QueueRows
-from gputui.tui.queue.sections import GRACE
 from tests.factories import NOW, array, job, running
 
 

@@ -13,8 +13,7 @@ from gputui.domain.state import JobState
 from gputui.domain.units import format_limit
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.job import ArrayCounts, JobContext, array_progress, elapsed_words, job_cells
-from gputui.tui.queue.columns import ChosenColumns, varied_columns
-from gputui.tui.queue.rows import array_counts, job_loads
+from gputui.tui.queue.rows import ChosenColumns, array_counts, job_loads, varied_columns
 from tests.factories import NOW, job, running, sample, view
 
 WIDE = JobContext(NOW, room={"state": 9, "progress": 27})

@@ -27,7 +27,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions.actions import Actions
 from gputui.tui.actions import Undo
 from gputui.tui.messages import ExitChoice
-from gputui.tui.queue.columns import Sorting
+from gputui.tui.queue.rows import Sorting
 from gputui.tui.screens.log_pane import HISTORY
 from gputui.tui.screens.main import Main
 from gputui.tui.textual_internals import OwnStylesCache

@@ -18,8 +18,7 @@ from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.menu import CommandFinder
 from gputui.tui.screens.questions import LeaveDialog
 from gputui.tui.screens.timeline import TimelineScreen
-from gputui.tui.widgets.filter_line import FilterLine
-from gputui.tui.widgets.status_bars import KeyBar
+from gputui.tui.widgets.status_bars import FilterLine, KeyBar
 from tests.tui.every import eyes, stages, stages_dialogs, stages_log
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Step

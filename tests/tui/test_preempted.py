@@ -14,7 +14,7 @@ from gputui.domain.policy.whatif import change_of, compared
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
-from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
+from gputui.tui.present.timeline import Outlook, Subject, what_if_lines
 from tests.factories import NOW, job, uuid, view
 
 HOUR = timedelta(hours=1)

@@ -21,14 +21,14 @@ from gputui.domain.state import JobState
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.job import job_title
-from gputui.tui.queue.columns import COLUMNS, USUAL, ChosenColumns
 from gputui.tui.queue.folding import FOLD
+from gputui.tui.queue.rows import COLUMNS, USUAL, ChosenColumns
 from gputui.tui.screens.choosers import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf
-from gputui.tui.widgets.filter_line import FieldNames
 from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.status_bars import FieldNames
 from tests.factories import NOW, job, recurring, running, spec, uuid
 from tests.tui import sample
 from tests.tui.console import Console, steady

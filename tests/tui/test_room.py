@@ -22,10 +22,10 @@ from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import status_line
 from gputui.tui.present.style import DIM, PLAIN
-from gputui.tui.queue.columns import COLUMNS, ENDED
+from gputui.tui.queue.rows import COLUMNS, ENDED
 from gputui.tui.queue.tab_models import RECURRING_COLUMNS, WINDOW_COLUMNS
 from gputui.tui.screens.main import Main
-from gputui.tui.widgets.filter_line import FilterLine
+from gputui.tui.widgets.status_bars import FilterLine
 from scripts.keys import keys_document
 from tests.factories import NOW, running, uuid
 from tests.tui import days, sample

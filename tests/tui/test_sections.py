@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.tui.queue.sections import BLANK, FOOT, Extent, visible
+from gputui.tui.queue.folding import BLANK, FOOT, Extent, visible
 
 sizes = st.integers(0, 40)
 extents = st.builds(

@@ -19,9 +19,7 @@ from textual.theme import BUILTIN_THEMES
 import gputui.tui
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
-from gputui.tui.preferences import Preferences
-from gputui.tui.present import style
-from gputui.tui.themes.palette import (
+from gputui.tui.palette import (
     ANSI,
     BARS,
     CONTRAST,
@@ -38,7 +36,9 @@ from gputui.tui.themes.palette import (
     rounded_by_rich,
     wants_ascii,
 )
-from gputui.tui.themes.selection import (
+from gputui.tui.preferences import Preferences
+from gputui.tui.present import style
+from gputui.tui.themes import (
     AS_DESIGNED,
     Appearance,
     appearance_of,

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.text import plain, width
-from gputui.tui.present.bars import ASCII as MARKS
-from gputui.tui.present.graphs import block_bar
+from gputui.tui.palette import ascii_of
+from gputui.tui.present.cells import block_bar
 from gputui.tui.present.style import PLAIN
-from gputui.tui.themes.palette import ascii_of
-from gputui.tui.themes.selection import Appearance
+from gputui.tui.present.timeline import ASCII as MARKS
+from gputui.tui.themes import Appearance
 from tests.tui import sample
 from tests.tui.console import Console
 from tests.tui.test_pictures import LOG, show_history

@@ -6,7 +6,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gputui.tui.messages import ExitChoice
-from gputui.tui.themes.selection import Appearance
+from gputui.tui.themes import Appearance
 from tests.tui.console import Console
 from tests.tui.test_pictures import LOG, Compare, show_history
 

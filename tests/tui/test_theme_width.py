@@ -11,7 +11,7 @@ from textual.strip import Strip
 
 from gputui.domain.state import JobState
 from gputui.domain.text import width
-from gputui.tui.present import graphs
+from gputui.tui.present import cells
 from gputui.tui.present.job import JobContext, why
 from gputui.tui.widgets.gpu_grid import GpuCards, GpuGrid
 from gputui.tui.widgets.job_table import JobTable
@@ -64,7 +64,7 @@ async def test_lines_of_other_screens_are_as_wide_as_the_screen(keys: tuple[str,
 
 class TestProgress:
     def shown(self, words: str, seconds: int = 0) -> str:
-        return "".join(text for text, _ in graphs.progress(words, NOW + timedelta(seconds=seconds)))
+        return "".join(text for text, _ in cells.progress(words, NOW + timedelta(seconds=seconds)))
 
     def test_a_bar_agrees_with_its_words(self) -> None:
         assert self.shown("pulling registry/vit:2, 45 %") == "━━━──── 45 % pulling registry/vit:2"

@@ -22,7 +22,7 @@ from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.whatif import Bar, BarKind, Comparison, Timeline, change_of, compared, what_if
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, Snapshot
-from gputui.tui.present.what_if import Outlook, Subject, scale_of, what_if_lines
+from gputui.tui.present.timeline import Outlook, Subject, scale_of, what_if_lines
 from gputui.tui.progress import Throttle
 from gputui.tui.proposals import JobProposal, WindowProposal
 from gputui.tui.screens import what_if as module

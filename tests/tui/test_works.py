@@ -20,7 +20,7 @@ from gputui.engine.actions.context import Progress
 from gputui.tui import progress
 from gputui.tui.messages import ActionRequested, ExitChoice
 from gputui.tui.progress import LongTask, TaskCancelledError, work_cell
-from gputui.tui.queue.loaders import GIVEN_UP
+from gputui.tui.queue.tab_models import GIVEN_UP
 from gputui.tui.screens.log_pane import save_log
 from gputui.tui.screens.main import Main
 from tests.factories import ACTOR, NOW, job

@@ -25,10 +25,9 @@ from gputui.domain.telemetry_series import Measured, Series, summary_lines
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, format_size
 from gputui.request.job_options import DOCKER_KEYS, RARER
-from gputui.tui.present.cells import Cell, Span, cell, clock, fitted, in_full, second, width_of
+from gputui.tui.present.cells import Cell, Span, bar, cell, clock, fitted, graph, in_full, load_style, second, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, slowed_cell, slowed_style
-from gputui.tui.present.graphs import bar, graph, load_style
 from gputui.tui.present.job import JobContext, gpu_list, job_title, state_words, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED, STRONG
 

@@ -14,7 +14,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import UNKNOWN, format_duration, format_size
-from gputui.tui.present.cells import Cell, Span, cell, fitted, split_at_word, width_of
+from gputui.tui.present.cells import Cell, Span, cell, fitted, graph, past_graph, span_words, split_at_word, width_of
 from gputui.tui.present.gpu_rows import (
     GpuNode,
     GpuRow,
@@ -37,7 +37,6 @@ from gputui.tui.present.gpu_rows import (
     tone_of,
     tone_of_kind,
 )
-from gputui.tui.present.graphs import graph, past_graph, span_words
 from gputui.tui.present.style import (
     AMBER,
     BLUE,

@@ -16,7 +16,7 @@ from gputui.domain.job import Attempt, Job
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.text import fit, plain
 from gputui.domain.units import UNKNOWN, format_duration, format_size, minute
-from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
+from gputui.tui.present.cells import Cell, Span, cell, fitted, past_graph, width_of
 from gputui.tui.present.gpu import gpu_cells, gpu_state_words, label_of
 from gputui.tui.present.gpu_rows import (
     HOTTEST,
@@ -32,7 +32,6 @@ from gputui.tui.present.gpu_rows import (
     slowed_cell,
     tone,
 )
-from gputui.tui.present.graphs import past_graph
 from gputui.tui.present.job import state_words
 from gputui.tui.present.reserved import kept_words, reservations_by_gpu
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, JOB_STYLES, PLAIN, RED, STRONG

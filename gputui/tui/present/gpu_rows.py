@@ -23,8 +23,7 @@ from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import UNKNOWN, format_duration, format_limit, format_size, plural
 from gputui.tui.preferences import Preferences
-from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell
-from gputui.tui.present.graphs import block_bar
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, block_bar, cell
 from gputui.tui.present.reserved import kept_words, reservations_by_gpu
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, TRACK
 

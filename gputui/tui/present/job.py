@@ -21,8 +21,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_limit, minute, plural
-from gputui.tui.present.cells import Cell, cell
-from gputui.tui.present.graphs import bar, progress
+from gputui.tui.present.cells import Cell, bar, cell, progress
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, JOB_STYLES, PLAIN, RED, STRONG, TRACK
 
 WIDTH = QUEUE_COLUMNS["progress"].width

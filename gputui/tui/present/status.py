@@ -40,9 +40,19 @@ from gputui.domain.state import JobState
 from gputui.domain.steady import Steady
 from gputui.domain.text import broken, plain, width
 from gputui.domain.units import UNKNOWN, format_duration, plural
-from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, cell, fitted, lay_out, width_of
+from gputui.tui.present.cells import (
+    Cell,
+    Column,
+    PlacedColumn,
+    Span,
+    block_bar,
+    cell,
+    fitted,
+    lay_out,
+    load_style,
+    width_of,
+)
 from gputui.tui.present.gpu_rows import age_words, program_words, tone_of_kind
-from gputui.tui.present.graphs import block_bar, load_style
 from gputui.tui.present.process import PROCESS_VIEW_COLUMNS, view_cell
 from gputui.tui.present.style import (
     AMBER,

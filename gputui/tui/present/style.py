@@ -1,6 +1,6 @@
 """The few colours, each with one meaning, as Rich styles. States are also shown as words, never only by colour.
 
-Each colour here is a role: the dark theme shows it as it is, and `themes/palette.py` replaces it with another theme's.
+Each colour here is a role: the dark theme shows it as it is, and `tui/palette.py` replaces it with another theme's.
 So every drawn colour must be one of these, and no two of these may be equal.
 """
 

@@ -1,30 +1,615 @@
-"""Texts of the timeline: heading, selected bar or GPU, and agenda."""
+"""The timeline's bars and texts, and the effects of a change on it in a few lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
+from rich.style import Style
 
 from gputui.domain.arrays import Entries, count
-from gputui.domain.gpu import GpuState, GpuView
+from gputui.domain.gpu import GpuState, GpuView, HealthCode
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.policy.planning_context import DurationSource
-from gputui.domain.policy.whatif import Bar, BarKind, KeptWindow, Timeline
+from gputui.domain.policy.whatif import Bar, BarKind, Comparison, KeptWindow, Shift, Timeline
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, plural
-from gputui.tui.present.bars import Scale
-from gputui.tui.present.cells import Cell, Span, cell, clock
+from gputui.tui.present.cells import Cell, Span, cell, clock, distance
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import JobContext, job_title, why
-from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, STRONG
-from gputui.tui.present.what_if import OLD
+from gputui.tui.present.style import (
+    AMBER,
+    BAD,
+    BLUE,
+    DIM,
+    GOOD,
+    GREEN,
+    HEAD,
+    INK,
+    OTHER,
+    OVERRUN,
+    PLAIN,
+    PLANNED,
+    RED,
+    RUNS,
+    STRONG,
+    TRACK,
+    WARN,
+)
+
+_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
+"""Durations that a cell may represent, finest first."""
+_TICKS = (*STEPS, *(timedelta(days=days) for days in (2, 7, 14, 28)))
+_APART = 9
+"""Minimum distance in cells between two labels of the axis."""
+
+
+class Scale(Struct, frozen=True):
+    """Time axis: `cells` cells from `start` on, each `step` long."""
+
+    start: datetime
+    step: timedelta
+    cells: int
+
+    @property
+    def end(self) -> datetime:
+        return self.start + self.step * self.cells
+
+    def cell(self, at: datetime) -> int:
+        """Return the cell of a time: below 0 before the first, from `cells` on after the last."""
+        return (at - self.start) // self.step
+
+    def ticks(self) -> list[tuple[int, str]]:
+        apart = next((tick for tick in _TICKS if tick / self.step >= _APART), _TICKS[-1])
+        midnight = self.start.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+        at = midnight + apart * ((self.start - midnight) // apart)
+        found = []
+        while (cell := self.cell(at)) < self.cells:
+            local, is_short = at.astimezone(), apart < timedelta(minutes=1)
+            is_midnight = local.hour == local.minute == local.second == 0
+            words = f"{local:%H:%M:%S}" if is_short else f"{local:%a} {local.day}" if is_midnight else f"{local:%H:%M}"
+            found += [(cell, words)] if cell >= 0 else []
+            at += apart
+        return found
+
+
+def step_for(span: timedelta, cells: int) -> timedelta:
+    """Return the finest step with which the span fits into that many cells."""
+    return next((step for step in STEPS if step * cells >= span), STEPS[-1])
+
+
+def zoomed(step: timedelta, finer: int) -> timedelta:
+    """Return the step that is `finer` levels finer, or coarser if it is negative."""
+    here = next((number for number, known in enumerate(STEPS) if known >= step), len(STEPS) - 1)
+    return STEPS[max(0, min(len(STEPS) - 1, here - finer))]
+
+
+class Shape(Struct, frozen=True):
+    """Characters at the beginning, inside and at the end of a bar."""
+
+    begin: str
+    fill: str
+    end: str
+
+
+class BarMarks(Struct, frozen=True):
+    """Characters of all elements of the drawing."""
+
+    limit: Shape = Shape("┣", "━", "┫")
+    guess: Shape = Shape("┣", "╍", "╍")
+    overrun: Shape = Shape("┣", "≈", "≈")
+    planned: Shape = Shape("├", "─", "┤")
+    planned_guess: Shape = Shape("├", "╌", "╌")
+    head: Shape = Shape("╞", "═", "╡")
+    window: str = "░"
+    drained: str = "×"
+    unknown: str = "?"
+    foreign: str = "▒"
+    more: str = "▸"
+    """Mark of a bar that continues beyond the right edge."""
+    now: str = "│"
+    tick: str = "·"
+
+
+UNICODE = BarMarks()
+ASCII = BarMarks(
+    Shape("[", "=", "]"),
+    Shape("[", "~", "~"),
+    Shape("[", "!", "!"),
+    Shape("(", "-", ")"),
+    Shape("(", ".", "."),
+    Shape("{", "#", "}"),
+    window=":",
+    drained="x",
+    foreign="%",
+    more="+",
+    now="|",
+    tick="'",
+)
+_RUNS = Style(color=GOOD, bgcolor=RUNS)
+_OVERRUN = Style(color=BAD, bgcolor=OVERRUN)
+_PLANNED = Style(color=INK, bgcolor=PLANNED)
+_HEAD = Style(color=WARN, bgcolor=HEAD)
+_WINDOW = Style(color=OTHER)
+_NOW = Style(color=WARN)
+
+
+class Drawn(Struct, frozen=True):
+    """Parameters of drawing rows of bars."""
+
+    scale: Scale
+    now: datetime
+    windows: tuple[KeptWindow, ...] = ()
+    names: Mapping[JobId, str] = field(default_factory=dict)
+    marks: BarMarks = UNICODE
+    picked: JobId | None = None
+    """Id of the job whose bar is selected."""
+    shown_id: Callable[[JobId], str] = str
+
+
+def gpu_row(drawn: Drawn, bars: Iterable[Bar], view: GpuView | None = None) -> Cell:
+    """Return the row of a GPU: reservations, obstacles, and its bars over them."""
+    canvas = _Canvas(drawn.scale.cells)
+    scale, marks, now = drawn.scale, drawn.marks, drawn.scale.cell(drawn.now)
+    for x, _ in scale.ticks():
+        canvas.put(x, marks.tick, TRACK)
+    if view is not None and (against := _against(view, marks)):
+        canvas.fill(now + 1, scale.cells, against[0], DIM, f" {against[1]} ", AMBER)
+    for window in drawn.windows:
+        if view is not None and view.gpu.uuid in window.gpus:
+            first, last = scale.cell(window.start), scale.cell(window.end)
+            canvas.fill(first, last, marks.window, _WINDOW, f" {plain(window.name, 40)} ", _WINDOW)
+    canvas.put(now, marks.now, _NOW)
+    for bar in bars:
+        _paint(canvas, drawn, bar)
+    return canvas.spans()
+
+
+def shape_of(bar: Bar, marks: BarMarks) -> Shape:
+    if bar.is_overrun:
+        return marks.overrun
+    known = bar.source is DurationSource.LIMIT
+    if bar.kind is BarKind.RUNNING:
+        return marks.limit if known else marks.guess
+    if bar.kind is BarKind.HEAD:
+        return marks.head if known else Shape(marks.head.begin, marks.head.fill, marks.head.fill)
+    return marks.planned if known else marks.planned_guess
+
+
+def style_of(bar: Bar) -> Style:
+    if bar.is_overrun:
+        return _OVERRUN
+    return {BarKind.RUNNING: _RUNS, BarKind.PLANNED: _PLANNED, BarKind.HEAD: _HEAD}[bar.kind]
+
+
+def axis(scale: Scale, now: int | None = None, marks: BarMarks = UNICODE) -> Cell:
+    canvas = _Canvas(scale.cells)
+    for x, words in scale.ticks():
+        hidden = now is not None and x < now + 6 and now - 1 < x + len(words)
+        if x + len(words) <= scale.cells and not hidden:
+            canvas.write(x, words, DIM)
+    if now is not None:
+        canvas.write(now, f"{marks.now}now", _NOW)
+    return canvas.spans()
+
+
+def legend(marks: BarMarks = UNICODE, room: int = 10_000) -> Cell:
+    parts: list[tuple[str, Style, str]] = [
+        (marks.limit.fill * 2 + marks.limit.end, _RUNS, "runs to limit"),
+        (marks.guess.fill * 3, _RUNS, "guessed end"),
+        (marks.planned.begin + marks.planned.fill * 2, _PLANNED, "planned"),
+        (marks.head.begin + marks.head.fill * 2, _HEAD, "head's reservation"),
+        (marks.overrun.fill * 2, _OVERRUN, "overrun"),
+        (marks.window * 2, _WINDOW, "window"),
+        (marks.drained * 2, DIM, "drained"),
+        (marks.foreign * 2, DIM, "others"),
+        (marks.unknown * 2, DIM, "unknown"),
+    ]
+    spans: list[Span] = []
+    used = 0
+    for shown, style, words in parts:
+        used += len(shown) + len(words) + 1 + (2 if spans else 0)
+        if used > room:
+            break
+        spans += [("  " if spans else "", DIM), (shown, style), (f" {words}", DIM)]
+    return tuple(spans)
+
+
+def _paint(canvas: _Canvas, drawn: Drawn, bar: Bar) -> None:
+    scale, marks = drawn.scale, drawn.marks
+    first = scale.cell(bar.start)
+    last = max(first + 1, scale.cell(bar.end))
+    if first >= scale.cells or last <= 0:
+        return
+    shape, style = shape_of(bar, marks), style_of(bar)
+    if drawn.picked == bar.job_id:
+        style += Style(reverse=True, bold=True)
+    canvas.fill(first, last, shape.fill, style)
+    if last - first > 1 and last <= scale.cells:
+        canvas.put(last - 1, shape.end, style)
+    if last > scale.cells:
+        canvas.put(scale.cells - 1, marks.more, style)
+    canvas.put(first, shape.begin, style)
+    name = drawn.names.get(bar.job_id, "")
+    begin, room = max(0, first + 1), min(last, scale.cells) - max(0, first + 1) - 1
+    number = drawn.shown_id(bar.job_id)
+    if room >= len(number):
+        label = f"{number} {plain(name, 60)}".strip() if room > len(number) + 2 else number
+        canvas.write(begin, label if width(label) <= room else fit(label, room), style)
+
+
+def _against(view: GpuView, marks: BarMarks) -> tuple[str, str] | None:
+    """Return why no job can start there, as a character and text; None if one may, or one runs."""
+    if view.health.code not in {HealthCode.OK, HealthCode.REMAP_PENDING, HealthCode.UNKNOWN}:
+        return marks.unknown, plain(view.health.text or view.health.code, 80)
+    if view.drain is not None or view.state is GpuState.DRAINED:
+        reason = f": {plain(view.drain.reason, 60)}" if view.drain and view.drain.reason else ""
+        return marks.drained, f"drained{reason}"
+    if view.state is GpuState.UNKNOWN:
+        return marks.unknown, plain(f"unknown: {view.why}" if view.why else "unknown", 80)
+    if view.state is GpuState.FOREIGN:
+        names = ", ".join(plain(holder.name, 30) for holder in view.holders)
+        return marks.foreign, f"used by {names}" if names else "used by others"
+    return None
+
+
+class _Canvas:
+    """Line of cells to draw on."""
+
+    def __init__(self, cells: int) -> None:
+        self._cells: list[Span] = [(" ", PLAIN)] * cells
+
+    def put(self, x: int, character: str, style: Style) -> None:
+        """Put one character into a cell, if it is visible."""
+        if 0 <= x < len(self._cells):
+            if self._cells[x][0] == "" and x:  # half of a wide character: the other half becomes blank
+                self._cells[x - 1] = (" ", self._cells[x - 1][1])
+            if x + 1 < len(self._cells) and self._cells[x + 1][0] == "":
+                self._cells[x + 1] = (" ", self._cells[x + 1][1])
+            self._cells[x] = (character, style)
+
+    def fill(self, first: int, last: int, character: str, style: Style, label: str = "", ink: Style = PLAIN) -> None:
+        """Fill cells from `first` up to `last` with a character, and write a label there if it fits."""
+        for x in range(max(0, first), min(last, len(self._cells))):
+            self.put(x, character, style)
+        begin, room = max(0, first), min(last, len(self._cells)) - max(0, first)
+        if label and room >= min(width(label), 8):
+            self.write(begin, label if width(label) <= room else fit(label, room), ink)
+
+    def write(self, x: int, words: str, style: Style) -> None:
+        """Write text from a cell on; wide characters take two cells."""
+        for character in words:
+            cells = width(character)
+            if cells and x + cells <= len(self._cells):
+                self.put(x, character, style)
+                if cells == 2:
+                    self.put(x + 1, " ", style)
+                    self._cells[x + 1] = ("", style)
+            x += cells
+
+    def spans(self) -> Cell:
+        found: list[tuple[list[str], Style]] = []
+        for character, style in self._cells:
+            if found and found[-1][1] == style:
+                found[-1][0].append(character)
+            else:
+                found.append(([character], style))
+        return tuple(("".join(characters), style) for characters, style in found)
+
+
+def lanes(bars: Iterable[Bar]) -> list[list[Bar]]:
+    """Return the bars of one GPU in as few lines as keep them apart: one, unless jobs share it."""
+    found: list[list[Bar]] = []
+    for bar in sorted(bars, key=lambda bar: bar.start):
+        lane = next((lane for lane in found if lane[-1].end <= bar.start), None)
+        if lane is None:
+            found.append([bar])
+        else:
+            lane.append(bar)
+    return found or [[]]
+
+
+EARLIER, LATER, GONE, NEW = "▲", "▼", "✗", "+"
+_LABEL, _LABEL_MOST = 9, 24
+"""Usual and maximum cells of the GPU labels of a row; names of nodes may be long."""
+_WHEN = 5
+"""Cells for `was` and `then`."""
+OLD = timedelta(seconds=5)
+"""Age from which a forecast shows its age."""
+
+
+class Subject(Struct, frozen=True):
+    """Proposed change as text."""
+
+    words: str
+    job_ids: Collection[JobId] = ()
+    cost: str = ""
+    """Irreversible loss, as text."""
+    doubt: str = ""
+    """Reason why the change no longer makes sense."""
+    fate: str = "no forecast"
+    """Word for the job's own start if it has none afterwards."""
+
+
+NOBODY = Subject("")
+
+
+class Outlook(Struct, frozen=True):
+    """Known effects of a change."""
+
+    snapshot: Snapshot
+    now: datetime
+    comparison: Comparison | None = None
+    """Comparison of the forecasts; None while it is being computed."""
+    is_current: bool = False
+    """True if the comparison is about the shown change, not an earlier one."""
+    failure: str = ""
+    names: Mapping[JobId, str] = field(default_factory=dict)
+    shown_id: Callable[[JobId], str] = str
+
+
+def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int, marks: BarMarks = UNICODE) -> list[Cell]:
+    """Return at most `rows` lines of at most `room` cells."""
+    lines = [cell(fit_words(subject.words, room), STRONG)]
+    lines += [cell(fit_words(f"! {subject.doubt}", room), AMBER)] if subject.doubt else []
+    lines += [cell(fit_words(subject.cost, room), RED)] if subject.cost else []
+    comparison = outlook.comparison
+    if comparison is None or not outlook.is_current:
+        return [*lines, summary(outlook, subject)][:rows]
+    own = [shift for shift in comparison.shifts if shift.job_id in subject.job_ids]
+    others = [shift for shift in comparison.shifts if shift.job_id not in subject.job_ids]
+    lines += place_lines(comparison, subject, outlook, room)
+    lines += _shift_lines(by_impact(own), min(len(own), max(1, (rows - len(lines)) // 3)), subject, outlook, room)
+    lines.append(summary(outlook, subject))
+    groups = changed_groups(comparison, outlook.snapshot, subject.job_ids)
+    left = rows - len(lines)
+    shown = min(len(others), max(1, left - 1 - 2 * len(groups), left // 2))
+    ordered = by_impact(others)
+    lines += _shift_lines(ordered, shown, subject, outlook, room)
+    lines += _group_lines(groups, comparison, (*own, *ordered[:shown]), outlook, room, rows - len(lines), marks)
+    return lines[:rows]
+
+
+def fit_words(words: str, room: int) -> str:
+    """Return the words without control characters, cut to the room."""
+    words = plain(words)
+    return words if width(words) <= room else fit(words, room)
+
+
+_PLACES = 3
+"""Maximum number of jobs whose places are shown, one per line."""
+
+
+def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room: int) -> list[Cell]:
+    """Return the new places of the jobs in the queue, and their neighbours."""
+    order = comparison.after.order
+    moved = [place for place in comparison.moves if place.job_id in subject.job_ids]
+    lines = []
+    for place in moved[:_PLACES]:
+        behind = order[place.after] if place.after < len(order) else None
+        now = ""
+        if place.after > place.before:
+            now = f", now behind job {outlook.shown_id(order[place.after - 2])}"
+        elif place.after < place.before and behind is not None:
+            now = f", now before job {outlook.shown_id(behind)}"
+        who = "It" if len(subject.job_ids) == 1 else f"Job {outlook.shown_id(place.job_id)}"
+        words = f"{who} moves from place {place.before} to {place.after} of {len(order)} in the queue{now}"
+        lines.append(cell(fit_words(words, room), GREEN if place.after < place.before else AMBER))
+    return lines
+
+
+def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
+    """Return the number of shifted starts, and the age of the forecast."""
+    if outlook.failure and outlook.snapshot.servers:
+        return cell(f"No forecast: {outlook.failure}", DIM)
+    if outlook.failure:
+        return cell(f"The forecast failed: {plain(outlook.failure, 200)}", RED)
+    comparison = outlook.comparison
+    if comparison is None or not outlook.is_current:
+        return cell("Working out which jobs it would delay …", DIM)
+    age = outlook.now - comparison.before.at
+    spans: list[Span] = [*_counts(comparison.shifts, subject)]
+    if outlook.snapshot.controls.paused:
+        spans.append((", while the scheduler is paused", AMBER))
+    elif outlook.snapshot.leader is None:
+        spans.append((", while no scheduler runs", AMBER))
+    if age >= OLD:
+        spans.append((f"  · as of {format_duration(age)} ago", DIM))
+    return tuple(spans)
+
+
+_WILLED = frozenset({"cancelled", "held"})
+"""Intended losses of a start, which are not side effects."""
+
+
+def _counts(shifts: Sequence[Shift], subject: Subject) -> Cell:
+    """Return how many other jobs are delayed and by how much, after the jobs that are removed or held."""
+    own_ids = subject.job_ids if subject.fate in _WILLED else ()
+    willed = sum(shift.job_id in own_ids and shift.after is None for shift in shifts)
+    others = [shift for shift in shifts if shift.job_id not in subject.job_ids]
+    if not willed:
+        return _shift_counts(others, "No other job is delayed")
+    verb = "Removes" if subject.fate == "cancelled" else "Holds"
+    own: Span = (f"{verb} {plural(willed, 'waiting job')}; ", PLAIN)
+    return (own, *_shift_counts(others, "no other job is delayed"))
+
+
+def _shift_counts(shifts: Sequence[Shift], nobody: str) -> Cell:
+    earlier = sum(direction(shift) in {EARLIER, NEW} for shift in shifts)
+    gone = sum(direction(shift) == GONE for shift in shifts)
+    delayed = [shift for shift in shifts if direction(shift) == LATER]
+    known = [shift.after - shift.before for shift in delayed if shift.before and shift.after]
+    most = f" by {'up to ' if len(known) > 1 else ''}{format_duration(max(known))}" if known else ""
+    told = [(f"{LATER} delays {plural(len(delayed), 'job')}{most}", AMBER)] if delayed else []
+    told += [(f"{GONE} {plural(gone, 'job')} without a start", AMBER)] if gone else []
+    told = told or [(nobody, PLAIN)]
+    told += [(f"{EARLIER} {plural(earlier, 'job')} earlier", GREEN)] if earlier else []
+    return tuple(span for place, each in enumerate(told) for span in ((("  ", DIM), each) if place else (each,)))
+
+
+def direction(shift: Shift) -> str:
+    if shift.after is None:
+        return GONE
+    if shift.is_stopped:
+        return LATER
+    if shift.before is None:
+        return NEW
+    return EARLIER if shift.after < shift.before else LATER
+
+
+def by_impact(shifts: Iterable[Shift]) -> list[Shift]:
+    """Return the shifts sorted: jobs without a start, then delayed ones by delay, then those that start earlier."""
+
+    def key(shift: Shift) -> tuple[bool, bool, float, JobId]:
+        known = shift.before is not None and shift.after is not None
+        seconds = abs((shift.after - shift.before).total_seconds()) if shift.before and shift.after else 0.0
+        return (direction(shift) in {EARLIER, NEW}, known, -seconds, shift.job_id)
+
+    return sorted(shifts, key=key)
+
+
+def _shift_lines(ordered: Sequence[Shift], shown: int, subject: Subject, outlook: Outlook, room: int) -> list[Cell]:
+    if len(ordered) > shown > 1:
+        shown -= 1
+    lines = [_shift_line(shift, subject, outlook, room) for shift in ordered[:shown]]
+    if rest := len(ordered) - shown:
+        lines.append(cell(f"  … and {rest} more", DIM))
+    return lines
+
+
+_STYLES = {EARLIER: GREEN, NEW: GREEN, LATER: AMBER, GONE: AMBER}
+
+
+def _shift_line(shift: Shift, subject: Subject, outlook: Outlook, room: int) -> Cell:
+    """Return sign, job, start before and after, and the difference."""
+    now, sign = outlook.now, direction(shift)
+    before = "runs now" if shift.is_stopped else clock(shift.before, now) if shift.before else "–"
+    after = clock(shift.after, now) if shift.after else "–"
+    own = shift.job_id in subject.job_ids
+    if shift.before and shift.after:
+        by = distance(shift.before, shift.after)
+    elif shift.is_stopped:
+        by = "starts again"
+    elif shift.after:
+        by = "gets a start"
+    else:
+        by = subject.fate if own else "no expected start"
+    which = f"{outlook.shown_id(shift.job_id):>5}"
+    name = max(8, min(36, room - 48 - len(which)))
+    return (
+        (f"{sign} ", _STYLES[sign]),
+        (f"{which} ", BLUE),
+        (fit(outlook.names.get(shift.job_id, ""), name), STRONG if own else PLAIN),
+        (f" {before:>11} ", DIM),
+        ("-> ", DIM),
+        (f"{after:<11} ", PLAIN),
+        (by, _STYLES[sign]),
+    )
+
+
+class Group(Struct, frozen=True):
+    """GPUs that change alike."""
+
+    views: tuple[GpuView, ...]
+    before: tuple[Bar, ...]
+    after: tuple[Bar, ...]
+
+
+def changed_groups(comparison: Comparison, snapshot: Snapshot, first: Collection[JobId]) -> list[Group]:
+    """Return the groups of GPUs with changes, those of the proposed job or reservation first."""
+    found: dict[object, list[GpuView]] = {}
+    before, after = comparison.before.by_gpu, comparison.after.by_gpu
+    for view in snapshot.gpus:
+        uuid = view.gpu.uuid
+        was = (_alike(before.get(uuid, ())), _kept(comparison.before, uuid))
+        then = (_alike(after.get(uuid, ())), _kept(comparison.after, uuid))
+        if was != then:
+            found.setdefault((was, then), []).append(view)
+    groups = [
+        Group(tuple(views), before.get(views[0].gpu.uuid, ()), after.get(views[0].gpu.uuid, ()))
+        for views in found.values()
+    ]
+
+    def is_remote(group: Group) -> bool:
+        uuid = group.views[0].gpu.uuid
+        has_window = _kept(comparison.before, uuid) != _kept(comparison.after, uuid)
+        return not has_window and not any(bar.job_id in first for bar in (*group.before, *group.after))
+
+    return sorted(groups, key=is_remote)
+
+
+_MOST_OF_A_WINDOW = timedelta(hours=12)
+"""Part of a long reservation that is always shown."""
+_LEAST_OF_A_CHANGE = timedelta(minutes=30)
+"""Minimum time that is shown around a change in the far future."""
+
+
+def _alike(bars: Iterable[Bar]) -> tuple[tuple[JobId, datetime, datetime], ...]:
+    return tuple((bar.job_id, bar.start, bar.end) for bar in bars)
+
+
+def _kept(seen: Timeline, uuid: str) -> tuple[KeptWindow, ...]:
+    return tuple(replace(window, gpus=()) for window in seen.windows if uuid in window.gpus)
+
+
+def _group_lines(
+    groups: Sequence[Group],
+    comparison: Comparison,
+    shown: Sequence[Shift],
+    outlook: Outlook,
+    room: int,
+    rows: int,
+    marks: BarMarks,
+) -> list[Cell]:
+    """Return the time axis, then each group before and after, as far as whole groups fit."""
+    fitting = groups[: max(0, (rows - 1) // 2)]
+    if not fitting:
+        return []
+    names = Labels.of(outlook.snapshot)
+    labels = [names.of_all([view.gpu.uuid for view in group.views]) for group in fitting]
+    wide = min(_LABEL_MOST, max(_LABEL, *(len(label) + 1 for label in labels)))
+    scale = scale_of(comparison, shown, fitting, room - wide - _WHEN)
+    now = scale.cell(comparison.before.at)
+    lines: list[Cell] = [((" " * (wide + _WHEN), DIM), *axis(scale, now if now >= 0 else None, marks))]
+    for label, group in zip(labels, fitting, strict=True):
+        for words, bars, seen in (
+            (f"{fit(label, wide)}was  ", group.before, comparison.before),
+            (" " * wide + "then ", group.after, comparison.after),
+        ):
+            lines.append(((words, DIM), *_row(scale, bars, seen, outlook, marks, group.views[0])))
+    return lines
+
+
+def _row(scale: Scale, bars: Iterable[Bar], seen: Timeline, outlook: Outlook, marks: BarMarks, view: GpuView) -> Cell:
+    return gpu_row(Drawn(scale, seen.at, seen.windows, outlook.names, marks, None, outlook.shown_id), bars, view)
+
+
+def scale_of(comparison: Comparison, shown: Sequence[Shift], groups: Sequence[Group], cells: int) -> Scale:
+    """Return the scale from shortly before the first changed start or reservation until after the last.
+
+    It begins now, unless the first change is so far away that it would be a small part of the picture.
+    """
+    now = comparison.before.at
+    starts = [start for shift in shown for start in (shift.before, shift.after) if start is not None]
+    starts = starts or [bar[1] for group in groups for bar in set(_alike(group.before)) ^ set(_alike(group.after))]
+    changed = set(comparison.before.windows) ^ set(comparison.after.windows)
+    ends = [window.start + min(window.end - window.start, _MOST_OF_A_WINDOW) for window in changed]
+    first = max(now, min([*starts, *(window.start for window in changed)], default=now))
+    span = max((at - first for at in (*starts, *ends)), default=timedelta(0)) * 4 / 3
+    if first - now > max(span, _LEAST_OF_A_CHANGE):
+        start = first - max(span, _LEAST_OF_A_CHANGE) / 4
+        span = max(span, _LEAST_OF_A_CHANGE) * 5 / 4
+    else:
+        start, span = now, (first - now) + span if span else (first - now) * 4 / 3
+    step = step_for(max(span, timedelta(minutes=1)), max(1, cells))
+    return Scale(start, step, max(1, cells))
 
 
 def heading(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, scale: Scale, now: datetime) -> Cell:
@@ -128,7 +713,7 @@ def whole_span(timeline: Timeline, now: datetime) -> timedelta:
 
 LEAST = 4
 """Minimum number of lines of the agenda."""
-_WHEN, _AHEAD, _NAME = 9, 10, 24
+_TIMELINE_WHEN, _AHEAD, _NAME = 9, 10, 24
 _Moment: TypeAlias = tuple[datetime, Bar | KeptWindow]
 
 
@@ -196,8 +781,8 @@ def _moments(timeline: Timeline, now: datetime) -> Iterator[_Moment]:
 
 def _line(at: datetime, what: Bar | KeptWindow, words: _AgendaWords) -> Cell:
     ahead = f"in {format_duration(at - words.now)}" if at > words.now else ""
-    told = _kept(what, words) if isinstance(what, KeptWindow) else _ends_or_starts(what, words)
-    return ((f"{clock(at, words.now):<{_WHEN}} ", PLAIN), (f"{ahead:<{_AHEAD}} ", DIM), *told)
+    told = _timeline_kept(what, words) if isinstance(what, KeptWindow) else _ends_or_starts(what, words)
+    return ((f"{clock(at, words.now):<{_TIMELINE_WHEN}} ", PLAIN), (f"{ahead:<{_AHEAD}} ", DIM), *told)
 
 
 def _ends_or_starts(bar: Bar, words: _AgendaWords) -> Cell:
@@ -215,7 +800,7 @@ def _ends_or_starts(bar: Bar, words: _AgendaWords) -> Cell:
     return tuple(spans)
 
 
-def _kept(window: KeptWindow, words: _AgendaWords) -> Cell:
+def _timeline_kept(window: KeptWindow, words: _AgendaWords) -> Cell:
     until = f"kept on {words.labels.of_all(window.gpus)} until {clock(window.end, words.now)}"
     return (("░ ", BLUE), (fit(_title(window, words), words.names), PLAIN), (f" {until}", DIM))
 
@@ -228,4 +813,4 @@ def _name(title: str, words: _AgendaWords) -> Cell:
 def _never(job: Job, snapshot: Snapshot, words: _AgendaWords) -> Cell:
     because = why(job, JobContext(words.now, snapshot.expected_starts, reasons=snapshot.reasons))
     name = _name(job_title(job), words)
-    return ((f"{'no start':<{_WHEN + _AHEAD + 1}} ", DIM), ("· ", DIM), *name, (" ", DIM), *because)
+    return ((f"{'no start':<{_TIMELINE_WHEN + _AHEAD + 1}} ", DIM), ("· ", DIM), *name, (" ", DIM), *because)

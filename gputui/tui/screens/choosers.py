@@ -19,14 +19,13 @@ from gputui.domain.queue_columns import QUEUE_COLUMNS
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import BACK, COLUMN_COMMANDS, MOVE_COMMANDS, TAKE_LINE
 from gputui.tui.keymap import keymap_of
+from gputui.tui.palette import AUTO
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.style import BLUE, DIM, PLAIN
-from gputui.tui.queue.columns import ChosenColumns
+from gputui.tui.queue.rows import ChosenColumns
 from gputui.tui.screens.dialog import Dialog, Leavable
-from gputui.tui.themes.palette import AUTO
-from gputui.tui.themes.selection import theme_names
-from gputui.tui.widgets.line_table import LineTable
-from gputui.tui.widgets.mouse import RowOpened
+from gputui.tui.themes import theme_names
+from gputui.tui.widgets.line_table import LineTable, RowOpened
 from gputui.tui.widgets.status_bars import KeyBar, edge_key_at, press
 
 

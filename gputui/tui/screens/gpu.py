@@ -22,7 +22,7 @@ from gputui.tui.present.cells import fitted
 from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, is_in_trouble, title
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
 from gputui.tui.present.style import DIM
-from gputui.tui.queue.loaders import PastJobs, PastJobsLoader, PastJobsRead
+from gputui.tui.queue.tab_models import PastJobs, PastJobsLoader, PastJobsRead
 from gputui.tui.screens.job_screen import OverlayScreen
 from gputui.tui.services import Services
 from gputui.tui.widgets.line_table import CellLines, Page

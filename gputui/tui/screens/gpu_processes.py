@@ -57,11 +57,9 @@ from gputui.tui.progress import LatestWorker
 from gputui.tui.screens.foreign import ContainerScreen, ProcessPage, act, ask_stop
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.services import Services
-from gputui.tui.widgets.filter_line import FilterHistory, FilterLine
 from gputui.tui.widgets.job_table import DOWN, UP, TitleClicked
-from gputui.tui.widgets.line_table import CellLines, CursorMoved, LineTable
-from gputui.tui.widgets.mouse import MenuAsked, RowOpened
-from gputui.tui.widgets.status_bars import KeyBar
+from gputui.tui.widgets.line_table import CellLines, CursorMoved, LineTable, MenuAsked, RowOpened
+from gputui.tui.widgets.status_bars import FilterHistory, FilterLine, KeyBar
 
 
 class GpuProcessTable(LineTable[str]):

@@ -29,8 +29,8 @@ from gputui.tui.log.follower import LogFollower
 from gputui.tui.log.model import copied_text
 from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted
 from gputui.tui.screens.dialog import Leavable
+from gputui.tui.widgets.line_table import RIGHT, MenuAsked
 from gputui.tui.widgets.log_view import EarlierLoaded, LogView, RegionLoaded, ScanDone, ScanProgressed
-from gputui.tui.widgets.mouse import RIGHT, MenuAsked
 from gputui.tui.widgets.status_bars import Hints
 
 

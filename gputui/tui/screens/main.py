@@ -39,22 +39,19 @@ from gputui.tui.pace import Repaints
 from gputui.tui.present.gpu_rows import Labels, holder
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, status_line, summary_line
-from gputui.tui.queue.columns import ChosenColumns
 from gputui.tui.queue.folding import LookedAt
-from gputui.tui.queue.loaders import HistoryRead, ScoreLoader, ScoresMade
-from gputui.tui.queue.rows import QueueRows
+from gputui.tui.queue.rows import ChosenColumns, QueueRows
+from gputui.tui.queue.tab_models import HistoryRead, ScoreLoader, ScoresMade
 from gputui.tui.screens.job_screen import GpuScreen, Predicate
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogController
 from gputui.tui.screens.panes import Panes
 from gputui.tui.screens.queue_pane import LOOKED_AT, SECTION, MoveFound, QueueController, QueueEditor
 from gputui.tui.services import Services
-from gputui.tui.widgets.filter_line import FilterLine
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable, TitleClicked
-from gputui.tui.widgets.line_table import CursorMoved
-from gputui.tui.widgets.mouse import Divider, DividerMoved, GripMoved, MenuAsked, RowOpened
-from gputui.tui.widgets.status_bars import KeyBar, StatusBar, SummaryBar, line_of
+from gputui.tui.widgets.line_table import CursorMoved, Divider, DividerMoved, GripMoved, MenuAsked, RowOpened
+from gputui.tui.widgets.status_bars import FilterLine, KeyBar, StatusBar, SummaryBar, line_of
 
 
 class GridNodes:

@@ -35,13 +35,13 @@ from gputui.domain.units import plural
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.status import foreign_use_words
 from gputui.tui.progress import IsWanted, LatestWorker
-from gputui.tui.queue.columns import ChosenColumns
 from gputui.tui.queue.folding import FOLD, EndedRows, Marks
-from gputui.tui.queue.loaders import HistoryLoader, HistoryRead
+from gputui.tui.queue.rows import ChosenColumns
+from gputui.tui.queue.tab_models import HistoryLoader, HistoryRead
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.services import Services
-from gputui.tui.widgets.filter_line import FilterHistory, FilterLine
 from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.status_bars import FilterHistory, FilterLine
 
 if TYPE_CHECKING:
     from gputui.domain.policy.reorder import Move

@@ -23,17 +23,31 @@ from gputui.domain.policy.whatif import Bar, Timeline, timeline
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS
-from gputui.tui.present.bars import UNICODE, BarMarks, Drawn, Scale, axis, gpu_row, lanes, legend, step_for, zoomed
 from gputui.tui.present.cells import Cell, Column, cell, fitted
 from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.style import BLUE, DIM, GPU_STYLES, GROUND, RAISED, RED
-from gputui.tui.present.timeline import agenda_lines, bar_lines, bare_gpu_lines, heading, whole_span
+from gputui.tui.present.timeline import (
+    UNICODE,
+    BarMarks,
+    Drawn,
+    Scale,
+    agenda_lines,
+    axis,
+    bar_lines,
+    bare_gpu_lines,
+    gpu_row,
+    heading,
+    lanes,
+    legend,
+    step_for,
+    whole_span,
+    zoomed,
+)
 from gputui.tui.progress import IsWanted, LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.screens.job_screen import OverlayScreen
 from gputui.tui.services import Services
-from gputui.tui.widgets.line_table import CellLines, CursorMoved, LineTable
-from gputui.tui.widgets.mouse import RowOpened
+from gputui.tui.widgets.line_table import CellLines, CursorMoved, LineTable, RowOpened
 from gputui.tui.widgets.status_bars import KeyBar
 
 BarRowKey: TypeAlias = tuple[str, int]

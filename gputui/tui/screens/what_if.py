@@ -21,7 +21,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import FURTHER, WHAT_IF_COMMANDS
-from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
+from gputui.tui.present.timeline import Outlook, Subject, what_if_lines
 from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.proposals import JobProposal, Proposal
 from gputui.tui.screens.dialog import Leavable

@@ -20,7 +20,7 @@ from gputui.domain.gpu import index_of
 from gputui.domain.units import plural
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import GRID_COMMANDS, MOVE_COMMANDS
-from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, cell, changed_runs, segments
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, cell, changed_runs, segments, span_words
 from gputui.tui.present.gpu import (
     LINE_FULL,
     CardLine,
@@ -33,10 +33,8 @@ from gputui.tui.present.gpu import (
     sick_words,
 )
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuNode, GpuPicture, node_rows
-from gputui.tui.present.graphs import span_words
 from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED, STRONG
-from gputui.tui.widgets.line_table import CursorMoved, LineTable
-from gputui.tui.widgets.mouse import tell_click
+from gputui.tui.widgets.line_table import CursorMoved, LineTable, tell_click
 
 _RAISED = Style(bgcolor=RAISED)
 

@@ -44,7 +44,7 @@ from gputui.tui.present.cells import Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG
 from gputui.tui.progress import IsWanted, LatestWorker
-from gputui.tui.widgets.mouse import Grip
+from gputui.tui.widgets.line_table import Grip
 from gputui.tui.widgets.status_bars import title_line
 
 _TYPED = 0.25

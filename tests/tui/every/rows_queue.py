@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.tui.queue.columns import ChosenColumns
+from gputui.tui.queue.rows import ChosenColumns
 from gputui.tui.screens.panes import PaneLayout
 from gputui.tui.widgets.status_bars import line_of
 from tests.factories import uuid

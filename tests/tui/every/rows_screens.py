@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gputui.tui.present.bars import zoomed
+from gputui.tui.present.timeline import zoomed
 from gputui.tui.screens.gpu_processes import GpuProcessTable
 from tests.tui.every import eyes, stages, stages_screens
 from tests.tui.every.hand import Hand

@@ -12,8 +12,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
-from gputui.tui.preferences import Preferences
-from gputui.tui.themes.palette import (
+from gputui.tui.palette import (
     ANSI,
     AUTO,
     LIGHT,
@@ -26,6 +25,7 @@ from gputui.tui.themes.palette import (
     rounded,
     wants_ascii,
 )
+from gputui.tui.preferences import Preferences
 
 
 def themes() -> tuple[Theme, ...]:

@@ -1,4 +1,10 @@
-"""The roles' colours, palettes derived from Textual's themes, and the line filter that draws in them."""
+"""The roles' colours, palettes derived from Textual's themes, and the line filter that draws in them.
+
+Textual's theme variables get the palette's colours (`Theming.css_variables`) and do not replace it: cells are strips
+with Rich styles, created in `tui/present` without an app; in 12 of Textual's 19 full-colour themes success, warning,
+error or primary has less than 4.5:1 contrast on the background; and terminals with 16 or 256 colours, `NO_COLOR` and
+ASCII need weight, reversal or other characters, which variables cannot express.
+"""
 
 from __future__ import annotations
 
