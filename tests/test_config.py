@@ -22,6 +22,7 @@ from gputui.domain.settings import (
     Settings,
     TenantSettings,
 )
+from tests.cases import cases
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +165,7 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
     assert made.console.keys == {"hold": ("h", "H"), "release": ("r",)}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "text"),
     [
         ("GPUTUI_SCHEDULER_HOST_JOBS", "perhaps"),
@@ -196,7 +197,7 @@ def test_the_state_directory_of_root_and_of_a_user(monkeypatch: pytest.MonkeyPat
     assert resolve(environ={}).state == tmp_path / "xdg-state" / "gputui"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "says"),
     [(os.fsdecode(b"/srv/b\xfcro"), "is not UTF-8 text"), ("~no-such-user/x", "begins with a user who does not exist")],
 )
@@ -206,7 +207,7 @@ def test_a_state_directory_that_cannot_be_named_is_refused(path: str, says: str)
     assert refused.value.where == "--state"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("environ", "is_named"),
     [
         ({}, False),
@@ -220,7 +221,7 @@ def test_the_servers_of_the_settings_give_way_to_a_queue_that_is_named(environ: 
     assert resolve(state="/var/b", environ=environ).names_queue
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "engine"),
     [
         ("", None),
@@ -234,7 +235,7 @@ def test_the_cluster_is_an_engine_and_a_login_node(text: str, engine: Engine | N
     assert parse_engine(text) == engine
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     ["pbs", "slurm+ssh://", "slurm+ssh://-oProxyCommand=x", "slurm+ssh://-l@h", "slurm+ssh://h:0", "slurm+ssh://h/x"],
 )
@@ -394,7 +395,7 @@ def test_hooks_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.M
         resolve(config=str(file), environ={"GPUTUI_STATE": "/x"})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "spec"),
     [("nvml", ProbeSpec()), ("sim:8", ProbeSpec(8)), ("sim:2:H100 80GB", ProbeSpec(2, "H100 80GB"))],
 )
@@ -403,18 +404,14 @@ def test_a_probe_is_formatted_and_read_back(text: str, spec: ProbeSpec) -> None:
     assert str(spec) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "sim", "sim:", "sim:x", "sim:-1", "sim:0", "sim:99999", "sim:1:", "NVML", "sim:1:\x1b[2J"]
-)
+@cases("text", ["", "sim", "sim:", "sim:x", "sim:-1", "sim:0", "sim:99999", "sim:1:", "NVML", "sim:1:\x1b[2J"])
 def test_invalid_probes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--probe") as caught:
         parse_probe(text)
     assert "\x1b" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "option", [{"state": "a\0b"}, {"state": "x" * 5000}, {"runtime": "podman"}, {"config": "\x1b"}]
-)
+@cases("option", [{"state": "a\0b"}, {"state": "x" * 5000}, {"runtime": "podman"}, {"config": "\x1b"}])
 def test_bad_options_are_refused_by_name(option: dict[str, str]) -> None:
     with pytest.raises(InputError, match="--" + next(iter(option))):
         resolve(**option, environ={})
@@ -605,7 +602,7 @@ def test_an_impossible_policy_is_refused(tmp_path: Path, content: str, where: st
     assert where in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("key", "text", "value"),
     [
         ("patience", "90m", timedelta(minutes=90)),
@@ -618,7 +615,7 @@ def test_the_text_of_a_value_is_read_as_its_key_demands(key: str, text: str, val
     assert settings_file.value_of_text(PolicySettings, key, text, "--set") == value
 
 
-@pytest.mark.parametrize(("key", "hint"), [("patiense", "did you mean patience?"), ("colour", "known: patience, age")])
+@cases(("key", "hint"), [("patiense", "did you mean patience?"), ("colour", "known: patience, age")])
 def test_a_wrong_key_is_refused_with_those_that_are_offered(key: str, hint: str) -> None:
     with pytest.raises(InputError) as refused:
         settings_file.value_of_text(PolicySettings, key, "1", "--set", ("patience", "age"))
@@ -666,7 +663,7 @@ HOME_QUEUE = "/home/alice/.local/state/gputui"
 SHARED_QUEUE = "/var/lib/gputui"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("uid", "state", "option", "environ", "service", "paths", "in_process"),
     [
         (7, HOME_QUEUE, False, {}, False, (f"{HOME_QUEUE}/api.sock",), True),

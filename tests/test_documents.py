@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import click
-import pytest
 
 from gputui.cli.main import cli
+from tests.cases import cases
 
 ROOT = Path(__file__).parent.parent
 READMES = ("README.md", "README.zh-CN.md")
@@ -34,7 +34,7 @@ def test_the_gate_runs_the_readmes_test_command() -> None:
     assert {"task check", "task test"} <= {" ".join(line.split()[-2:]) for line in lines}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@cases("document", DOCUMENTS)
 def test_links_have_existing_targets(document: Path) -> None:
     for target, anchor in LINK.findall(document.read_text()):
         place = document.parent / target if target else document

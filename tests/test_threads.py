@@ -11,6 +11,7 @@ import pytest
 
 from gputui import threads
 from gputui.threads import Watcher, fault_words
+from tests.cases import cases
 
 PATIENCE = 60.0
 
@@ -67,7 +68,7 @@ def test_a_watch_that_returns_ends_its_thread() -> None:
     assert not watcher.is_alive()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fault", "words"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "/state/x"), "/state/x: No space left on device"),

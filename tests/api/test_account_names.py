@@ -6,10 +6,9 @@ import pwd
 import threading
 import time
 
-import pytest
-
 from gputui.api import rights
 from gputui.api.rights import AccountNames
+from tests.cases import cases
 
 
 class Directory:
@@ -51,7 +50,7 @@ def test_what_has_no_account_is_its_number() -> None:
     assert names.groups(4_000_000_123) == ()
 
 
-@pytest.mark.parametrize("name", ["no-such-account", "@no-such-group", "", "@", "a\0b", "9" * 11])
+@cases("name", ["no-such-account", "@no-such-group", "", "@", "a\0b", "9" * 11])
 def test_unknown_names_have_no_number(name: str) -> None:
     assert AccountNames().number(name)[0] is None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.api.http import Peer
@@ -12,6 +11,7 @@ from gputui.api.rights import AccountNames, Callers, whereabouts_of
 from gputui.domain.access import Caller, Role
 from gputui.domain.job import Job
 from gputui.domain.settings import AccessSettings, PolicySettings, Settings
+from tests.cases import cases
 from tests.factories import NOW, job, running
 
 OWNER, ALICE, BOB, EVE, LAB, WHEEL = 900, 1001, 1002, 1003, 500, 10
@@ -63,7 +63,7 @@ def job_of(uid: int | None, container: str = OURS) -> Job:
     return made.evolve(attempts=(replace(made.attempts[0], container_id=container),))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("who", "role"),
     [
         (peer(0), Role.OPERATOR),
@@ -89,18 +89,18 @@ def test_a_star_lets_every_account_use_the_queue() -> None:
     assert ask(peer(EVE), settings=Settings(access=AccessSettings(users=("*",)))).role is Role.USER
 
 
-@pytest.mark.parametrize(("uid", "role"), [(EVE, Role.USER), (100_005, Role.VIEWER)])
+@cases(("uid", "role"), [(EVE, Role.USER), (100_005, Role.VIEWER)])
 def test_an_id_that_is_lent_to_a_user_is_no_account(uid: int, role: Role) -> None:
     inside = replace(peer(uid), is_mapped=True)
     assert ask(inside, settings=Settings(access=AccessSettings(users=("*",)))).role is role
 
 
-@pytest.mark.parametrize("uid", [0, OWNER, ALICE])
+@cases("uid", [0, OWNER, ALICE])
 def test_who_runs_nobody_knows_where_may_only_look(uid: int) -> None:
     assert ask(peer(uid, cgroup="")).role is Role.VIEWER
 
 
-@pytest.mark.parametrize(
+@cases(
     ("word", "via"),
     [("mcp", "mcp"), ("a.b-c_1", "a.b-c_1"), ("", ""), ("two words", ""), ("x" * 33, ""), ("\x1b[31m", ""), ("-x", "")],
 )
@@ -113,7 +113,7 @@ def test_root_tells_for_whom_it_acts_under_sudo() -> None:
     assert (caller.uid, caller.user, caller.role, caller.via) == (0, "alice", Role.OPERATOR, "sudo mcp")
 
 
-@pytest.mark.parametrize("word", ["", "0", "-1", "alice", "1" * 11, "\N{SUPERSCRIPT TWO}"])
+@cases("word", ["", "0", "-1", "alice", "1" * 11, "\N{SUPERSCRIPT TWO}"])
 def test_what_is_no_uid_is_not_believed(word: str) -> None:
     assert ask(peer(0), {"gputui-sudo-uid": word}).user == "root"
 
@@ -123,20 +123,20 @@ def test_nobody_but_root_acts_for_others() -> None:
     assert (caller.uid, caller.user, caller.role, caller.via) == (ALICE, "alice", Role.USER, "")
 
 
-@pytest.mark.parametrize("uid", [0, ALICE])
-@pytest.mark.parametrize("sudo", [{}, {"gputui-sudo-uid": str(BOB)}])
+@cases("uid", [0, ALICE])
+@cases("sudo", [{}, {"gputui-sudo-uid": str(BOB)}])
 def test_in_a_container_of_our_job_root_and_the_submitter_are_the_submitter(uid: int, sudo: Mapping[str, str]) -> None:
     caller = ask(peer(uid, WHEEL, cgroup=within(OURS)), sudo, [job(1), job_of(ALICE)])
     assert (caller.uid, caller.user, caller.role, caller.job, caller.via) == (ALICE, "alice", Role.USER, 7, "")
     assert WHEEL not in caller.groups
 
 
-@pytest.mark.parametrize("uid", [BOB, OWNER, EVE])
+@cases("uid", [BOB, OWNER, EVE])
 def test_in_a_container_of_our_job_another_uid_may_only_look(uid: int) -> None:
     assert ask(peer(uid, LAB, cgroup=within(OURS)), jobs=[job_of(ALICE)]).role is Role.VIEWER
 
 
-@pytest.mark.parametrize("submitter", [0, OWNER, BOB, None])
+@cases("submitter", [0, OWNER, BOB, None])
 def test_a_container_of_an_operators_job_may_only_look(submitter: int | None) -> None:
     for uid in {0, submitter or 0}:
         assert ask(peer(uid, cgroup=within(OURS)), jobs=[job_of(submitter)]).role is Role.VIEWER
@@ -148,7 +148,7 @@ def test_a_container_whose_attempt_is_over_may_only_look() -> None:
     assert ask(peer(ALICE, cgroup=within(OURS)), jobs=[over]).role is Role.VIEWER
 
 
-@pytest.mark.parametrize(
+@cases(
     "cgroup",
     [
         within(THEIRS),
@@ -165,13 +165,13 @@ def test_a_container_whose_attempt_is_over_may_only_look() -> None:
         "0::/machine.slice/machine-web.scope/payload",
     ],
 )
-@pytest.mark.parametrize("uid", [0, OWNER, ALICE, BOB])
+@cases("uid", [0, OWNER, ALICE, BOB])
 def test_in_any_other_container_everybody_may_only_look(uid: int, cgroup: str) -> None:
     caller = ask(peer(uid, LAB, cgroup=cgroup), {"gputui-sudo-uid": str(ALICE)}, [job_of(ALICE)])
     assert (caller.role, caller.uid, caller.job) == (Role.VIEWER, uid, None)
 
 
-@pytest.mark.parametrize(
+@cases(
     "cgroup",
     [
         "0::/",
@@ -194,20 +194,20 @@ def test_who_shares_the_container_of_the_owner_is_in_none() -> None:
     assert ask(peer(0, cgroup=f"{own}/docker/{OURS}"), own=own).role is Role.VIEWER
 
 
-@pytest.mark.parametrize(("uid", "role", "known"), [(ALICE, Role.USER, 7), (0, Role.USER, 7), (EVE, Role.VIEWER, None)])
+@cases(("uid", "role", "known"), [(ALICE, Role.USER, 7), (0, Role.USER, 7), (EVE, Role.VIEWER, None)])
 def test_a_host_job_is_its_submitter(uid: int, role: Role, known: int | None) -> None:
     cgroup = f"0::/gputui/gputui-{STORE}-7-1"
     caller = ask(peer(uid, LAB, cgroup=cgroup), jobs=[job_of(ALICE)])
     assert (caller.role, caller.job) == (role, known)
 
 
-@pytest.mark.parametrize("uid", [0, OWNER, BOB])
+@cases("uid", [0, OWNER, BOB])
 def test_a_host_job_of_an_operator_is_the_operator(uid: int) -> None:
     caller = ask(peer(uid, cgroup=f"0::/gputui/gputui-{STORE}-7-1"), jobs=[job_of(uid)])
     assert (caller.role, caller.uid, caller.job) == (Role.OPERATOR, uid, 7)
 
 
-@pytest.mark.parametrize("submitter", [OWNER, BOB])
+@cases("submitter", [OWNER, BOB])
 def test_root_in_a_host_job_of_another_operator_may_only_look(submitter: int) -> None:
     assert ask(peer(0, cgroup=f"0::/gputui/gputui-{STORE}-7-1"), jobs=[job_of(submitter)]).role is Role.VIEWER
 

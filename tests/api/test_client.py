@@ -16,6 +16,7 @@ from gputui.api.client import ApiClient, Patience, plain_name
 from gputui.api.wire import Server, check_server, to_command, to_sockets
 from gputui.domain.errors import GputuiError, InputErrors, NoOwnerError, NotFoundError, StoreBusyError
 from tests.api.scripted_owner import answer_of, fixed, scripted, whole_message
+from tests.cases import cases
 
 OK = answer_of(b'{"ok": true}')
 
@@ -236,7 +237,7 @@ def test_a_command_may_be_the_way_to_an_owner() -> None:
     client.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "words"),
     [
         ("echo one >&2; echo two >&2; exit 7", "7: one two"),

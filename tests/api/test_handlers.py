@@ -28,6 +28,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach, FollowLog
 from tests.api.owner import ALICE, BOB, CAROL, ROOT, SECRET, Collector, TestOwner, secret_job
+from tests.cases import cases
 from tests.factories import NOW, running, spec
 
 KEY = {"idempotency-key": "k-1"}
@@ -326,7 +327,7 @@ def test_a_backup_is_an_archive_of_the_queue(owner: TestOwner) -> None:
 # Errors
 
 
-@pytest.mark.parametrize(
+@cases(
     "error",
     [
         InputError("wrong", where="--gpus", hint="right"),

@@ -20,6 +20,7 @@ from gputui.api.connections import Limits, limits_for
 from gputui.api.http import Answer, Handoff, Outlet, Request, Response, Stream
 from gputui.api.server import DoorServer
 from tests.api.serving import answer_of, rest_of, serving, tell, until
+from tests.cases import cases
 from tests.needs import need
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -497,7 +498,7 @@ def test_who_connects_while_one_server_ends_is_answered_by_the_next(tmp_path: Pa
         following.stop(0.1)
 
 
-@pytest.mark.parametrize(("descriptors", "connections", "of_users"), [(-1, 512, 448), (1024, 512, 448), (256, 128, 64)])
+@cases(("descriptors", "connections", "of_users"), [(-1, 512, 448), (1024, 512, 448), (256, 128, 64)])
 def test_half_of_the_descriptors_are_left_to_scheduling(descriptors: int, connections: int, of_users: int) -> None:
     limits = limits_for(descriptors)
     assert (limits.connections, limits.of_users) == (connections, of_users)

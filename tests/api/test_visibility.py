@@ -10,7 +10,6 @@ from typing import Any
 from weakref import ref
 
 import msgspec
-import pytest
 from msgspec.structs import replace
 
 from gputui.api.rights import EVERYTHING, NOTHING_OWN, Visibility
@@ -25,6 +24,7 @@ from gputui.domain.policy.plan import plan
 from gputui.domain.settings import AccessSettings, Settings
 from gputui.domain.snapshot import Node, Notice, Snapshot
 from gputui.domain.state import PendingReason, Reason
+from tests.cases import cases
 from tests.factories import NOW, array, job, recurring, running, sample, view
 from tests.factories import spec as make_spec
 
@@ -69,7 +69,7 @@ def secret_job(**changes: Any) -> Job:
     return made.evolve(attempts=(attempt,), cause=cause, stopping=Stopping(cause, NOW))
 
 
-@pytest.mark.parametrize("caller", [ALICE, EVE, FORMER], ids=["user", "viewer", "former user"])
+@cases("caller", [ALICE, EVE, FORMER])
 def test_others_see_no_secret_of_a_job(caller: Caller) -> None:
     whole = secret_job()
     seen = Visibility(AccessSettings()).job(whole, caller)
@@ -92,7 +92,7 @@ def test_others_see_who_runs_what_since_when_where_and_why() -> None:
     assert seen.cause == Cause(CauseCode.BAD_SPEC, "bad spec")
 
 
-@pytest.mark.parametrize("caller", [BOB, ROOT], ids=["submitter", "operator"])
+@cases("caller", [BOB, ROOT])
 def test_submitters_and_operators_see_the_job_itself(caller: Caller) -> None:
     whole = secret_job()
     assert Visibility(AccessSettings()).job(whole, caller) is whole
@@ -111,7 +111,7 @@ def test_a_job_of_no_known_submitter_is_shown_to_operators_alone() -> None:
     assert not Visibility(AccessSettings()).job(old, ALICE).spec.options.env
 
 
-@pytest.mark.parametrize(
+@cases(
     ("code", "text", "seen"),
     [
         (CauseCode.NON_ZERO_EXIT, "exit code 1", "exit code 1"),
@@ -238,9 +238,7 @@ def entries() -> Iterator[AuditEntry]:
         yield AuditEntry(NOW, uid, str(uid), "hold", target, "", "")
 
 
-@pytest.mark.parametrize(
-    ("caller", "count"), [(ROOT, 5), (ALICE, 3), (BOB, 1), (EVE, 0), (FORMER, 0)], ids=lambda value: str(value)[:20]
-)
+@cases(("caller", "count"), [(ROOT, 5), (ALICE, 3), (BOB, 1), (EVE, 0), (FORMER, 0)])
 def test_users_read_what_they_did_and_what_was_done_to_their_jobs(caller: Caller, count: int) -> None:
     own = {"job 1"} if caller.uid == ALICE.uid else set[str]()
     assert len([*Visibility(AccessSettings()).audit(entries(), own, caller)]) == count

@@ -6,9 +6,10 @@ import pytest
 
 from gputui.cli.conversation import DEFAULT, DetachScanner, parse
 from gputui.domain.errors import InputError
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "keys"),
     [(DEFAULT, b"\x10\x11"), ("ctrl-a,x", b"\x01x"), ("ctrl-@,ctrl-_", b"\x00\x1f"), ("ctrl-[", b"\x1b"), ("", b"")],
 )
@@ -16,13 +17,13 @@ def test_keys_have_the_notation_of_docker(text: str, keys: bytes) -> None:
     assert parse(text) == keys
 
 
-@pytest.mark.parametrize("text", ["ctrl-", "ctrl-1", "xy", "a,,b", "ä"])
+@cases("text", ["ctrl-", "ctrl-1", "xy", "a,,b", "ä"])
 def test_invalid_keys_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not a key"):
         parse(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("typed", "passed", "is_found"),
     [
         ([b"ab"], b"ab", False),

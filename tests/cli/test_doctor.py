@@ -24,6 +24,7 @@ from gputui.domain.gpu import Health, HealthCode, ProbeCode, ProbeReading, Probe
 from gputui.domain.kept_data import BackupRecord, KeepLimits, KeptData
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Leader, Snapshot
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, NOW, gpu, sample, uuid
 
@@ -47,9 +48,7 @@ def test_the_driver() -> None:
     assert levels(driver.of_probe(ProbeReading(ProbeStatus(ProbeCode.OK, "")))) == [CheckLevel.FAIL]
 
 
-@pytest.mark.parametrize(
-    ("code", "level"), [(HealthCode.REMAP_PENDING, CheckLevel.WARN), (HealthCode.XID, CheckLevel.FAIL)]
-)
+@cases(("code", "level"), [(HealthCode.REMAP_PENDING, CheckLevel.WARN), (HealthCode.XID, CheckLevel.FAIL)])
 def test_a_sick_gpu(code: HealthCode, level: CheckLevel) -> None:
     sick = sample(health=Health(code, "it is sick"))
     reading = ProbeReading(GOOD.status, GOOD.gpus, {uuid(0): sick}, NOW, "570.1", ("persistence mode is off",))
@@ -68,7 +67,7 @@ def test_a_runtime() -> None:
     assert levels(engine.of_runtime(RuntimeStatus("docker", False, "does not answer"))) == [CheckLevel.FAIL]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mode", "is_writable", "level"),
     [
         (0o700, True, CheckLevel.OK),
@@ -94,7 +93,7 @@ def test_daily_backups_that_are_not_made_are_missed() -> None:
     assert [told and told.level for told in kept] == [CheckLevel.OK] * 2
 
 
-@pytest.mark.parametrize(
+@cases(
     ("size", "inodes", "level"),
     [
         (10 * 1024**3, None, CheckLevel.OK),
@@ -127,7 +126,7 @@ def test_the_scheduler() -> None:
     assert "pid 7" in state.of_leader(Leader(7, "gpu1", "alice", "serve", NOW)).text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("gpus", "host", "level", "word"),
     [
         (REGISTERED, HOST, CheckLevel.OK, "is registered"),
@@ -185,7 +184,7 @@ def test_gpus_without_an_engine_suggest_the_process_runtime() -> None:
     assert "--runtime process" not in next(engine.of_runtime(down)).hint
 
 
-@pytest.mark.parametrize("code", [code for code in ProbeCode if code is not ProbeCode.OK])
+@cases("code", [code for code in ProbeCode if code is not ProbeCode.OK])
 def test_each_fault_of_the_driver_has_a_reason_and_a_fix(code: ProbeCode) -> None:
     [check] = driver.of_probe(ProbeReading(ProbeStatus(code, "it is so")))
     assert check.level is CheckLevel.FAIL
@@ -207,7 +206,7 @@ def test_a_long_reason_of_a_drain_ends_with_a_word() -> None:
     assert "of this machine: …'" in found[1].hint.splitlines()[0]
 
 
-@pytest.mark.parametrize(("at", "word"), [(NOW, "refuses to list"), (None, "has not listed")])
+@cases(("at", "word"), [(NOW, "refuses to list"), (None, "has not listed")])
 def test_unlisted_processes_are_reported(at: datetime | None, word: str) -> None:
     unread = replace(sample(), processes=None, processes_at=at)
     found = list(driver.of_probe(replace(GOOD, samples={uuid(0): unread})))

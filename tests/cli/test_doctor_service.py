@@ -23,6 +23,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import AccessSettings, Settings, StoreSettings
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import NOW
 
@@ -82,7 +83,7 @@ def test_a_service_that_does_not_run_is_told(run: Run, of_machine: Path) -> None
     assert "systemctl start gputui.socket" in done.out
 
 
-@pytest.mark.parametrize(
+@cases(
     ("role", "silent_for", "level"),
     [("operator", 0, CheckLevel.OK), ("viewer", 0, CheckLevel.WARN), ("user", 40, CheckLevel.FAIL)],
 )

@@ -11,11 +11,12 @@ import pytest
 
 from gputui.domain.job_spec import LimitWarning
 from gputui.request import job_values
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import job, running
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "number", "seconds"),
     [
         ("TERM@60", signal.SIGTERM, 60),

@@ -25,6 +25,7 @@ from gputui.cli.checks.engine import (
 )
 from gputui.domain.container import EngineGpus
 from gputui.domain.errors import GputuiError
+from tests.cases import cases
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 NOBODY = 2**31 - 2
@@ -33,7 +34,7 @@ OWN = 1234
 """The user who asks."""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("process", "path"),
     [
         (EngineProcess(), SYSTEM_SETTINGS),

@@ -9,6 +9,7 @@ from gputui.bootstrap.backend import LocalBackend
 from gputui.domain.gpu import Gpu
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.gpus.placement import shortage
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, gpu, uuid
 
@@ -23,7 +24,7 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalBackend, "known_gpus", known_gpus)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("request_", "words"),
     [
         (GpuRequest(9, 9), "asks for 9 GPUs, this server has 8"),

@@ -22,6 +22,7 @@ from gputui.domain.settings import AccessSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Leader
 from gputui.engine.files.leadership import Leadership
 from gputui.store import TinyJobStore
+from tests.cases import cases
 from tests.cli.conftest import Run
 from tests.needs import need
 from tests.store.shared_directory import share, with_warrant
@@ -59,7 +60,7 @@ def test_the_socket_is_closed_to_all_but_a_group() -> None:
     assert "\nSocketMode=0666\n" in made("@gpu", "alice")["gputui.socket"]  # each caller's role decides
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after"),
     [
         ("", '[access]\nusers = ["@gpu"]\n'),
@@ -72,7 +73,7 @@ def test_the_settings_file_keeps_what_else_it_says(before: str, after: str) -> N
     assert with_users(before, "@gpu", "FILE") == after
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "told"),
     [
         ('[access]\nusers = ["alice"]\n', "other users: alice"),

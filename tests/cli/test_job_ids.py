@@ -13,6 +13,7 @@ from gputui.cli.job_ids import Named, parse
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, put
 from tests.cli.test_completions import completed
 from tests.factories import NOW, job, running
@@ -34,7 +35,7 @@ def acted_on(store: KeptStore, verb: str) -> list[str]:
     return [entry.target for entry in store.audit_log() if entry.verb == verb]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "named"),
     [
         ("7", [Named((7,))]),
@@ -50,7 +51,7 @@ def test_ids_of_jobs_and_elements_are_read(text: str, named: Sequence[Named]) ->
     assert parse(text, "ID") == tuple(named)
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     ["", ",", "7,", ",7", "7,,8", "x", "12_", "_5", "12_x", "12_-1", "12_5_6", "12_[", "12_[]", "12_[3", "12_[3]4",
      "12_[0-4,...]", "0_1", "1-200000", "1_[0-99999],2", "٣_1", "9" * 400, "1_" + "9" * 400]

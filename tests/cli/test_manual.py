@@ -6,10 +6,9 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from gputui.cli.document import pages
 from gputui.cli.main import COMMANDS
+from tests.cases import cases
 
 FILES = Path(__file__).parents[2] / "man"
 MACROS = frozenset({".TH", ".SH", ".SS", ".TP", ".PP", ".nf", ".fi"})
@@ -26,7 +25,7 @@ def test_each_command_has_a_page() -> None:
     assert [name.replace(r"\-", "-") for name in listed] == list(COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["gputui.1", *(f"gputui-{name}.1" for name in COMMANDS)])
+@cases("name", ["gputui.1", *(f"gputui-{name}.1" for name in COMMANDS)])
 def test_a_page_is_the_one_in_the_repository_and_plain_roff(name: str) -> None:
     page = made()[name]
     assert page == (FILES / name).read_text()

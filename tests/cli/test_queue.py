@@ -22,6 +22,7 @@ from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import width
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, array, job, running, snapshot, uuid
 
@@ -99,8 +100,8 @@ def test_names_of_jobs_cannot_control_the_terminal(run: Run, store: KeptStore) -
     assert "[red]训练🚀" in run("queue").out
 
 
-@pytest.mark.parametrize("total", [20, 40, 80, 200])
-@pytest.mark.parametrize("name", ["x" * 300, "训" * 300, "🚀" * 300, "é" * 300])
+@cases("total", [20, 40, 80, 200])
+@cases("name", ["x" * 300, "训" * 300, "🚀" * 300, "é" * 300])
 def test_no_row_is_wider_than_the_terminal(total: int, name: str) -> None:
     jobs = [job(1, name=name, tenant=name), job(123456, name="short")]
     seen = snapshot(jobs, reasons={1: Reason(PendingReason.RESOURCES, "why " * 100)})
@@ -208,7 +209,7 @@ def test_waiting_elements_of_an_array_share_a_line(run: Run, store: KeptStore) -
     assert len(json.loads(run("queue", "--json").out)) == 7
 
 
-@pytest.mark.parametrize(
+@cases(
     ("indices", "words"),
     [
         (range(100_000), "0-99999"),

@@ -22,6 +22,7 @@ from gputui.domain.state import JobState
 from gputui.domain.telemetry import Efficiency
 from gputui.domain.telemetry_tally import Tally, TallyRecord
 from gputui.engine.files import telemetry_files
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running, sample, uuid
 
@@ -145,7 +146,7 @@ def test_a_period_that_is_empty_or_unwritable_is_refused(run: Run, tmp_path: Pat
     assert "is not a time" in run("report", "--since", "whenever").err
 
 
-@pytest.mark.parametrize(
+@cases(
     ("since", "until", "hours"), [(None, None, 720), ("-7d", None, 168), ("-7d", "tomorrow", None), (None, "-1d", 720)]
 )
 def test_the_default_period_is_thirty_days(since: str | None, until: str | None, hours: float | None) -> None:

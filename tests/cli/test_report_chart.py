@@ -7,10 +7,9 @@ import sys
 from datetime import date, timedelta
 from importlib.metadata import version
 
-import pytest
-
 from gputui.cli.report import Bars, chart
 from gputui.domain.accounting import OUTCOMES
+from tests.cases import cases
 
 
 def bars(days: int) -> Bars:
@@ -30,7 +29,7 @@ def test_each_part_of_a_bar_tells_day_hours_and_outcome() -> None:
     assert sorted(titles) == sorted(f"{day}: 1.0 GPU-hours {outcome}" for day in days for outcome in OUTCOMES)
 
 
-@pytest.mark.parametrize(("days", "labels"), [(1, 1), (7, 7), (12, 12), (90, 12), (120, 12)])
+@cases(("days", "labels"), [(1, 1), (7, 7), (12, 12), (90, 12), (120, 12)])
 def test_dates_are_whole_and_inside_the_chart(days: int, labels: int) -> None:
     svg = chart(bars(days), "GPU-hours by day")
     assert len(dates(svg)) == labels

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from gputui import cli
+from tests.cases import cases
 
 ROOM = Path(cli.__file__).parent
 OF_A_PROCESS = {"terminal.py", "trainer.py", "demo.py"}
@@ -34,7 +33,7 @@ def named(tree: ast.AST) -> Iterator[str]:
             yield node.id
 
 
-@pytest.mark.parametrize("module", sorted(ROOM.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOM)))
+@cases("module", sorted(ROOM.rglob("*.py")))
 def test_a_command_touches_nothing_of_its_process_that_a_caller_has_too(module: Path) -> None:
     if module.name in OF_A_PROCESS:
         return

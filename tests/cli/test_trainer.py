@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from gputui.domain.text import plain_log
+from tests.cases import cases
 
 COMMAND = [sys.executable, "-m", "gputui.cli.trainer"]
 AT_ONCE = ["--time-scale", "0"]
@@ -127,7 +128,7 @@ def test_a_signal_of_the_user_saves_a_checkpoint_and_the_run_goes_on() -> None:
     assert after
 
 
-@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--steps", "many"], ["--unknown"]])
+@cases("arguments", [["--steps", "0"], ["--steps", "many"], ["--unknown"]])
 def test_bad_options_are_refused(arguments: list[str]) -> None:
     assert run(*arguments).returncode == 2
 

@@ -19,6 +19,7 @@ from gputui.domain.cluster import element_id
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, Interactive, LimitWarning, Submission
 from gputui.domain.settings import Settings
+from tests.cases import cases
 from tests.cluster.batch import script_of
 from tests.factories import spec
 from tests.lane import examples
@@ -134,7 +135,7 @@ def test_a_name_stays_in_its_line() -> None:
     assert found[0] == '--job-name="a #SBATCH --uid=0 \\"\\\\"'
 
 
-@pytest.mark.parametrize(
+@cases(
     ("job", "where"),
     [
         ({"gpus": GpuRequest(1, 1, ("0",))}, "--gpus"),
@@ -154,8 +155,8 @@ def test_what_slurm_cannot_do_is_refused(job: dict[str, Any], where: str) -> Non
     assert refusal.value.where == where
 
 
-@pytest.mark.parametrize("job", [{"privileged": True}, {"volumes": ("name:/b",)}, {"shm_size": 1}])
-@pytest.mark.parametrize("container", ["apptainer", "srun"])
+@cases("job", [{"privileged": True}, {"volumes": ("name:/b",)}, {"shm_size": 1}])
+@cases("container", ["apptainer", "srun"])
 def test_what_only_docker_does_is_refused_elsewhere(job: dict[str, Any], container: str) -> None:
     with pytest.raises(InputError):
         script_of(site={"container": container}, **job)
@@ -191,7 +192,7 @@ def test_srun_runs_the_command(tmp_path: Path) -> None:
     assert set(found[len(words) :]) == {"A=x y", "GPUTUI_JOB_ID=1"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("asked", "limit"),
     [
         ("nofile=1024:2048", "ulimit -Sn 1024 && ulimit -Hn 2048"),
@@ -206,7 +207,7 @@ def test_a_host_job_has_its_limits(asked: str, limit: str) -> None:
     assert f"{limit} || exit 125\n" in script
 
 
-@pytest.mark.parametrize("asked", ["msgqueue=1", "nofile=many", "nofile=1:٣", "nofile="])
+@cases("asked", ["msgqueue=1", "nofile=many", "nofile=1:٣", "nofile="])
 def test_limits_that_bash_lacks_are_refused(asked: str) -> None:
     with pytest.raises(InputError) as refusal:
         script_of(image=None, command=("true",), ulimits=(asked,))
@@ -227,7 +228,7 @@ def test_apptainer_runs_a_file_or_an_address(tmp_path: Path, image: str, address
     assert printed(tmp_path, "apptainer", script)[1:4] == ["run", "--compat", address]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("image", "name"),
     [
         ("busybox", "busybox"),
@@ -244,8 +245,8 @@ def test_srun_gets_images_as_enroot_names_them(image: str, name: str) -> None:
     assert {f"--container-image={name}", "--container-workdir=/w"} <= {word.strip("'") for word in script.split()}
 
 
-@pytest.mark.parametrize("container", ["apptainer", "srun"])
-@pytest.mark.parametrize(
+@cases("container", ["apptainer", "srun"])
+@cases(
     ("job", "where"),
     [
         ({"volumes": ("/a,b:/c",)}, "--volume"),

@@ -38,6 +38,7 @@ from gputui.domain.settings import Settings, Window
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
+from tests.cases import cases
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, gpu, spec
 
@@ -78,7 +79,7 @@ CALLS: dict[Capability, Call] = {
 }
 
 
-@pytest.mark.parametrize("capability", CALLS)
+@cases("capability", CALLS)
 def test_what_the_engine_lacks_is_refused_in_its_words(capability: Capability) -> None:
     desk = Desk(capability)
     before = desk.cluster.snapshot()
@@ -87,7 +88,7 @@ def test_what_the_engine_lacks_is_refused_in_its_words(capability: Capability) -
     assert desk.cluster.snapshot() == before
 
 
-@pytest.mark.parametrize(
+@cases(
     "call",
     [
         lambda actions: actions.act(PlaceJobs(())),
@@ -108,7 +109,7 @@ def test_what_gputui_does_with_no_engine_is_refused(call: Callable[[EngineBacken
         call(Desk().actions)
 
 
-@pytest.mark.parametrize("edit", [Edit({"name": "b"}), Edit(gpus={"minimum": 1}), Edit(options={"cpus": 1.0})])
+@cases("edit", [Edit({"name": "b"}), Edit(gpus={"minimum": 1}), Edit(options={"cpus": 1.0})])
 def test_other_fields_than_limit_priority_and_hold_stay(edit: Edit) -> None:
     desk = Desk()
     with pytest.raises(CapabilityError, match="only time limit, priority and hold can be changed") as refusal:
@@ -149,7 +150,7 @@ def test_an_edit_changes_each_value_and_tells_each_job_once() -> None:
     assert not desk.actions.act(EditJobs((desk.running,), Edit(held=True))).ids
 
 
-@pytest.mark.parametrize(("delta", "after"), [(10, 60), (-10, 40), (90, 100), (-90, 0), (0, 50)])
+@cases(("delta", "after"), [(10, 60), (-10, 40), (90, 100), (-90, 0), (0, 50)])
 def test_a_priority_stays_within_its_bounds(delta: int, after: int) -> None:
     desk = Desk()
     desk.actions.act(SetPriority((desk.waiting,), delta, relative=True))
@@ -166,7 +167,7 @@ def test_jobs_of_different_priority_are_raised_alike() -> None:
     assert [desk.cluster.job(each).priority for each in (desk.running, desk.waiting)] == [55, 25]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lacking", "value", "relative", "top"),
     [
         (Capability.TOP, 0, False, True),
@@ -182,7 +183,7 @@ def test_a_rehearsed_priority_needs_the_right_of_its_direction(
         desk.actions.foresee(Top((desk.waiting,)) if top else SetPriority((desk.waiting,), value, relative))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lacking", "value", "relative", "top"),
     [
         (Capability.RAISE_PRIORITY, 0, False, True),
@@ -221,7 +222,7 @@ def test_a_waiting_job_goes_to_the_head_of_the_queue() -> None:
     assert desk.store.read().order == (last, desk.waiting)
 
 
-@pytest.mark.parametrize(
+@cases(
     "call",
     [
         lambda actions, ids: actions.act(Cancel(tuple(ids))),
@@ -250,7 +251,7 @@ def test_nothing_to_do_asks_nothing_of_the_engine() -> None:
         desk.actions.act(SubmitJobs((Submission(spec()),)))
 
 
-@pytest.mark.parametrize("name", ["gpu9", ""])
+@cases("name", ["gpu9", ""])
 def test_a_node_that_is_not_there_is_named(name: str) -> None:
     desk = Desk()
     with pytest.raises(NotFoundError, match=f"there is no node {name}"):

@@ -19,6 +19,7 @@ from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
+from tests.cases import cases
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, array, job, snapshot, spec
 
@@ -34,7 +35,7 @@ def told(found: Snapshot, *ids: int) -> list[str]:
     return list(start_times.told_by_engine(found, ids))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("entry", "words"),
     [
         (on_node(12, "gpu3"), "job 12: running on gpu3"),
@@ -101,7 +102,7 @@ def test_a_function_that_the_engine_lacks_is_refused(clock: FakeClock) -> None:
     assert store.read().jobs == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "expected"),
     [
         ({}, ["why       the engine gives no reason"]),

@@ -11,6 +11,7 @@ from gputui.cluster.bash import gpu_value, option_words, profiles
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, Interactive
 from gputui.domain.settings import ClusterSettings, RuntimeSettings, SchedulerSettings, Settings
+from tests.cases import cases
 from tests.factories import spec
 
 
@@ -32,7 +33,7 @@ def words(
     return [each.strip("'") for each in option_words(job, settings)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "word"),
     [
         ({"privileged": True}, "--privileged"),
@@ -66,7 +67,7 @@ def test_what_is_not_asked_for_is_not_said() -> None:
     assert not {"--init", "--interactive", "--tty", "--label=gputui.job=7", "--log-opt=max-size=5m"} & set(found)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "most", "limit"),
     [
         (None, None, None),
@@ -115,7 +116,7 @@ def test_profiles_are_files_of_their_own() -> None:
     assert "--security-opt=seccomp=unconfined" in words(security_opt=options.security_opt)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("request_", "around"),
     [
         (GpuRequest(1, 1), ('"device=', '"')),

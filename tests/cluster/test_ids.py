@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gputui.cluster.slurm import ids
 from gputui.domain.cluster import array_of, element_id, index_of, is_element
+from tests.cases import cases
 
 LAST = 0x03FF0000
 """Slurm's greatest id of a job, unless MaxJobId says otherwise."""
 
 
-@pytest.mark.parametrize("number", [1, 1 << 24, LAST])
-@pytest.mark.parametrize("index", [0, 7, 4_000_000])
+@cases("number", [1, 1 << 24, LAST])
+@cases("index", [0, 7, 4_000_000])
 def test_elements_are_told_from_jobs(number: int, index: int) -> None:
     element = element_id(number, index)
     assert (is_element(number), is_element(element)) == (False, True)

@@ -17,6 +17,7 @@ from gputui.domain.cluster import Capability
 from gputui.domain.container import parse_ps
 from gputui.domain.errors import ClusterRefusedError, GputuiError
 from gputui.domain.marks import CommandMarks
+from tests.cases import cases
 from tests.cluster.talk import Talk
 
 _DOCKER = """#!/bin/sh
@@ -99,13 +100,13 @@ def channel(script: str, *, is_tty: bool = False) -> CommandChannel:
     return CommandChannel(argv, os.environ, marks, is_tty=is_tty, has_input=True, refused=refused)
 
 
-@pytest.mark.parametrize("is_tty", [False, True])
+@cases("is_tty", [False, True])
 def test_a_command_that_never_begins_is_an_error_with_the_words_of_what_ran(is_tty: bool) -> None:
     with pytest.raises(ClusterRefusedError, match=r"^srun: error: no 3$"):
         Talk(channel("echo srun: error: no >&2; exit 3", is_tty=is_tty)).end()
 
 
-@pytest.mark.parametrize(("end", "code"), [("exit 255", None), ("exit 1", None), ("exit 137", 137)])
+@cases(("end", "code"), [("exit 255", None), ("exit 1", None), ("exit 137", 137)])
 def test_the_exit_code_of_a_command_whose_end_was_not_told(end: str, code: int | None) -> None:
     assert Talk(channel(f'printf "\\033_gputui:$1:begin\\033\\\\\n" >&2; {end}')).end() == code
 
@@ -115,7 +116,7 @@ def test_a_lost_connection_whose_mark_did_not_come_shows_the_messages() -> None:
     assert (talk.end(), talk.out, talk.err) == (None, b"out\n", b"ssh: connection lost\n")
 
 
-@pytest.mark.parametrize(("told", "shown"), [("", b"srun: error: lost\r\n"), ("0", b"")])
+@cases(("told", "shown"), [("", b"srun: error: lost\r\n"), ("0", b"")])
 def test_messages_beside_a_terminal_are_shown_only_without_an_end(told: str, shown: bytes) -> None:
     mark = r"printf '\033_gputui:%s:%s\033\\' $1"
     end = f"; {mark} {told}" if told else ""

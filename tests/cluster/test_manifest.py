@@ -17,6 +17,7 @@ from gputui.cluster.kubernetes.manifest import dns_label, expandable, label, lef
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, LimitWarning, Submission
 from gputui.domain.settings import ClusterSettings, Settings
+from tests.cases import cases
 from tests.cluster import batch_v1
 from tests.factories import GIB, NOW, spec
 from tests.lane import examples
@@ -48,9 +49,7 @@ def test_yaml_is_read_as_it_was_meant(value: dict[str, Any]) -> None:
     assert pyyaml.safe_load(manifest.as_yaml(value)) == value
 
 
-@pytest.mark.parametrize(
-    "text", ["yes", "1", "1e3", "null", "~", "- a", "a: b", "a #b", "", "0x1", "12:30", "é", "=", "<<"]
-)
+@cases("text", ["yes", "1", "1e3", "null", "~", "- a", "a: b", "a #b", "", "0x1", "12:30", "é", "=", "<<"])
 def test_yaml_keeps_texts_texts(text: str) -> None:
     assert pyyaml.safe_load(manifest.as_yaml({text: [text, {"a": text}]})) == {text: [text, {"a": text}]}
 
@@ -130,7 +129,7 @@ def test_each_element_is_a_job_of_its_own() -> None:
     assert {"name": "GPUTUI_SWEEP_LR", "value": "1e-4"} in containers[1]["env"]
 
 
-@pytest.mark.parametrize("changes", [{"begin_at": NOW}, {"after": (3,)}, {"after_any": (3,)}])
+@cases("changes", [{"begin_at": NOW}, {"after": (3,)}, {"after_any": (3,)}])
 def test_a_job_that_must_wait_is_suspended(changes: dict[str, Any]) -> None:
     assert made(spec(**changes))[0]["spec"]["suspend"] is True
     assert len(list(left_out(Submission(spec(**changes)), Settings()))) == 1
@@ -185,7 +184,7 @@ def test_options_of_docker_are_fields_of_the_pod() -> None:
     assert list(left_out(Submission(a_spec), Settings())) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("a_spec", "word"),
     [
         (with_gpus(GpuRequest(1, 1, ("0",))), "--gpus"),
@@ -216,7 +215,7 @@ def test_a_host_job_has_no_manifest() -> None:
         made(spec(image=None))
 
 
-@pytest.mark.parametrize("text", ["$(HOME)", "echo $$", "$", "$HOME", "a$$(b)"])
+@cases("text", ["$(HOME)", "echo $$", "$", "$HOME", "a$$(b)"])
 def test_kubernetes_expands_a_text_to_itself(text: str) -> None:
     assert expanded(expandable(text)) == text
 

@@ -8,8 +8,6 @@ import threading
 from datetime import timedelta
 from itertools import count
 
-import pytest
-
 from gputui.domain.conditions import pressing
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
@@ -19,6 +17,7 @@ from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.poll import LONGEST_PAUSE, ClusterPoll
 from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed
+from tests.cases import cases
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
 
@@ -76,7 +75,7 @@ def test_the_last_snapshot_stays_with_its_age_and_a_notice_while_the_cluster_is_
     assert polled.seen[-1].notices == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fault", "words"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "/state/x"), "/state/x: No space left on device"),

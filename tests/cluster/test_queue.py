@@ -15,6 +15,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import FRESH, EngineQueue
+from tests.cases import cases
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, spec
 
@@ -121,7 +122,7 @@ def test_a_job_that_the_queue_still_has_is_no_history() -> None:
     assert [record.id for record in reader.store.records()] == [1]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("read", "empty"),
     [
         (lambda store: store.controls(), Controls()),

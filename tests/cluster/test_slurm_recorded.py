@@ -24,6 +24,7 @@ from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason
+from tests.cases import cases
 
 RECORDED = Path(__file__).parent / "recorded"
 AT = 1795479172
@@ -164,7 +165,7 @@ def row(**changes: str) -> JobRow:
     return replace(polled().rows[-1], name="train", comment="(null)", **changes)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("word", "state", "code"),
     [
         ("COMPLETING", JobState.COMPLETING, None),
@@ -191,7 +192,7 @@ def test_states_and_their_causes(word: str, state: JobState, code: CauseCode | N
     assert cause is None or word.split(" ")[0] in cause.text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("word", "text"),
     [
         ("AssocGrpGRES", "over a limit of its account: GPUs or other devices (AssocGrpGRES)"),
@@ -240,7 +241,7 @@ def test_elements_that_wait_for_different_reasons_are_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     "output",
     [
         (
@@ -304,7 +305,7 @@ NEWER_JOB = (
 )
 
 
-@pytest.mark.parametrize("more", ["", "SLUID=sDS5M87DJE7N00 ", "HetJobIdSet=33-34 "], ids=["25.11", "26.05", "het"])
+@cases("more", ["", "SLUID=sDS5M87DJE7N00 ", "HetJobIdSet=33-34 "])
 def test_details_of_later_versions(more: str) -> None:
     found = listings.parse_detail(NEWER_JOB.replace("UserId=", f"{more}UserId=", 1), row(state="COMPLETING"))
     assert found is not None
@@ -321,7 +322,7 @@ SHARING = {
 }
 
 
-@pytest.mark.parametrize(("text", "found"), SHARING.values(), ids=SHARING)
+@cases(("text", "found"), SHARING.values())
 def test_gpus_shared_by_shards_and_mps(text: str, found: dict[int, float]) -> None:
     assert texts.shared_gpus(text) == found
 
@@ -415,7 +416,7 @@ def test_accounts_of_one_job_have_its_whole_exit_code(tmp_path: Path, code: str)
     assert ended_job(commands, 7) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "found"),
     [
         ("gpu[1-3,07],login", ("gpu1", "gpu2", "gpu3", "gpu07", "login")),
@@ -427,7 +428,7 @@ def test_lists_of_hosts(text: str, found: tuple[str, ...]) -> None:
     assert texts.hosts(text) == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "span"),
     [
         ("5:00", timedelta(minutes=5)),
@@ -442,7 +443,7 @@ def test_durations(text: str, span: timedelta | None) -> None:
     assert texts.span(text) == span
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "count"),
     [
         ("gres:gpu:2", 2),

@@ -17,6 +17,7 @@ from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
 from gputui.tui.actions import Undo
+from tests.cases import cases
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
 
@@ -50,7 +51,7 @@ def limit(ids: list[JobId]) -> Action:
     return EditJobs(tuple(ids), Edit({"time_limit": 2 * HOUR}))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("call", "words"),
     [
         (lambda ids: Hold(tuple(ids)), "may start again"),

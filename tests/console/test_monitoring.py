@@ -15,6 +15,7 @@ from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.metrics.exporter import Exporter
 from gputui.ports.monitor import Monitor, Monitors
 from gputui.tracing.tracer import JobTracer
+from tests.cases import cases
 
 METRICS = MetricsSettings(enabled=True, listen="0")
 TRACES = TracesSettings(enabled=True, endpoint="http://127.0.0.1:9/v1/traces")
@@ -55,7 +56,7 @@ class Recorder:
         self.told.append(("close",))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("tell", "told"),
     [
         (lambda monitor: monitor.published(EMPTY), ("published", EMPTY)),

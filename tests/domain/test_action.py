@@ -43,6 +43,7 @@ from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Controls, StandingRule
 from gputui.domain.submit_action import SubmitJobs
+from tests.cases import cases
 from tests.factories import NOW, gpu, job, spec
 
 HOUR = timedelta(hours=1)
@@ -88,12 +89,12 @@ def test_there_is_an_example_of_every_action() -> None:
     assert {type(action) for action in EXAMPLES} == set(get_args(Action))
 
 
-@pytest.mark.parametrize("action", EXAMPLES, ids=lambda action: type(action).__name__)
+@cases("action", EXAMPLES)
 def test_an_action_arrives_as_it_was_sent(action: Action) -> None:
     assert typed(msgspec.json.decode(msgspec.json.encode(action), type=Action)) == action
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         b'{"action":"edit","ids":[1],"edit":{"spec":{"time_limit":"soon"}}}',

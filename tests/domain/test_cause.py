@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from gputui.domain.cause import Blame, Cause, CauseCode, cause_of_exit, end_unknown
+from tests.cases import cases
 
 BLAMED = {
     Blame.JOB: {
@@ -52,7 +51,7 @@ def test_exit_code_zero_has_no_cause() -> None:
     assert cause_of_exit(0, oom_killed=True) is None, "a process in it was killed, and it went on"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("exit_code", "code", "words"),
     [
         (1, CauseCode.NON_ZERO_EXIT, "exit code 1"),

@@ -6,6 +6,7 @@ import pytest
 
 from gputui.domain.cluster import array_of, element_runs, index_of, probe_words
 from gputui.domain.errors import InputError
+from tests.cases import cases
 
 
 def test_a_probe_command_names_the_node() -> None:
@@ -13,7 +14,7 @@ def test_a_probe_command_names_the_node() -> None:
     assert words == ["ssh", "-l", "probe user", "gpu-1.lab", "gputui", "--node=gpu-1.lab", "probe"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("template", "node", "sentence"),
     [
         ("ssh gpu1 gputui probe", "n1", "does not name the node as {node}"),
@@ -28,7 +29,7 @@ def test_other_commands_and_names_are_refused(template: str, node: str, sentence
     assert sentence in refused.value.what
 
 
-@pytest.mark.parametrize(
+@cases(
     ("indices", "runs"), [([], []), ([5], [(5, 1)]), ([0, 1, 2], [(0, 3)]), ([0, 2, 3, 7], [(0, 1), (2, 2), (7, 1)])]
 )
 def test_neighbouring_elements_are_one_run(indices: list[int], runs: list[tuple[int, int]]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
 from gputui.domain.recurring import latest_until, next_after, parse
+from tests.cases import cases
 from tests.lane import examples
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
@@ -35,7 +36,7 @@ def runs(expression: str, zone: str, start: str, count: int) -> list[str]:
 # what the expression means
 
 
-@pytest.mark.parametrize(
+@cases(
     ("expression", "after", "expected"),
     [
         ("* * * * *", "2026-03-02T12:00:00", "2026-03-02 12:01"),
@@ -73,7 +74,7 @@ def test_expressions_are_read(expression: str, after: str, expected: str) -> Non
     assert f"{next_after(expression, UTC, utc(after)):%Y-%m-%d %H:%M}" == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("expression", "says"),
     [
         ("", "has 0 fields"),
@@ -114,7 +115,7 @@ def test_an_impossible_day_does_no_harm_beside_a_day_of_the_week() -> None:
 # where clocks are changed: Berlin 2026-03-29 01:00 and 2026-10-25 01:00 UTC; New York 03-08 07:00 and 11-01 06:00 UTC
 
 
-@pytest.mark.parametrize(
+@cases(
     ("expression", "zone", "start", "expected"),
     [
         # skipped, 02:00 to 03:00: right after the change, once

@@ -11,6 +11,7 @@ import pytest
 from msgspec import Struct
 
 from gputui.domain.decoding import DEEPEST, convert, decode_json, decode_msgpack, json_decoder
+from tests.cases import cases
 
 _FIRST_DECODE = """
 import sys, threading
@@ -63,7 +64,7 @@ def test_values_are_decoded_as_msgspec_does() -> None:
     assert convert(_Pair(4), _Pair, from_attributes=True) == _Pair(4)
 
 
-@pytest.mark.parametrize("text", [b"{", b'{"left": "1"}'])
+@cases("text", [b"{", b'{"left": "1"}'])
 def test_damaged_text_raises_errors_of_msgspec(text: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode_json(text, _Pair)
@@ -73,9 +74,7 @@ DEEP = b"[" * 100_000
 """More levels than any Python takes: 3.13 takes ten times as many as 3.11."""
 
 
-@pytest.mark.parametrize(
-    "data", [DEEP, DEEP + b"]" * len(DEEP), b'{"a":' * len(DEEP), b'"\xff"', b'{"a\xff":1}', b"\xff" * 9]
-)
+@cases("data", [DEEP, DEEP + b"]" * len(DEEP), b'{"a":' * len(DEEP), b'"\xff"', b'{"a\xff":1}', b"\xff" * 9])
 def test_every_error_is_of_one_family(data: bytes) -> None:
     for kind in (Any, dict[str, Any], list[int]):
         with pytest.raises(msgspec.DecodeError):
@@ -96,13 +95,13 @@ def test_a_deep_value_below_an_unknown_key_is_refused() -> None:
         convert({"a": deep}, dict[str, dict[str, int]])
 
 
-@pytest.mark.parametrize("data", [b"\x91" * len(DEEP) + b"\xc0", b"\xa2\xff\xff", b"\xdd\xff\xff\xff\xff"])
+@cases("data", [b"\x91" * len(DEEP) + b"\xc0", b"\xa2\xff\xff", b"\xdd\xff\xff\xff\xff"])
 def test_every_error_of_messagepack_is_of_one_family(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_msgpack(data, Any)
 
 
-@pytest.mark.parametrize("text", ['"[[["', r'"\"[{\\"', r'"\\\"}"', '"]]"'])
+@cases("text", ['"[[["', r'"\"[{\\"', r'"\\\"}"', '"]]"'])
 def test_levels_are_counted_outside_of_texts(text: str) -> None:
     for levels, is_refused in ((DEEPEST, False), (DEEPEST + 1, True)):
         data = "[" * levels + text + "]" * levels

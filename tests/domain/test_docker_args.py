@@ -8,9 +8,10 @@ import pytest
 
 from gputui.domain import docker_args
 from gputui.domain.docker_args import DeviceSpec, NetworkSpec, PortSpec
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "ports"),
     [
         ("80", [PortSpec(80, "tcp")]),
@@ -30,7 +31,7 @@ def test_exposed_ports_have_the_names_of_the_engine() -> None:
     assert docker_args.exposed_ports("8000-8001/udp") == ("8000/udp", "8001/udp")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "device"),
     [
         ("/dev/fuse", DeviceSpec("/dev/fuse", "/dev/fuse")),
@@ -58,12 +59,12 @@ def test_another_source_leaves_the_rest_of_a_mount() -> None:
     assert (after.kind, after.target, after.readonly) == (before.kind, before.target, before.readonly)
 
 
-@pytest.mark.parametrize(("text", "source"), [("data:/d", "data"), ("/a:/b:ro", "/a"), ("/d", "")])
+@cases(("text", "source"), [("data:/d", "data"), ("/a:/b:ro", "/a"), ("/d", "")])
 def test_the_source_of_a_volume_is_found(text: str, source: str) -> None:
     assert docker_args.volume_source(text) == source
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "network", "is_user_defined"),
     [
         ("host", NetworkSpec("host"), False),
@@ -82,7 +83,7 @@ def test_networks_are_read(text: str, network: NetworkSpec, is_user_defined: boo
     assert network.is_user_defined is is_user_defined
 
 
-@pytest.mark.parametrize(
+@cases(
     ("read", "text", "sentence"),
     [
         (docker_args.published_ports, "80/icmp", "'icmp' is not a protocol"),

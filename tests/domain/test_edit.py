@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gputui.domain.action import Edit
+from tests.cases import cases
 from tests.factories import NOW, job
 
 LATER = NOW + timedelta(hours=3)
@@ -24,7 +25,7 @@ def test_an_edit_of_the_comment_keeps_the_pause_before_a_retry() -> None:
     assert Edit(spec={"comment": "after the fix"}).on(pausing, NOW).not_before == pausing.not_before
 
 
-@pytest.mark.parametrize("part", ["gpus", "options"])
+@cases("part", ["gpus", "options"])
 def test_parts_of_a_spec_are_edited_beside_it(part: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=f"{part} are not edited within the spec"):
         Edit(spec={part: {}}).typed()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gputui.domain.engine_service import service_at
+from tests.cases import cases
 
 OWN = 1000
 
 
-@pytest.mark.parametrize(
+@cases(
     ("address", "start", "reload", "place"),
     [
         (

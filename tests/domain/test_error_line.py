@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.cause import Cause, CauseCode, with_error
 from gputui.domain.log_errors import SHOWN, find_error_line
+from tests.cases import cases
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -59,7 +59,7 @@ OUTPUTS = {
 }
 
 
-@pytest.mark.parametrize(("output", "line"), OUTPUTS.items(), ids=lambda text: text.strip()[-30:] or "empty")
+@cases(("output", "line"), OUTPUTS.items())
 def test_the_error_line_is_found(output: str, line: str) -> None:
     assert find_error_line(raw.encode() for raw in output.splitlines()) == line
 

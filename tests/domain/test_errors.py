@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 
-import pytest
-
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.errors import (
     AccessError,
@@ -34,6 +32,7 @@ from gputui.domain.errors import (
     StoreOwnedError,
     TransitionError,
 )
+from tests.cases import cases
 
 EXIT_CODES = {
     GputuiError: 1,
@@ -85,7 +84,7 @@ def test_store_errors_are_told_apart_from_the_others() -> None:
     assert family(StoreError) == {StoreError, *ones}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("where", "hint", "sentence"),
     [
         (None, None, "it is wrong"),
@@ -113,7 +112,7 @@ def test_an_unavailable_runtime_is_never_blamed_on_the_job() -> None:
     assert fault.cause.blame is Blame.INFRASTRUCTURE
 
 
-@pytest.mark.parametrize(
+@cases(
     "error",
     [
         InputError("wrong", where="--gpus", hint="write 2-4"),

@@ -16,6 +16,7 @@ from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, shared_id
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.tui.present.job import state_words
+from tests.cases import cases
 from tests.factories import NOW, array, job, running, uuid
 
 WAITS = Reason(PendingReason.RESOURCES, "needs 4 GPUs: 1 is free")
@@ -39,7 +40,7 @@ def ids(text: str) -> list[int]:
     return [each.id for each in JOBS if chosen.matches(seen(each))]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         ("", [12, 13, 14, 15, 16]),
@@ -103,7 +104,7 @@ def test_jobs_of_several_servers_are_filtered_by_server() -> None:
         assert [place for place, each in enumerate(there) if chosen.matches(FilterSubject(each, NOW))] == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "what"),
     [
         ("colour:red", "no field 'colour'"),
@@ -152,7 +153,7 @@ def test_jobs_that_leave_gpus_idle() -> None:
         assert (parse_filter(text).matches(busy), parse_filter(text).matches(idle)) == shown
 
 
-@pytest.mark.parametrize("state", JobState)
+@cases("state", JobState)
 def test_each_word_for_a_state_works_with_is(state: JobState) -> None:
     found = FilterSubject(RUNS.evolve(state=state), NOW)
     ended = FilterSubject(
@@ -163,7 +164,7 @@ def test_each_word_for_a_state_works_with_is(state: JobState) -> None:
         assert not parse_filter(f"is:{word}").matches(ended), word
 
 
-@pytest.mark.parametrize("each", [RUNS, RUNS.evolve(suspended=True), LABELLED, WAITING, FAILED])
+@cases("each", [RUNS, RUNS.evolve(suspended=True), LABELLED, WAITING, FAILED])
 def test_the_words_that_a_row_shows_find_it(each: Job) -> None:
     assert parse_filter(f'is:"{state_words(each)}"').matches(FilterSubject(each, NOW))
 
@@ -208,7 +209,7 @@ def test_a_further_word_never_shows_more_jobs(words: list[str]) -> None:
 class TestEntries:
     """Ids of the waiting elements of an array, which are one entry."""
 
-    @pytest.mark.parametrize(
+    @cases(
         ("text", "indices"),
         [
             ("id:8", [1]),

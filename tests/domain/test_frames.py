@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gputui.domain import frames
+from tests.cases import cases
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, 7, 1000])
+@cases("pieces", [1, 2, 3, 7, 1000])
 def test_frames_are_read_from_pieces_of_any_size(pieces: int) -> None:
     sent = [(frames.OUTPUT, b"x" * 300), (frames.ERRORS, b""), (frames.INPUT, bytes(range(256)))]
     stream = b"".join(frames.frame(*each) for each in sent) + frames.size_frame(40, 132) + frames.exit_frame(-1)

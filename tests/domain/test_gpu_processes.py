@@ -20,6 +20,7 @@ from gputui.domain.gpu_processes import (
     tree_of,
     with_host_values,
 )
+from tests.cases import cases
 from tests.factories import GIB, running, sample, snapshot, uuid, view
 
 JUPYTER = "f00d" * 16
@@ -72,7 +73,7 @@ def test_protected_processes_say_why_they_cannot_be_signalled() -> None:
     assert target.sentence == "pid 300 of bob on GPU 1,2: python eval.py"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("labels", "words"),
     [((), ""), (("3",), "3"), (("0", "1", "2", "3", "6"), "0-3,6"), (("0m1", "0m2", "4", "5"), "0m1,0m2,4,5")],
 )
@@ -105,7 +106,7 @@ def test_a_tree_ends_where_parents_form_a_loop_or_a_long_chain() -> None:
     assert (len(chain), chain[-1].pid) == (1499, 1500)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "pids"),
     [
         ("", [100, 200, 300, 400, None]),
@@ -127,7 +128,7 @@ def test_a_filter_shows_matching_processes(text: str, pids: list[int | None]) ->
     assert [row.pid for row in _rows() if wanted.matches(row)] == pids
 
 
-@pytest.mark.parametrize("text", ["colour:red", "gpu:", "age>soon", "user>bob", "command~(", "gpumem~3"])
+@cases("text", ["colour:red", "gpu:", "age>soon", "user>bob", "command~(", "gpumem~3"])
 def test_a_wrong_filter_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError) as told:
         parse_process_filter(text)

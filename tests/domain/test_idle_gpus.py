@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.cli import gpus, queue
@@ -18,6 +17,7 @@ from gputui.domain.snapshot import Node
 from gputui.domain.state import JobState
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext, job_cells
+from tests.cases import cases
 from tests.factories import GIB, NOW, running, sample, snapshot, uuid, view
 
 
@@ -107,7 +107,7 @@ def test_the_mean_decides_and_no_single_reading() -> None:
     assert told is None
 
 
-@pytest.mark.parametrize(
+@cases(
     "job",
     [
         running(1, on=[uuid(0)]).evolve(suspended=True),

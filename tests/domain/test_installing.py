@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gputui.domain.errors import install_line
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("prefix", "has_pip", "line"),
     [
         ("/usr", True, "pip install 'aiohttp>=3' bcrypt"),

@@ -13,6 +13,7 @@ from gputui.domain.errors import TransitionError
 from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.state import TRANSITIONS, JobState
+from tests.cases import cases
 from tests.factories import NOW, job, running, spec, uuid
 
 ENDED = NOW + timedelta(seconds=5)
@@ -59,7 +60,7 @@ def test_changing_the_attempt_keeps_earlier_ones() -> None:
     assert changed.attempts == (first, Attempt(2, exit_code=3, ended_at=ENDED))
 
 
-@pytest.mark.parametrize("state", JobState)
+@cases("state", JobState)
 def test_gpus_are_held_only_while_an_attempt_is_under_way(state: JobState) -> None:
     held = (uuid(0), uuid(1))
     under_way = job(state=state, attempts=(Attempt(1, held),))

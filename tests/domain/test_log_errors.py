@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.log_errors import error_in, kinds_of_errors
+from tests.cases import cases
 
 ERRORS = {
     "out of memory": (
@@ -107,13 +107,13 @@ FINE = (
 )
 
 
-@pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind, lines in ERRORS.items() for line in lines])
+@cases(("kind", "line"), [(kind, line) for kind, lines in ERRORS.items() for line in lines])
 def test_errors_are_recognised_and_named(kind: str, line: str) -> None:
     assert error_in(line) is not None
     assert any(name == kind and expression.search(line) for name, expression in kinds_of_errors())
 
 
-@pytest.mark.parametrize("line", FINE)
+@cases("line", FINE)
 def test_harmless_lines_are_no_errors(line: str) -> None:
     assert error_in(line) is None
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gputui.domain.node_readings import NodeCheck, Verdict
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "verdict"),
     [
         ({"seen": ("GPU-1",)}, Verdict.OK),

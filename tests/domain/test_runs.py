@@ -10,6 +10,7 @@ from gputui.domain import runs
 from gputui.domain.arrays import Entries
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.runs import Run
+from tests.cases import cases
 from tests.factories import job
 
 chosen_indices = st.lists(st.integers(0, 60), min_size=1, max_size=40, unique=True)
@@ -21,7 +22,7 @@ def entry(indices: list[int], first: int = 7, limit: int | None = None) -> Job:
     return job(first, array=ArrayRef(first, indices[0], limit)).with_runs(found)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("indices", "found"),
     [
         (range(100_000), [Run(7, 0, 100_000)]),
@@ -75,7 +76,7 @@ def test_a_range_of_ids_is_divided_without_iteration() -> None:
     assert (taken, left) == ((Run(20, 10, 10**8 - 20),), (Run(10, 0, 10), Run(10**8, 10**8 - 10, 10**9 + 10 - 10**8)))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("indices", "words"),
     [([0, 1, 2, 3, 7], "0-3,7"), ([0, 5, 10, 15], "0-15:5"), ([7, 3], "3,7"), (list(range(0, 60, 7)), "0-56:7")],
 )

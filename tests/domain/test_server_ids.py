@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gputui.domain.arrays import elements_in_history, id_word
 from gputui.domain.cluster import element_id
 from gputui.domain.job import ArrayRef
 from gputui.domain.job_spec import MOST_SERVERS, own_id, server_of, shared_id, shown_id, without_server
+from tests.cases import cases
 from tests.factories import array, job
 
 
-@pytest.mark.parametrize("name", ["gpu1", "a", "a-long.name_of-24-letter"])
-@pytest.mark.parametrize("own", [1, 17, 2**50])
-@pytest.mark.parametrize("number", [1, MOST_SERVERS])
+@cases("name", ["gpu1", "a", "a-long.name_of-24-letter"])
+@cases("own", [1, 17, 2**50])
+@cases("number", [1, MOST_SERVERS])
 def test_server_and_own_id_can_be_read_from_an_id(number: int, name: str, own: int) -> None:
     found = shared_id(number, name, own)
     assert (server_of(found), own_id(found), shown_id(found)) == (name, own, f"{name}:{own}")

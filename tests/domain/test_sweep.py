@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gputui.domain import sweep
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, element_spec, spec_at, sweep_values
+from tests.cases import cases
 from tests.factories import array, job, spec
 
 VALUES = {"lr": "1e-3", "seed": "4", "index": "14"}
@@ -23,7 +24,7 @@ def all_values(text: str) -> list[str]:
     return [sweep.values_at((("x", text),), index)["x"] for index in range(sweep.size((("x", text),)))]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "values"),
     [
         ("1e-3,1e-4", ["1e-3", "1e-4"]),
@@ -41,7 +42,7 @@ def test_values_of_a_parameter_are_read(text: str, values: list[str]) -> None:
     assert all_values(text) == values
 
 
-@pytest.mark.parametrize("text", ["", " ", "a,,b", "a,", "9-0", "0-9:0", "0.1-0.5:0.1", "0-1:0.5", '"a', 'a"b', '"a"b'])
+@cases("text", ["", " ", "a,,b", "a,", "9-0", "0-9:0", "0.1-0.5:0.1", "0-1:0.5", '"a', 'a"b', '"a"b'])
 def test_invalid_values_are_refused(text: str) -> None:
     with pytest.raises(InputError):
         sweep.check((("x", text),), 100)
@@ -62,7 +63,7 @@ def test_every_combination_is_one_element(counts: list[int]) -> None:
         sweep.values_at(pairs, sweep.size(pairs))
 
 
-@pytest.mark.parametrize(
+@cases(
     "pairs",
     [
         (("index", "0-1"),),
@@ -77,7 +78,7 @@ def test_invalid_sweeps_are_refused(pairs: tuple[tuple[str, str], ...]) -> None:
         sweep.check(pairs, 100_000)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "filled"),
     [
         ("--lr={lr}/{seed}:{index}", "--lr=1e-3/4:14"),

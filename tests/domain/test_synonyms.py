@@ -14,6 +14,7 @@ from gputui.tui.commands.places import by_group
 from gputui.tui.commands.table import BY_NAME
 from gputui.tui.screens.help import matching
 from gputui.tui.screens.menu import Offer, find_commands
+from tests.cases import cases
 
 OFFERS = [Offer(command) for command in BY_NAME.values() if command.in_palette]
 WANTED = {
@@ -40,7 +41,7 @@ def in_help(word: str) -> set[str]:
     return {command.name for _, commands in matching(list(by_group().items()), word) for command in commands}
 
 
-@pytest.mark.parametrize("word", WANTED)
+@cases("word", WANTED)
 def test_words_of_other_programs_find_the_same_everywhere(word: str) -> None:
     console, shell = WANTED[word]
     assert in_palette(word)[0] == console
@@ -71,7 +72,7 @@ def test_each_command_of_the_table_exists(meaning: Meaning) -> None:
     assert meaning.words == meaning.words.strip()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("typed", "meant"),
     [
         ("edit-job", "edit"),
@@ -93,12 +94,12 @@ def test_a_suggestion_is_one_line_about_something_known(typed: str) -> None:
     assert suggestion(typed, SHELL).isprintable()
 
 
-@pytest.mark.parametrize("typed", ["", "xyzzy", "hostname", "\x1b[2J"])
+@cases("typed", ["", "xyzzy", "hostname", "\x1b[2J"])
 def test_nothing_is_made_up(typed: str) -> None:
     assert suggestion(typed, SHELL) == ""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("group", "typed", "meant"),
     [("cron", "ls", "list"), ("cron", "rm", "remove"), ("tenant", "edit", "set"), ("state", "check", "verify")],
 )

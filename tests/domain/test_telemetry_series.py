@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputui.domain.telemetry_series import COLUMNS, MOST_BYTES, READINGS, Recorder, packed, unpacked
+from tests.cases import cases
 from tests.lane import examples
 
 BEGIN = 1_772_452_800.0
@@ -68,6 +69,6 @@ def test_a_reading_counts_in_all_columns_that_it_covers() -> None:
     assert recorder.series().means["cpus"] == (2.0, 2.0, 3.0)
 
 
-@pytest.mark.parametrize("text", ["", "no", "é", packed(Recorder(BEGIN).series())[:-3]])
+@cases("text", ["", "no", "é", packed(Recorder(BEGIN).series())[:-3]])
 def test_invalid_data_give_no_series(text: str) -> None:
     assert unpacked(text) is None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import summary_lines
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kilowatt_hours", "words"),
     [(0, "0"), (0.00004, "<0.001"), (0.01234, "0.0123"), (12.34, "12.3"), (99.96, "100"), (4032.4, "4032")],
 )

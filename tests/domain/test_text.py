@@ -7,12 +7,12 @@ import sys
 import time
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gputui.domain.text import broken, fit, plain, plain_bytes, plain_log, width
+from tests.cases import cases
 
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -90,7 +90,7 @@ def test_widths_agree_with_those_of_the_console(text: str) -> None:
     assert width(text) == cell_len(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "shown"),
     [
         ("train-7b", "train-7b"),
@@ -118,7 +118,7 @@ def test_plain_removes_control_characters(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "shown"),
     [
         ("\x1b[32mok\x1b[0m", "\x1b[32mok\x1b[0m"),
@@ -147,7 +147,7 @@ def test_bytes_that_are_not_utf8_are_marked() -> None:
     assert plain_bytes(b"caf\xe9 \xe4\xb8\xad") == "caf� 中"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "cells"),
     [
         ("abc", 3),
@@ -173,7 +173,7 @@ def test_fit_pads_on_request() -> None:
     assert fit("👩\u200d🚀👩\u200d🚀", 3) == "👩\u200d🚀…"
 
 
-@pytest.mark.parametrize("bomb", ["\x1b]", "\x9d", "\x1b[", "\x1b", "a\r", "\t", "\u200d", "\x1b[1m"])
+@cases("bomb", ["\x1b]", "\x9d", "\x1b[", "\x1b", "a\r", "\t", "\u200d", "\x1b[1m"])
 def test_a_line_of_escape_introducers_is_read_once(bomb: str) -> None:
     line = bomb * (200_000 // len(bomb))
     begun = time.process_time()

@@ -19,12 +19,13 @@ from gputui.domain.units import (
     parse_size,
     plural,
 )
+from tests.cases import cases
 
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 LIKE_A_NUMBER = st.text("0123456789.-+:eEkmgtpibwdhsnaf _\u0661\u0000'", max_size=45)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "size"),
     [
         ("1048576", MIB),
@@ -46,7 +47,7 @@ def test_sizes_are_read_in_common_notations(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     ["", " ", "g", "-1", "+1", "1e9", "1,5g", "16ib", "16gg", "1 2g", "nan", "inf", "0x10", "\u0661\u0662", "1g\x00"],
 )
@@ -57,7 +58,7 @@ def test_invalid_sizes_are_refused(text: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("text", ["0", "0g", "0.1", "1025p", "9" * 40])
+@cases("text", ["0", "0g", "0.1", "1025p", "9" * 40])
 def test_sizes_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="out of range"):
         parse_size(text)
@@ -91,7 +92,7 @@ def test_sizes_are_formatted() -> None:
     assert shown == ["-", "0", "1023", "1K", "1.5K", "80G", "1G", "1024P", "-1G"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "duration"),
     [
         ("0", timedelta(0)),
@@ -119,7 +120,7 @@ def test_durations_are_read_in_common_notations(text: str, duration: timedelta) 
     assert parse_duration(text) == duration
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "",
@@ -148,14 +149,14 @@ def test_invalid_durations_are_refused(text: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("text", ["90", " 90 ", "1.5", "007", "9" * 40])
+@cases("text", ["90", " 90 ", "1.5", "007", "9" * 40])
 def test_a_bare_number_asks_for_its_unit(text: str) -> None:
     number = text.strip()
     with pytest.raises(InputError, match=f"has no unit .write {number}s, {number}m or {number}h"):
         parse_duration(text, where="--time-limit")
 
 
-@pytest.mark.parametrize("text", ["3651d", "9" * 39 + "w", "9" * 30 + "-00:00:00", "9" * 30 + ":00"])
+@cases("text", ["3651d", "9" * 39 + "w", "9" * 30 + "-00:00:00", "9" * 30 + ":00"])
 def test_durations_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="out of range"):
         parse_duration(text)

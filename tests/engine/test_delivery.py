@@ -24,6 +24,7 @@ from gputui.domain.event import Event, disk_low, ended, weekly_report
 from gputui.domain.settings import HookSettings
 from gputui.domain.state import JobState
 from gputui.engine.hooks.delivery import Deliver, NotDeliveredError, sinks
+from tests.cases import cases
 from tests.factories import NOW, running
 
 FAILED = ended(
@@ -238,7 +239,7 @@ class Slow(Receiver):
                 time.sleep(0.1)
 
 
-@pytest.mark.parametrize(("drips", "what"), [("head", "did not answer within 0.5 s"), ("body", "answered 500")])
+@cases(("drips", "what"), [("head", "did not answer within 0.5 s"), ("body", "answered 500")])
 def test_a_server_that_answers_byte_by_byte_is_abandoned(drips: str, what: str) -> None:
     kind = type("Own", (Slow,), {"bodies": [], "drips": drips})
     with serving(kind) as url:

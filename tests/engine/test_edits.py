@@ -15,6 +15,7 @@ from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, FakeClock, spec
 from tests.memory_store import MemoryJobStore
 
@@ -61,7 +62,7 @@ def test_an_edited_priority_is_that_of_the_job() -> None:
     assert desk.store.get(job_id).priority == 80
 
 
-@pytest.mark.parametrize("state", [JobState.CONFIGURING, JobState.RUNNING, JobState.COMPLETED])
+@cases("state", [JobState.CONFIGURING, JobState.RUNNING, JobState.COMPLETED])
 def test_a_job_that_no_longer_waits_is_not_edited(state: JobState) -> None:
     desk = Desk()
     job_id = desk.submit()

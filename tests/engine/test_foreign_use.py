@@ -11,6 +11,7 @@ from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
 from gputui.domain.state import JobState
 from gputui.engine.actions.foreign_use import SIGNALS, ForeignUse, parse_signal
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, FakeClock, running
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
 from tests.memory_store import MemoryJobStore
@@ -65,7 +66,7 @@ def test_a_refusal_is_audited_and_nothing_is_sent() -> None:
     assert world.audit == [("signal", "pid 300", "TERM: refused: pid 300 belongs to bob (ask bob or root)")]
 
 
-@pytest.mark.parametrize("how", ["row", "container", "tag"])
+@cases("how", ["row", "container", "tag"])
 def test_a_process_of_a_job_is_refused_and_cancel_is_offered(how: str) -> None:
     world = World()
     (job,) = world.store.jobs().values()
@@ -83,14 +84,14 @@ def test_a_process_of_a_job_is_refused_and_cancel_is_offered(how: str) -> None:
     assert world.host.sent == []
 
 
-@pytest.mark.parametrize("name", SIGNALS)
+@cases("name", SIGNALS)
 def test_a_signal_is_sent_by_the_number_that_the_system_gives_it(name: str) -> None:
     world = World()
     world.use.signal(TARGET, name)
     assert world.host.sent == [(300, signal.Signals[f"SIG{name}"])]
 
 
-@pytest.mark.parametrize("how", ["container", "tag"])
+@cases("how", ["container", "tag"])
 def test_what_a_job_that_has_ended_left_behind_may_be_signalled(how: str) -> None:
     """There is nothing to cancel any more, and the process holds a GPU."""
     world = World()
@@ -112,7 +113,7 @@ def test_a_container_is_stopped_with_its_own_timeout_and_audited() -> None:
     assert next(iter(world.store.audit_log())).before == "f00df00df00d container jupyter-bob (lab:2) of bob"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "said"),
     [
         ({"store": "abc", "job": "12"}, "belongs to job 12 of the gputui queue abc"),
@@ -142,7 +143,7 @@ def test_a_read_only_console_sends_no_signal_and_stops_no_container() -> None:
     assert (world.host.sent, world.containers.stopped) == ([], [])
 
 
-@pytest.mark.parametrize(("text", "name"), [("term", "TERM"), ("SIGKILL", "KILL"), ("2", "INT")])
+@cases(("text", "name"), [("term", "TERM"), ("SIGKILL", "KILL"), ("2", "INT")])
 def test_names_of_signals(text: str, name: str) -> None:
     assert parse_signal(text, "--signal") == name
 

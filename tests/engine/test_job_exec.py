@@ -16,6 +16,7 @@ from gputui.domain.state import JobState
 from gputui.engine.job_exec import Entrance
 from gputui.ports import Channel, JobExec, Permit
 from gputui.ports.backend import Attach
+from tests.cases import cases
 from tests.factories import NOW, job, running
 
 TERMINAL = Interactive(stdin=True, tty=True)
@@ -161,7 +162,7 @@ def test_an_interactive_job_can_be_attached_to_while_it_starts() -> None:
     assert door.docker.asked == [("attach", "gputui-store-7-1", TERMINAL, "")]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "said"),
     [
         (running(7), "job 7 is not interactive"),
@@ -175,8 +176,8 @@ def test_other_jobs_cannot_be_attached_to(one: Job, said: str) -> None:
         Door().entrance.enter(one, Attach())
 
 
-@pytest.mark.parametrize("how", ["shell", "processes", "enter"])
-@pytest.mark.parametrize("one", [job(7), running(7).with_attempt(container_id=None)])
+@cases("how", ["shell", "processes", "enter"])
+@cases("one", [job(7), running(7).with_attempt(container_id=None)])
 def test_only_a_running_job_can_be_entered(how: str, one: Job) -> None:
     door = Door()
     arguments = (LS,) if how == "enter" else ()

@@ -14,6 +14,7 @@ from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.keys import further_key, name_of_key, stored_key
 from gputui.domain.submit_action import Done
 from gputui.engine.actions.known_requests import KnownRequests
+from tests.cases import cases
 from tests.memory_store import MemoryJobStore
 
 ALICE = Caller(1001, 1001, (), "alice", Role.USER, key="k.1")
@@ -72,7 +73,7 @@ def test_keys_tell_requests_apart() -> None:
     assert name_of_key(further_key(key, 1)) == "k~1"
 
 
-@pytest.mark.parametrize("key", ["", "a b", "ä", "a.b", "a~1", "x" * 65])
+@cases("key", ["", "a b", "ä", "a.b", "a~1", "x" * 65])
 def test_what_is_no_key_is_refused(key: str) -> None:
     with pytest.raises(InputError, match="no key"):
         stored_key(key, "POST", "/", {}, b"")

@@ -16,6 +16,7 @@ from gputui.domain.snapshot import Usage
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.tick.planner import REFRESH, past_usage
+from tests.cases import cases
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import ACTOR, NOW, job, uuid
@@ -38,7 +39,7 @@ def with_history(days_ago: float, gpu_share: float = 1.0) -> MemoryJobStore:
     return store
 
 
-@pytest.mark.parametrize(("days_ago", "counts"), [(0, 7200), (7, 3600), (14, 1800), (100, None)])
+@cases(("days_ago", "counts"), [(0, 7200), (7, 3600), (14, 1800), (100, None)])
 def test_gpu_seconds_halve_every_week(days_ago: float, counts: float | None) -> None:
     usage = past_usage(with_history(days_ago), WEEK, NOW)
     assert usage.gpu_seconds == ({} if counts is None else {"alice": pytest.approx(counts)})

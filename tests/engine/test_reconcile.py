@@ -25,6 +25,7 @@ from gputui.engine.tick.reconcile import (
     find_strays,
 )
 from gputui.engine.tick.start_protocol import adopted
+from tests.cases import cases
 from tests.factories import GIB, NOW, job, running, uuid
 
 CREATED = ContainerRecord("c1", 1, 1, ContainerState.CREATED, (uuid(0),))
@@ -82,13 +83,13 @@ def test_reconcile_decides_each_case(one: Job, records: list[ContainerRecord], w
     assert decided(one, *records) == wanted
 
 
-@pytest.mark.parametrize("one", [CLAIMED, RUNS, ENDS])
-@pytest.mark.parametrize("records", [[], [CREATED]])
+@cases("one", [CLAIMED, RUNS, ENDS])
+@cases("records", [[], [CREATED]])
 def test_a_listing_from_before_our_last_work_proves_no_absence(one: Job, records: list[ContainerRecord]) -> None:
     assert decided(one, *records, last_worked_on=5) == []
 
 
-@pytest.mark.parametrize("records", [[], [CREATED], [RUNNING]])
+@cases("records", [[], [CREATED], [RUNNING]])
 def test_a_busy_attempt_is_not_reconciled(records: list[ContainerRecord]) -> None:
     assert decided(CLAIMED, *records, busy=frozenset({(1, 1)})) == []
 
@@ -101,15 +102,15 @@ def test_a_late_start_is_killed_when_its_gpus_have_been_given_away() -> None:
     assert decided(WAITS, RUNNING, last_worked_on=3, others=(running(2, on=[uuid(0)]),)) == [KillStray(RUNNING)]
 
 
-@pytest.mark.parametrize("number", [1, 3])
-@pytest.mark.parametrize("one", [WAITS, WAITS.to(JobState.CANCELLED)], ids=["waits", "cancelled"])
+@cases("number", [1, 3])
+@cases("one", [WAITS, WAITS.to(JobState.CANCELLED)])
 def test_an_attempt_that_a_repaired_queue_lost_is_never_killed(one: Job, number: int) -> None:
     lost = replace(RUNNING, attempt=number)
     assert decided(one, lost, others=(running(2, on=[uuid(0)]),)) == []
     assert find_strays({1: one}, [lost]) == (lost,)
 
 
-@pytest.mark.parametrize("one", [CLAIMED, RUNS, ENDS, ENDED], ids=lambda one: str(one.state))
+@cases("one", [CLAIMED, RUNS, ENDS, ENDED])
 def test_an_attempt_after_a_known_one_is_not_killed(one: Job) -> None:
     lost = replace(RUNNING, attempt=2)
     assert [each for each in decided(one, lost) if isinstance(each, KillStray | Clean)] == []
@@ -140,7 +141,7 @@ def test_containers_of_unknown_jobs_are_strays_and_kept() -> None:
     assert find_strays({1: WAITS}, [unknown, CREATED]) == (unknown,)
 
 
-@pytest.mark.parametrize("record", [RUNNING, EXITED])
+@cases("record", [RUNNING, EXITED])
 def test_a_container_of_an_older_listing_is_not_adopted(record: ContainerRecord) -> None:
     assert decided(WAITS, record, last_worked_on=5) == []
     assert decided(WAITS, record, last_worked_on=4) == [Adopt(1, record)]

@@ -12,6 +12,7 @@ from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, WindowState
 from gputui.domain.state import JobState
 from gputui.engine.actions.controls import describe_window
+from tests.cases import cases
 from tests.engine.world import World
 from tests.factories import NOW
 
@@ -89,7 +90,7 @@ def test_the_snapshot_has_windows_and_fragmentation(world: World) -> None:
     assert view.lapses_at == WINDOW.start + GRACE
 
 
-@pytest.mark.parametrize(
+@cases(
     ("tenant", "priority", "beneficiary"),
     [
         ("bob", None, "bob"),

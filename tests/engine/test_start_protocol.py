@@ -11,6 +11,7 @@ from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Created, Launch
 from gputui.domain.state import JobState
 from gputui.engine.tick.start_protocol import CONFLICT_CHECKS, conflicting_container
+from tests.cases import cases
 from tests.engine.fakes import FakeRuntime
 from tests.engine.world import World
 from tests.factories import FakeClock, uuid
@@ -35,7 +36,7 @@ def pauses(into: list[float]) -> Callable[[float], None]:
     return into.append
 
 
-@pytest.mark.parametrize(
+@cases(
     ("looks", "loses", "waits"),
     [
         ([()], False, 0),
@@ -46,7 +47,6 @@ def pauses(into: list[float]) -> Callable[[float], None]:
         ([(rival("z", CREATED), rival("y", RUNNING))], True, 0),
         ([(rival("z", CREATED),)], True, CONFLICT_CHECKS),
     ],
-    ids=["alone", "one-runs", "smaller-id", "it-gives-way", "it-starts", "two", "it-does-neither"],
 )
 def test_the_later_scheduler_yields(looks: list[tuple[ContainerRecord, ...]], loses: bool, waits: int) -> None:
     waited: list[float] = []

@@ -22,6 +22,7 @@ from gputui.domain.errors import StoreFullError
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
+from tests.cases import cases
 from tests.engine.heard import HeardActions
 from tests.factories import ACTOR, FakeClock, job
 from tests.memory_store import MemoryJobStore
@@ -60,7 +61,7 @@ JOB_ACTIONS: dict[str, Callable[[Actions], object]] = {
 }
 
 
-@pytest.mark.parametrize("call", JOB_ACTIONS.values(), ids=JOB_ACTIONS)
+@cases("call", JOB_ACTIONS.values())
 def test_undo_restores_jobs(call: Callable[[Actions], object]) -> None:
     desk = Desk()
     before = dict(desk.store.jobs())

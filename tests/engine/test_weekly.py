@@ -18,6 +18,7 @@ from gputui.domain.event import Event
 from gputui.domain.settings import HookSettings, parse_weekly
 from gputui.engine.hooks.announcer import Announcer, WeeklyReport, made_report, stored_ends
 from gputui.store import TinyJobStore
+from tests.cases import cases
 from tests.engine.fakes import InlineExecutor
 from tests.factories import ACTOR, NOW, FakeClock, job
 from tests.memory_store import MemoryJobStore
@@ -119,7 +120,7 @@ def test_the_weekly_report_equals_that_of_the_command(tmp_path: Path) -> None:
         made_report(options.arguments(), NOW, NOW)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "last"),
     [("Mon 08:00", "2026-03-30T06:00"), ("sunday 2:15", "2026-03-29T01:15"), ("Mon 15:00", "2026-03-23T14:00")],
 )
@@ -128,7 +129,7 @@ def test_the_time_of_the_report_is_local_across_changes_of_clocks(text: str, las
     assert parse_weekly(text).last(now, zone).isoformat() == f"{last}:00+00:00"
 
 
-@pytest.mark.parametrize("text", ["Mon", "08:00", "Foo 08:00", "Mon 25:00", "every monday"])
+@cases("text", ["Mon", "08:00", "Foo 08:00", "Mon 25:00", "every monday"])
 def test_invalid_times_of_the_week_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="expected a weekday"):
         parse_weekly(text)

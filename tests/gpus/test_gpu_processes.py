@@ -6,15 +6,14 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
-
 from gputui.gpus.probe.gpu_processes import ProcessFacts, attempt_of, container_ids, short_command, stat_fields
+from tests.cases import cases
 from tests.foreign import idle_process
 
 ONE, TWO = "1a" * 32, "2b" * 32
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cgroup", "found"),
     [
         (f"0::/system.slice/docker-{ONE}.scope\n", [ONE]),
@@ -42,7 +41,7 @@ def test_stat_of_a_command_with_brackets_and_spaces() -> None:
     assert stat_fields("") is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cmdline", "shown"),
     [
         ("/usr/bin/python3\0train.py\0--lr\x001e-3\0", "python3 train.py --lr 1e-3"),

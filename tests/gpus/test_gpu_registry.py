@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gputui.gpus.readings import GpuFacts, GpuRegistry
+from tests.cases import cases
 
 
 def listing(*uuids: str) -> tuple[GpuFacts, ...]:
@@ -15,7 +14,7 @@ def listing(*uuids: str) -> tuple[GpuFacts, ...]:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after", "expected"),
     [
         ("abc", "abc", "a0 b1 c2"),

@@ -19,6 +19,7 @@ from gputui.gpus.node_probes import (
     NodeOutput,
     ProbeFault,
 )
+from tests.cases import cases
 from tests.factories import GIB, NOW
 from tests.gpus.standin import uuid
 
@@ -87,14 +88,12 @@ def test_lines_that_are_too_long_or_too_many_end_the_probe() -> None:
         assert output.take(padded, NOW, number * WINDOW)
 
 
-@pytest.mark.parametrize(
-    "data", [b"[" * 100_000, b'{"kind":' * 1000, b"\xff\xfe", b"null", b'{"kind":"sweep","samples":3}']
-)
+@cases("data", [b"[" * 100_000, b'{"kind":' * 1000, b"\xff\xfe", b"null", b'{"kind":"sweep","samples":3}'])
 def test_lines_that_are_no_messages_do_no_harm(data: bytes) -> None:
     assert "it sends" in fault_of(facts(), sweep(), data + b"\n")
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999"])
+@cases("value", ["NaN", "Infinity", "1e999"])
 def test_numbers_that_are_none_end_the_probe(value: str) -> None:
     data = sweep().replace(b"0.5", value.encode())
     assert "it sends" in fault_of(facts(), sweep(), data)

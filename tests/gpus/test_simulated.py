@@ -15,6 +15,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState
 from gputui.gpus.simulated import MODELS, SimulatedGpus, SimulatedProbe, parse_simulated
+from tests.cases import cases
 from tests.factories import GIB, NOW, FakeClock, running
 from tests.gpus.watching import Watcher
 
@@ -36,7 +37,7 @@ def busy(probe: SimulatedProbe, reading: ProbeReading) -> list[int]:
     return [gpu.index for gpu in probe.gpus if (reading.samples[gpu.uuid].utilization or 0) > 0]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         ("nvml", None),
@@ -49,9 +50,7 @@ def test_parse_probe(text: str, expected: SimulatedGpus | None) -> None:
     assert parse_simulated(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "sim", "sim:", "sim:0", "sim:257", "sim:-1", "sim:8:B9", "sim:8:H100:x", "nvml:1", "amd", "sim:²"]
-)
+@cases("text", ["", "sim", "sim:", "sim:0", "sim:257", "sim:-1", "sim:8:B9", "sim:8:H100:x", "nvml:1", "amd", "sim:²"])
 def test_unknown_probes_are_refused_by_name(text: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_simulated(text)
@@ -151,7 +150,7 @@ def test_a_simulated_gpu_is_idle_at_once_after_its_job() -> None:
         probe.close()
 
 
-@pytest.mark.parametrize("model", MODELS)
+@cases("model", MODELS)
 def test_every_model_can_be_simulated(model: str) -> None:
     probe = simulated(4, model)
     probe.follow([on(probe, 0, 1, 2, 3)])

@@ -9,6 +9,7 @@ import pytest
 from gputui.domain.conditions import conditions
 from gputui.domain.steady import HOLD
 from gputui.gpus.readings import SteadyReasons, throttle_reasons
+from tests.cases import cases
 from tests.factories import NOW, gpu, sample, snapshot, uuid, view
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn
@@ -18,7 +19,7 @@ SECOND = timedelta(seconds=1)
 SW_POWER_CAP = 0x04
 
 
-@pytest.mark.parametrize(
+@cases(
     ("bits", "limit", "told"),
     [
         (SW_POWER_CAP, 700.0, ()),

@@ -6,12 +6,11 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from gputui.cluster.kubernetes.jobs import JobParts
 from gputui.cluster.kubernetes.objects import KubeJob, KubePod, KubeWorkload, Reader
 from gputui.cluster.kubernetes.picture import reason_of
 from gputui.domain.state import PendingReason, Reason
+from tests.cases import cases
 
 _R = PendingReason
 NOW = datetime(2026, 9, 11, 8, 0, tzinfo=UTC)
@@ -42,7 +41,7 @@ def reason(status: dict[str, Any] | None, *, active: bool = True, pods: tuple[Ku
     return reason_of(JobParts(job, 1, pods, workload, None, "/apis/kueue.x-k8s.io/v1beta2"), (), NOW)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("word", "code", "words"),
     [
         ("Pending", _R.QUOTA_EXCEEDED, "waits for quota of its queue"),

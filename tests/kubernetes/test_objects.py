@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from gputui.cluster.kubernetes.jobs import cause_of, exit_code_of
 from gputui.cluster.kubernetes.objects import KubeJob, KubeNode, KubePod, Reader
 from gputui.cluster.kubernetes.picture import nodes_of
 from gputui.cluster.kubernetes.records import log_query
 from gputui.domain.cause import Cause, CauseCode
+from tests.cases import cases
 
 FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has reached its limit"}
 
@@ -29,7 +28,7 @@ def pod_of(spec: dict[str, Any], status: dict[str, Any] | None = None, default: 
     return found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "gpus"),
     [
         ([], 3),
@@ -97,7 +96,7 @@ def test_a_job_tells_that_its_pod_was_taken_away_once_that_is_gone() -> None:
     assert cause_of(job, None) == Cause(CauseCode.CONTAINER_LOST, told)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "cause"),
     [
         (

@@ -23,6 +23,7 @@ from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.cluster.talk import Talk
 from tests.factories import spec
 from tests.kubernetes.fake.access import ADMIN
@@ -235,7 +236,7 @@ def _led_to(port: int) -> Any:
     return do_connect
 
 
-@pytest.mark.parametrize(
+@cases(
     ("address", "words", "is_so"),
     [
         ("https://kube.lab.org:6443", "lab.org", True),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from gputui.mcp.tools import LONGEST_LINE, LONGEST_TEXT, MOST_CHARACTERS, encoded, ids_told, log_told
+from tests.cases import cases
 
 ENV = (("API_KEY", "s3cr3t-value"), ("MODEL", "llama"), ("PIN_TOKEN", "1"))
 
@@ -23,7 +22,7 @@ def test_no_control_characters_but_line_breaks_are_told() -> None:
     assert told["a"] == "red text\nnext"
 
 
-@pytest.mark.parametrize(("name", "kept"), [("jobs", 0), ("lines", 1999)], ids=["first", "last"])
+@cases(("name", "kept"), [("jobs", 0), ("lines", 1999)])
 def test_a_long_list_is_cut_where_it_matters_least_and_says_so(name: str, kept: int) -> None:
     text = encoded({name: [{"id": number, "name": "x" * 40} for number in range(2000)], "next": "7"})
     told = json.loads(text)

@@ -40,6 +40,7 @@ from gputui.metrics import families
 from gputui.metrics.collector import SnapshotCollector
 from gputui.metrics.exporter import Exporter, MetricsRecorder
 from gputui.metrics.families import FAMILIES, GPU_LABELS, Kind, TenantLabels
+from tests.cases import cases
 from tests.factories import GIB, NOW, FakeClock, array, gpu, job, running, sample, snapshot, uuid, view
 from tests.metrics.scraped import Scrape, scrape_of
 
@@ -115,10 +116,9 @@ def test_unknown_values_are_omitted_instead_of_zero() -> None:
     assert not found.labels("gputui_runtime_up")
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
     [{"stale": True}, {"health": Health(HealthCode.LOST, "fell off the bus")}],
-    ids=["stale", "lost"],
 )
 def test_a_gpu_that_is_lost_or_stale_is_down_and_shows_no_old_readings(changes: dict[str, Any]) -> None:
     found = scraped(on_node(view(0, GpuState.UNKNOWN, **changes)))
@@ -273,7 +273,7 @@ PROBLEMS: dict[str, tuple[str, Snapshot]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@cases("name", PROBLEMS)
 def test_what_the_console_calls_a_problem_is_counted_as_one(name: str) -> None:
     severity, shown = PROBLEMS[name]
     found = scraped(shown)

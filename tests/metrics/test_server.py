@@ -28,6 +28,7 @@ from gputui.domain.settings import MetricsSettings, Settings
 from gputui.metrics import server
 from gputui.metrics.exporter import Exporter
 from gputui.metrics.server import Users, read_users, tls_context
+from tests.cases import cases
 from tests.factories import snapshot
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
@@ -320,7 +321,7 @@ def test_a_certificate_without_its_key_opens_no_port(tmp_path: Path, certificate
         assert exporter.address is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "address"),
     [
         ("9877", ("127.0.0.1", 9877)),

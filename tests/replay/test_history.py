@@ -16,6 +16,7 @@ from gputui.replay import history
 from gputui.replay.policies import plan
 from gputui.replay.simulation import figures
 from gputui.replay.trace import HOUR, Site, generate, prepare
+from tests.cases import cases
 from tests.factories import NOW, job, uuid
 
 
@@ -123,7 +124,7 @@ def test_sharing_jobs_are_reported() -> None:
     assert found(sharer).shared == 0
 
 
-@pytest.mark.parametrize("back", [-30.0, 0.0])
+@cases("back", [-30.0, 0.0])
 def test_a_clock_set_back_gives_no_negative_time(back: float) -> None:
     [each] = found(ended(1, attempt(1, 0, back, 0))).jobs
     assert each.duration == 1

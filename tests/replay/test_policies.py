@@ -18,6 +18,7 @@ from gputui.replay.simulation import (
     percentile,
 )
 from gputui.replay.trace import HOUR, Site, TraceJob, parse, prepare
+from tests.cases import cases
 from tests.lane import in_the_long_lane
 from tests.replay.traces import HAS_REAL, real, synthetic
 
@@ -30,8 +31,8 @@ def run(policy: str, text: str, site: Site = EIGHT, limits: str = "exact") -> di
     return {ran.job.number: (ran.start, ran.end) for ran in POLICIES[policy](jobs, site)}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("site", [Site(8), Site(20, 8), Site(16, 4)], ids=str)
+@cases("policy", POLICIES)
+@cases("site", [Site(8), Site(20, 8), Site(16, 4)])
 def test_all_jobs_run_to_the_end_within_the_existing_gpus(policy: str, site: Site) -> None:
     jobs = prepare(synthetic()[0][:600], site, 1.0)
     ran = list(POLICIES[policy](jobs, site))
@@ -72,8 +73,8 @@ def test_backfill_respects_the_reservation() -> None:
     assert run("easy", text) == {0: (0, 100), 1: (0, 60), 3: (2, 72), 4: (60, 360), 2: (100, 150), 5: (150, 249)}
 
 
-@pytest.mark.parametrize("limits", ["exact", "bucket"])
-@pytest.mark.parametrize("name", ["easy", "saf"])
+@cases("limits", ["exact", "bucket"])
+@cases("name", ["easy", "saf"])
 def test_backfill_agrees_with_a_plain_rewrite(name: str, limits: str) -> None:
     jobs = prepare(synthetic()[1][:700], EIGHT, 1.2, limits)
     found = {each.job.number: each.start for each in POLICIES[name](jobs, EIGHT)}

@@ -24,6 +24,7 @@ from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.replay.simulation import Predictions, TraceReplay, figures
 from gputui.replay.trace import HOUR, Ran, Site, TraceJob
+from tests.cases import cases
 from tests.factories import NOW, job, uuid, view
 
 MINUTE = 60.0
@@ -155,7 +156,7 @@ def policy(**changes: Any) -> PolicySettings:
     return PolicySettings(**{"max_time": timedelta(seconds=10_000), "preemption": True, **changes})
 
 
-@pytest.mark.parametrize("seed", [2, 4])
+@cases("seed", [2, 4])
 def test_every_decision_equals_that_of_the_scheduler(seed: int) -> None:
     simulation = Checked(some_jobs(seed), policy(preemption_min_run=timedelta(minutes=5), preemptions_per_hour=4))
     ran = simulation.run()

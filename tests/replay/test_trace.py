@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
 from gputui.replay.trace import HOUR, LIMITS, Site, digest, generate, limit, offered, parse, prepare, read
+from tests.cases import cases
 
 HEAD = "submit_time_s,duration_s,gpus,vc\n"
 MORE = "submit_time_s,duration_s,gpus,priority,name,limit,preemptible\n"
@@ -30,7 +31,7 @@ def test_a_trace_is_read_by_submit_time_and_begins_at_zero(tmp_path: Path) -> No
     assert sha == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "words"),
     [
         ("a,b\n1,2\n", "no column submit_time_s"),
@@ -108,7 +109,7 @@ def test_submissions_are_stretched_to_the_load() -> None:
     assert [job.submit for job in prepare(jobs, Site(8))] == [0, 1800]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rows", "words"),
     [
         ("0,60,1,a\n0,60,1,b\n", "all jobs arrive at the same time: no stretch leads to load 0.5"),

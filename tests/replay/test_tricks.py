@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import statistics
 
-import pytest
-
 from bench.tricks import Trick, gains, in_slices, without_limits
 from gputui.domain.settings import PolicySettings
 from gputui.replay.policies import plan
 from gputui.replay.trace import HOUR, Site, TraceJob, generate
+from tests.cases import cases
 
 EIGHT = Site(8)
 AS_IT_IS = PolicySettings()
 
 
-@pytest.mark.parametrize("after", [1, 60, 200])
+@cases("after", [1, 60, 200])
 def test_a_newcomer_waits_at_most_two_hours_behind_any_dump(after: int) -> None:
     blocks = [TraceJob(number, 0.0, after * HOUR, 1, "ann", limit=after * HOUR) for number in range(8)]
     dump = [TraceJob(8 + number, 1.0, HOUR, 1, "ann", limit=HOUR) for number in range(300)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
 from gputui.request import docker_values, submitter
+from tests.cases import cases
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
@@ -25,7 +26,7 @@ def test_a_variable_without_a_value_takes_that_of_this_process() -> None:
     assert submitter.merged_env(pairs, {"HOME": "/root"}, "--env") == (("A", "2"), ("HOME", "/root"))
 
 
-@pytest.mark.parametrize("text", ["", "=1", "a b=1", "a=\0", "a=" + "x" * 200_000])
+@cases("text", ["", "=1", "a b=1", "a=\0", "a=" + "x" * 200_000])
 def test_invalid_variables_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--env"):
         docker_values.pair(text, "--env")
@@ -54,7 +55,7 @@ def test_env_files_that_cannot_be_read_are_named(tmp_path: Path, path: str) -> N
         docker_values.env_file(f"{tmp_path}/{path}", "--env-file")
 
 
-@pytest.mark.parametrize("text", ["/a:/b", "/a:/b:ro", "/a:/b:rw,z", "data:/b", "/scratch"])
+@cases("text", ["/a:/b", "/a:/b:ro", "/a:/b:rw,z", "data:/b", "/scratch"])
 def test_volumes_are_read(text: str) -> None:
     assert docker_values.volume(text, "--volume") == text
 
@@ -64,35 +65,35 @@ def test_a_relative_volume_is_made_absolute(tmp_path: Path, monkeypatch: pytest.
     assert docker_values.volume("./data:/data", "") == f"{tmp_path.resolve()}/data:/data"
 
 
-@pytest.mark.parametrize("text", ["", "/a:b", "a", "/a:/b:what", "/a:/b:ro:x", ":/b", "../:x", "a/b:/c", "/a\n:/b"])
+@cases("text", ["", "/a:b", "a", "/a:/b:what", "/a:/b:ro:x", ":/b", "../:x", "a/b:/c", "/a\n:/b"])
 def test_invalid_volumes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--volume"):
         docker_values.volume(text, "--volume")
 
 
-@pytest.mark.parametrize("text", ["type=bind,source=/a,target=/b", "type=tmpfs,dst=/t", "src=data,target=/d,readonly"])
+@cases("text", ["type=bind,source=/a,target=/b", "type=tmpfs,dst=/t", "src=data,target=/d,readonly"])
 def test_mounts_are_read(text: str) -> None:
     assert docker_values.mount(text, "--mount") == text
 
 
-@pytest.mark.parametrize("text", ["", "type=bind,target=/b", "type=nfs,target=/b", "target=b", "type=tmpfs,what=1"])
+@cases("text", ["", "type=bind,target=/b", "type=nfs,target=/b", "target=b", "type=tmpfs,what=1"])
 def test_invalid_mounts_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--mount"):
         docker_values.mount(text, "--mount")
 
 
-@pytest.mark.parametrize("text", ["nofile=1024", "nofile=1024:4096", "memlock=-1", "memlock=-1:-1", "core=0:-1"])
+@cases("text", ["nofile=1024", "nofile=1024:4096", "memlock=-1", "memlock=-1:-1", "core=0:-1"])
 def test_limits_are_read(text: str) -> None:
     assert docker_values.ulimit(text, "--ulimit") == text
 
 
-@pytest.mark.parametrize("text", ["nofile", "nofile=9:1", "what=1", "nofile=-2", "nofile=-1:5", "nofile=1:2:3"])
+@cases("text", ["nofile", "nofile=9:1", "what=1", "nofile=-2", "nofile=-1:5", "nofile=1:2:3"])
 def test_invalid_limits_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--ulimit"):
         docker_values.ulimit(text, "--ulimit")
 
 
-@pytest.mark.parametrize("text", ["gputui.job=1", "user=bob", "=x"])
+@cases("text", ["gputui.job=1", "user=bob", "=x"])
 def test_labels_reserved_for_gputui_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--label"):
         docker_values.label(text, "--label")
@@ -102,7 +103,7 @@ def test_a_label_without_a_value_is_empty() -> None:
     assert docker_values.label("team", "--label") == ("team", "")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("image", "name"),
     [
         ("busybox", "busybox"),
@@ -116,20 +117,20 @@ def test_images_are_read(image: str, name: str) -> None:
     assert docker_values.image_name(image) == name
 
 
-@pytest.mark.parametrize("image", ["", "-x", "Busy", "a b", "a\n", "team/Model", "a" * 10_000, "/a", "\x1b[2J", ":tag"])
+@cases("image", ["", "-x", "Busy", "a b", "a\n", "team/Model", "a" * 10_000, "/a", "\x1b[2J", ":tag"])
 def test_invalid_images_are_refused(image: str) -> None:
     with pytest.raises(InputError, match="IMAGE"):
         docker_values.image(image, "IMAGE")
 
 
-@pytest.mark.parametrize(
+@cases(
     "user", ["root", "1000", "1000:1000", "alice:users", "1895401105:1895400513", "alice:domain users", "CORP\\ann lee"]
 )
 def test_users_are_read(user: str) -> None:
     assert docker_values.user(user, "--user") == user
 
 
-@pytest.mark.parametrize("user", ["", ":", "a:", " a", "a: b", "1:2:3", "a\tb"])
+@cases("user", ["", ":", "a:", " a", "a: b", "1:2:3", "a\tb"])
 def test_invalid_users_are_refused(user: str) -> None:
     with pytest.raises(InputError, match="--user"):
         docker_values.user(user, "--user")
@@ -176,13 +177,13 @@ def test_invalid_security_options_are_refused(
     assert (refused.value.what, refused.value.where) == (sentence, "--security-opt")
 
 
-@pytest.mark.parametrize("text", ["/dev/nvidia0", "/dev/nvidia1:/dev/nvidia0", "nvidia.com/gpu=0"])
+@cases("text", ["/dev/nvidia0", "/dev/nvidia1:/dev/nvidia0", "nvidia.com/gpu=0"])
 def test_gpus_are_not_given_as_devices(text: str) -> None:
     with pytest.raises(InputError, match="is a GPU, and the scheduler assigns GPUs"):
         docker_values.device(text, "--device")
 
 
-@pytest.mark.parametrize("text", ["db:10.0.0.1", "db=10.0.0.1", "db=[10.0.0.1]"])
+@cases("text", ["db:10.0.0.1", "db=10.0.0.1", "db=[10.0.0.1]"])
 def test_a_host_and_its_address_are_read_as_newer_clients_write_them(text: str) -> None:
     assert docker_values.add_host(text, "--add-host") == "db:10.0.0.1"
 

@@ -22,6 +22,7 @@ from gputui.request.draft import (
     revealed,
 )
 from gputui.request.submitter import Submitter
+from tests.cases import cases
 from tests.factories import NOW
 
 BY = Submitter("alice", NOW, Path("/home/alice"), {"PATH": "/bin", "FROM_HERE": "yes", "SECRET": "x"})
@@ -66,7 +67,7 @@ def test_a_host_job_inherits_path_and_directory_but_no_secrets() -> None:
     assert spec.options.workdir == "/home/alice"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "text"),
     [
         ("gpus", "many"),
@@ -128,7 +129,7 @@ def test_masked_values_of_the_environment_are_restored() -> None:
     assert dict(asked(revealed(changed, hidden), BY).spec.options.env)["SEED"] == "2"
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PASSWORD", "WANDB_API_KEY", "MY_KEY"])
+@cases("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PASSWORD", "WANDB_API_KEY", "MY_KEY"])
 def test_suspected_secrets_are_written_into_no_file(name: str) -> None:
     kept = draft_without_secrets({**GOOD, "env": f"{name}=hush EPOCHS=3"})
     assert kept["env"] == f"{name} EPOCHS=3"

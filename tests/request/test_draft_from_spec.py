@@ -17,6 +17,7 @@ from gputui.request import job_file
 from gputui.request.draft import asked, filled_texts
 from gputui.request.job_options import DOCKER_KEYS, KEYS, RARER
 from gputui.request.submitter import Submitter
+from tests.cases import cases
 from tests.factories import GIB, NOW, spec
 from tests.request.docker_values import GOOD
 
@@ -80,7 +81,7 @@ def test_rarer_options_of_docker_are_read_back(tmp_path: Path) -> None:
     assert job_file.read_jobs(str(file), BY) == (wanted,)
 
 
-@pytest.mark.parametrize("wanted", SPECS, ids=range(len(SPECS)))
+@cases("wanted", SPECS)
 def test_a_draft_of_a_spec_gives_the_same_spec(wanted: JobSpec) -> None:
     assert asked(drafts.draft_of_spec(wanted, NOW), BY).spec == wanted
 

@@ -15,6 +15,7 @@ from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.job_options import BY_NAME
 from gputui.request.submitter import Submitter
+from tests.cases import cases
 from tests.factories import GIB, NOW, job
 from tests.request.docker_values import GOOD
 from tests.request.test_draft_from_spec import RICH
@@ -97,7 +98,7 @@ def test_every_field_of_submit_can_be_changed_or_says_why_not() -> None:
     assert {*ANEW, *edits.locked(JOB), "env_file", "label_file"} == {"image", "command", *BY_NAME}
 
 
-@pytest.mark.parametrize("name", sorted(ANEW))
+@cases("name", sorted(ANEW))
 def test_each_option_changes_only_its_own_field(name: str) -> None:
     edit = edits.read(JOB, draft(), {**draft(), name: ANEW[name]}, BY)
     after = edit.on(JOB, NOW)
@@ -125,7 +126,7 @@ def test_variables_are_read_from_a_file_too(tmp_path: Path) -> None:
     assert ("NEW", "1") in changed(env_file=str(file)).spec.options.env
 
 
-@pytest.mark.parametrize("name", ["time_limit", "after", "begin", "env", "gpu_model", "preemptible", "volume"])
+@cases("name", ["time_limit", "after", "begin", "env", "gpu_model", "preemptible", "volume"])
 def test_a_blank_removes_optional_values(name: str) -> None:
     texts = {name: "", "signal": ""} if name == "time_limit" else {name: ""}
     after = changed(JOB, **texts)
@@ -146,7 +147,7 @@ def test_the_draft_shows_the_current_priority() -> None:
     assert changed(name="x").priority == 80
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "name", "text", "why"),
     [
         (JOB, "tenant", "eve", "cannot be changed; a clone may"),
@@ -164,7 +165,7 @@ def test_fixed_fields_are_refused_with_the_reason(wanted: Job, name: str, text: 
     assert edits.faults(wanted, draft(wanted), after, BY)[name].what == fault.value.what
 
 
-@pytest.mark.parametrize(
+@cases(
     ("texts", "where"),
     [
         ({"gpus": "many"}, "gpus"),

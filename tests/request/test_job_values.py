@@ -14,6 +14,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_NAME, GpuRequest
 from gputui.request import docker_values, job_values
 from gputui.request.job_options import KEYS
+from tests.cases import cases
 from tests.factories import NOW
 from tests.lane import examples
 
@@ -56,7 +57,7 @@ def test_a_range_of_gpus_is_formatted_and_read_back(low: int, more: int) -> None
     assert job_values.gpus(str(low), "--gpus") == GpuRequest(low, low)
 
 
-@pytest.mark.parametrize("text", ["device=0,1", '"device=0,1"', "'\"device=0,1\"'"])
+@cases("text", ["device=0,1", '"device=0,1"', "'\"device=0,1\"'"])
 def test_devices_are_named_as_docker_names_them(text: str) -> None:
     assert job_values.gpus(text, "--gpus") == GpuRequest(2, 2, devices=("0", "1"))
 
@@ -72,7 +73,7 @@ def test_indices_are_those_of_the_driver() -> None:
         job_values.gpus("device=1,01", "--gpus")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "wanted"),
     [
         ('"device=0,1","capabilities=video"', GpuRequest(2, 2, ("0", "1"), capabilities=("video",))),
@@ -94,7 +95,7 @@ def test_the_fields_of_docker_gpus_are_read_and_formatted(text: str, wanted: Gpu
     assert job_values.gpus(job_values.gpus_text(wanted), "--gpus") == wanted
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "all,2",
@@ -118,7 +119,7 @@ def test_a_request_for_all_gpus_is_read() -> None:
     assert job_values.gpus("0", "--gpus") == GpuRequest()
 
 
-@pytest.mark.parametrize("text", ["", "-1", "4-2", "0-2", "2-", "1025", "two", "1.5", "device=", "device=0,0", "2-4-6"])
+@cases("text", ["", "-1", "4-2", "0-2", "2-", "1025", "two", "1.5", "device=", "device=0,0", "2-4-6"])
 def test_invalid_requests_for_gpus_are_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
         job_values.gpus(text, "--gpus")
@@ -137,13 +138,13 @@ def test_ranges_and_steps_of_arrays() -> None:
     assert job_values.array("0-20:5", "").indices == (0, 5, 10, 15, 20)
 
 
-@pytest.mark.parametrize("text", ["", "9-0", "0-9%0", "0-9%", "a", "0-9:0", "-3", "0-999999999", "0-99999,200000"])
+@cases("text", ["", "9-0", "0-9%0", "0-9%", "a", "0-9:0", "-3", "0-999999999", "0-99999,200000"])
 def test_invalid_arrays_are_refused(text: str) -> None:
     with pytest.raises(InputError):
         job_values.array(text, "--array")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "at"),
     [
         ("+1h", NOW + timedelta(hours=1)),
@@ -170,9 +171,7 @@ def test_a_time_of_day_is_its_next_occurrence() -> None:
     assert job_values.begin(f"{here:%H:%M}", "--end", NOW, later) == later.replace(second=0) + timedelta(days=1)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "yesterday", "24:00", "18:60", "18", "+", "+x", "0001-01-01", "9999-12-31T23:59", "2026-13-01"]
-)
+@cases("text", ["", "yesterday", "24:00", "18:60", "18", "+", "+x", "0001-01-01", "9999-12-31T23:59", "2026-13-01"])
 def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--begin"):
         job_values.begin(text, "--begin", NOW)
@@ -196,7 +195,7 @@ def test_ids_are_read() -> None:
             job_values.job_ids(text, "ID")
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "0", "-1", "9000", "1e3", ""])
+@cases("text", ["nan", "inf", "0", "-1", "9000", "1e3", ""])
 def test_invalid_numbers_of_cpus_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--cpus"):
         job_values.cpus(text, "--cpus")
@@ -206,14 +205,12 @@ def test_numbers_of_cpus_are_read() -> None:
     assert [job_values.cpus(text, "") for text in ("2", "1.5", ".5")] == [2, 1.5, 0.5]
 
 
-@pytest.mark.parametrize("name", ["训练 模型", "🚀 run", "👩‍🔬", "[bold]not markup[/bold]", "a" * MAX_NAME])
+@cases("name", ["训练 模型", "🚀 run", "👩‍🔬", "[bold]not markup[/bold]", "a" * MAX_NAME])
 def test_names_of_any_script_are_accepted(name: str) -> None:
     assert job_values.job_name(name, "--name") == name
 
 
-@pytest.mark.parametrize(
-    "name", ["", "  ", "a" * 10_000, "a\nb", "\x1b[31mred", "a\u202eb", "\ud800", "a\0b", "\u200b"]
-)
+@cases("name", ["", "  ", "a" * 10_000, "a\nb", "\x1b[31mred", "a\u202eb", "\ud800", "a\0b", "\u200b"])
 def test_deceptive_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="--name"):
         job_values.job_name(name, "--name")

@@ -9,6 +9,7 @@ import pytest
 
 from gputui.domain.errors import InputError
 from gputui.request import pasted_line, submitter
+from tests.cases import cases
 
 HERE = Path("/here")
 ENV = {"HOME": "/home/alice", "USER": "alice"}
@@ -39,7 +40,7 @@ def test_a_long_realistic_line_is_read() -> None:
     assert [option for option, _ in found.dropped] == ["-i", "-t"]
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@cases("end", ["\n", "\r\n", "\r"])
 def test_a_folded_line_is_joined_at_any_line_ending(end: str) -> None:
     """Terminals paste only a carriage return, as if Enter was pressed."""
     found = read(f"docker run --gpus 2 \\{end}  -v /a:/b \\ {end} busybox \\{end} sleep 3{end}")
@@ -74,7 +75,7 @@ def test_unsupported_options_are_named_and_the_others_used() -> None:
     assert all(hint for _, hint in found.dropped)
 
 
-@pytest.mark.parametrize("option", [*submitter.TAKEN, *submitter.REFUSED])
+@cases("option", [*submitter.TAKEN, *submitter.REFUSED])
 def test_every_unsupported_option_of_docker_is_known(option: str) -> None:
     value = "" if option in submitter.WITHOUT_VALUE else " value"
     found = read(f"docker run {option}{value} busybox true")
@@ -94,7 +95,7 @@ def test_a_gputui_line_is_read() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "words"),
     [
         ("docker run", "no image"),
@@ -112,12 +113,12 @@ def test_unreadable_lines_are_refused_with_a_sentence(text: str, words: str) -> 
     assert words in str(told.value)
 
 
-@pytest.mark.parametrize("text", ["", "docker", "dockerx run x", "python run.py", "docker ps", "train docker run x"])
+@cases("text", ["", "docker", "dockerx run x", "python run.py", "docker ps", "train docker run x"])
 def test_other_text_is_no_command_line(text: str) -> None:
     assert not pasted_line.is_line(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     "text", ["docker run x", "/usr/bin/docker container run x", "A=1 docker run x", "gputui submit x", "podman run x"]
 )
 def test_docker_and_gputui_lines_are_recognised(text: str) -> None:

@@ -15,6 +15,7 @@ from gputui.config import load_settings
 from gputui.domain.errors import InputError
 from gputui.request.job_file import SCHEMAS, job_schema, read_jobs, settings_schema
 from gputui.request.submitter import Submitter
+from tests.cases import cases
 from tests.factories import NOW
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -33,7 +34,7 @@ def takes(schema: dict[str, Any], value: object) -> bool:
     return bool(jsonschema.Draft202012Validator(schema).is_valid(plain))
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@cases("name", SCHEMAS)
 def test_schemas_are_valid(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMAS[name]())
 

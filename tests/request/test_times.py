@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gputui.domain.errors import InputError
 from gputui.domain.units import parse_duration
 from gputui.request import times
+from tests.cases import cases
 
 NOW = datetime(2026, 11, 18, 11, 30, tzinfo=UTC)
 """A Wednesday, 12:30 in Berlin."""
@@ -56,7 +57,7 @@ def local(text: str, now: datetime = NOW, after: datetime | None = None) -> str:
     return f"{times.moment(text, '--begin', now, after).astimezone():%a %d %b %H:%M}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "found"),
     [
         ("now", "Wed 18 Nov 12:30"),
@@ -100,7 +101,7 @@ def test_times_are_read(text: str, found: str) -> None:
     assert local(text) == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "why"),
     [
         ("", "is not a time"),
@@ -165,7 +166,7 @@ def test_an_end_is_after_its_start() -> None:
     assert local("Mon 9:00", after=start) == "Mon 30 Nov 09:00"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "found"),
     [
         ("Mon 9-17", ("Mon 23 Nov 09:00", "Mon 23 Nov 17:00")),
@@ -187,7 +188,7 @@ def test_spans_are_read(text: str, found: tuple[str, str] | None) -> None:
     assert (got and tuple(f"{each.astimezone():%a %d %b %H:%M}" for each in got)) == found
 
 
-@pytest.mark.parametrize("text", ["Mon 9-5", "Mon 9-9", "Mon 9-17 18:00", "Mon 9-25"])
+@cases("text", ["Mon 9-5", "Mon 9-9", "Mon 9-17 18:00", "Mon 9-25"])
 def test_invalid_spans_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--start"):
         times.span(text, "--start", NOW)
@@ -252,7 +253,7 @@ def before(text: str) -> str:
     return f"{times.past(text, '--since', NOW).astimezone():%a %Y-%m-%d %H:%M}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "found"),
     [
         ("-7d", "Wed 2026-11-11 12:30"),
@@ -283,7 +284,7 @@ def test_past_times_are_their_last_occurrence(text: str, found: str) -> None:
     assert before(text) == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "words"),
     [
         ("-7", "has no unit"),

@@ -13,6 +13,7 @@ from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.create import create_request
 from gputui.runtime.docker.engine import EngineFacts, read_facts
+from tests.cases import cases
 
 UID = 61_234
 """Unused uid."""
@@ -52,7 +53,7 @@ def test_labels_of_a_job_are_not_its_containers() -> None:
     assert "traefik.enable" in body(None, labels=(("traefik.enable", "true"),))["Labels"]
 
 
-@pytest.mark.parametrize("how", ["the image is listed", "the engine remaps users"])
+@cases("how", ["the image is listed", "the engine remaps users"])
 def test_an_images_own_user_has_capabilities_over_its_own_files_alone(how: str) -> None:
     box = replace(BOX, is_image_user=how == "the image is listed")
     made = body(box, replace(FACTS, remaps_users=how != "the image is listed"))
@@ -62,7 +63,7 @@ def test_an_images_own_user_has_capabilities_over_its_own_files_alone(how: str) 
     assert made["HostConfig"]["SecurityOpt"] == ["no-new-privileges"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("security", "remaps"),
     [
         (["name=seccomp,profile=builtin", "name=userns"], True),

@@ -18,6 +18,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, find_endpoint
 from gputui.runtime.docker.transport import base_url, dialled
+from tests.cases import cases
 from tests.needs import need
 from tests.runtime.standin_engine import StandInEngine
 
@@ -77,13 +78,13 @@ def test_a_config_file_that_cannot_be_read_is_named(config: Path) -> None:
         find_endpoint(RuntimeSettings())
 
 
-@pytest.mark.parametrize("url", ["npipe:////./pipe/docker_engine", "fd://3", "ftp://x"])
+@cases("url", ["npipe:////./pipe/docker_engine", "fd://3", "ftp://x"])
 def test_an_unsupported_kind_of_address_is_refused(url: str) -> None:
     with pytest.raises(RuntimeFault, match="not an address of an engine"):
         find_endpoint(RuntimeSettings(docker_host=url))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("url", "expected"),
     [
         ("unix://var/run/x.sock", "unix:///var/run/x.sock"),
@@ -259,7 +260,7 @@ def test_a_directory_of_certificates_that_is_missing_is_named(tmp_path: Path, mo
         find_endpoint(RuntimeSettings())
 
 
-@pytest.mark.parametrize("url", ["ssh://", "ssh://h:-22", "ssh://-oProxyCommand=x"])
+@cases("url", ["ssh://", "ssh://h:-22", "ssh://-oProxyCommand=x"])
 def test_a_bad_ssh_address_is_told_at_each_call_and_closing_is_quiet(url: str) -> None:
     connection = Connection(RuntimeSettings(docker_host=url))
     for _ in range(2):

@@ -17,6 +17,7 @@ from gputui.runtime.docker import runtime as docker_runtime
 from gputui.runtime.docker.endpoint import Endpoint
 from gputui.runtime.docker.engine import MachineFacts, listed_cdi_names, runs_here
 from gputui.runtime.docker.runtime import DockerRuntime
+from tests.cases import cases
 from tests.factories import FakeClock, gpu, spec, uuid
 from tests.runtime.standin_engine import StandInEngine, this_machine
 
@@ -156,7 +157,7 @@ HERE = this_machine()
 SOCKET, LOOPBACK, FAR = (Endpoint(url) for url in ("unix:///none", "tcp://127.0.0.1:1", "tcp://192.0.2.1:1"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("endpoint", "info", "is_here"),
     [
         (SOCKET, HERE, True),

@@ -12,6 +12,7 @@ from gputui.domain.errors import RuntimeFault
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker import logs
 from gputui.runtime.docker.runtime import DockerRuntime
+from tests.cases import cases
 from tests.factories import FakeClock
 from tests.runtime.contract import PATIENCE
 from tests.runtime.standin_engine import Handler, StandInEngine, frame
@@ -181,7 +182,7 @@ def _then_silence(engine: StandInEngine) -> Iterator[bytes]:
     engine.stopped.wait()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("stamp", "since"),
     [
         (b"2026-01-01T00:00:00.000000001Z", "1767225600.000000001"),

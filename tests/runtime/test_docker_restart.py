@@ -21,6 +21,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
 from gputui.runtime.docker.records import made_success_up
 from gputui.runtime.docker.runtime import DockerRuntime
+from tests.cases import cases
 from tests.runtime.contract import PATIENCE, STORE, Harness, record, seen, shell, until
 from tests.runtime.dockerd import IMAGE, Dockerd, is_alive, processes_of
 
@@ -350,7 +351,7 @@ BEGAN = BACK - timedelta(seconds=2)
 MANY = ("die other",) * 256
 
 
-@pytest.mark.parametrize(
+@cases(
     ("engine", "began", "is_made_up"),
     [
         (Engine("die other"), BEGAN, True),

@@ -22,6 +22,7 @@ from gputui.runtime.docker.faults import cause_of, cause_of_init, unavailable
 from gputui.runtime.docker.logs import LogLimit, frames, limit_of, lines
 from gputui.runtime.docker.pull_process import PullProgress, pull_fault
 from gputui.runtime.docker.records import ContainerCache, Outages, container_record, foreign_of, parse_time
+from tests.cases import cases
 from tests.factories import NOW, spec, uuid
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ PODMAN = [{"Name": "Podman Engine"}]
 INFO = {"NCPU": 8, "Runtimes": {"runc": {}, "nvidia": {}}, "LiveRestoreEnabled": True, "DefaultRuntime": "runc"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("version", "info", "mode"),
     [
         ({}, {}, GpuMode.NVIDIA),
@@ -55,7 +56,7 @@ def test_gpus_are_requested_in_the_mode_of_the_engine(
     assert read_facts(VERSION | version, INFO | info).gpu_mode is mode
 
 
-@pytest.mark.parametrize(
+@cases(
     ("version", "info", "word"),
     [
         ({}, {"LiveRestoreEnabled": False}, "live-restore"),
@@ -76,7 +77,7 @@ def test_an_engine_without_device_requests_is_too_old_for_gpus_as_well() -> None
     assert ["too old" in warning for warning in (*facts.warnings, *facts.gpus.warnings)] == [True, True]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "api", "docker"),
     [
         ({"cgroupns": "host"}, "1.40", "20.10"),
@@ -132,7 +133,7 @@ def test_an_engine_that_would_ignore_gpus_is_refused() -> None:
     assert "Podman 4.9.3" in fault.value.cause.text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "mount"),
     [
         ("type=bind,source=/a,target=/b", {"Type": "bind", "Source": "/a", "Target": "/b"}),
@@ -163,7 +164,7 @@ def test_mounts_are_converted(text: str, mount: dict[str, Any]) -> None:
     assert create.mount(text) == mount
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "",
@@ -187,7 +188,7 @@ def test_invalid_mounts_are_refused(text: str) -> None:
 # what it answers
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "status", "code"),
     [
         ("write /var/lib/docker/tmp/x: no space left on device", 500, CauseCode.DISK_FULL),
@@ -229,7 +230,7 @@ def test_messages_of_the_init_process_give_causes() -> None:
     assert cause_of_init(b"sh: nope: not found\n") is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "word"),
     [
         (PermissionError(13, "Permission denied"), "usermod"),
@@ -247,7 +248,7 @@ def test_an_engine_that_does_not_answer(error: OSError, word: str) -> None:
     assert word in str(unavailable("unix:///var/run/docker.sock", error))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "time"),
     [
         ("2026-11-21T06:17:14.213224839Z", datetime(2026, 11, 21, 6, 17, 14, 213224, UTC)),
@@ -276,7 +277,7 @@ def test_an_error_of_the_engine_is_the_cause() -> None:
     assert (record.job_id, record.attempt, record.gpus) == (7, 2, (uuid(0),))
 
 
-@pytest.mark.parametrize("label", ["", "x", "-"])
+@cases("label", ["", "x", "-"])
 def test_containers_with_foreign_labels_are_ignored(label: str) -> None:
     assert container_record(inspected({}, **{"gputui.job": label})) is None
 
@@ -289,7 +290,7 @@ def others(host: dict[str, Any], default_runtime: str = "runc", **config: Any) -
     return found.devices if found else ()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("host", "devices"),
     [
         ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=0", "vendor.com/nic=1"]}]}, ("0",)),
@@ -319,7 +320,7 @@ def ended(exit_code: int, seconds: float, code: CauseCode = CauseCode.SIGNALLED)
     return ContainerRecord("c", 1, 1, ContainerState.EXITED, (), NOW, at, exit_code, cause)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("record", "lost"),
     [
         (ended(143, 15), True),
@@ -399,7 +400,7 @@ def test_an_end_seen_before_an_outage_is_judged_again_after_it() -> None:
     assert judged.cause.code is CauseCode.CONTAINER_LOST
 
 
-@pytest.mark.parametrize("remembered", [True, False])
+@cases("remembered", [True, False])
 def test_a_cut_connection_is_not_taken_for_a_restart_of_the_engine(remembered: bool) -> None:
     class Remembering(Ended):
         def events(self, **_: Any) -> list[dict[str, Any]]:
@@ -454,7 +455,7 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
     yield from (data[at : at + size] for at in range(0, len(data), size))
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 1000])
+@cases("size", [1, 7, 8, 9, 1000])
 def test_lines_of_two_streams_are_separated(size: int) -> None:
     data = frame(1, b"one\ntw") + frame(2, b"err\r\n") + frame(1, b"o\n") + frame(1, b"") + frame(2, b"rest")
     assert list(lines(frames(pieces(data, size)))) == [b"one", b"err", b"two", b"rest"]
@@ -495,7 +496,7 @@ def test_progress_of_a_pull_is_summed() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "code"),
     [
         ("manifest for x:1 not found: manifest unknown", CauseCode.IMAGE_NOT_FOUND),
@@ -521,7 +522,7 @@ def test_a_refusal_without_the_credentials_of_a_broken_helper_is_the_machines_fa
     assert pull_fault("x", "manifest unknown", problem).cause.code is CauseCode.IMAGE_NOT_FOUND
 
 
-@pytest.mark.parametrize(
+@cases(
     ("size", "files", "read", "after", "is_told"),
     [
         (10_000, 3, 19_999, 60.0, False),  # two full files and a new one are more than that
@@ -541,7 +542,7 @@ def test_a_log_tells_whether_lines_may_be_missing(
     assert bool(limit.notice(NOW + timedelta(seconds=after))) is is_told
 
 
-@pytest.mark.parametrize(
+@cases(
     ("config", "size", "files"),
     [
         ({"Type": "json-file", "Config": {"max-size": "10k", "max-file": "3"}}, 10 * 1024, 3),

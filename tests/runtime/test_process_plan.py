@@ -20,6 +20,7 @@ from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.accounts import Account, ContainerUser, account_of, container_user
 from gputui.runtime.process.runtime import ProcessRuntime, environment, plan_of
+from tests.cases import cases
 from tests.factories import uuid
 from tests.runtime.contract import output, shell
 from tests.runtime.test_process import RealClock, process_harness
@@ -175,13 +176,13 @@ def test_only_root_may_name_another_account() -> None:
     assert container_user("root", nobody.pw_uid) == ContainerUser("root", ())
 
 
-@pytest.mark.parametrize("last", [1895401105, 2**32 - 2])
+@cases("last", [1895401105, 2**32 - 2])
 def test_ids_of_directory_services_have_ten_digits(last: int) -> None:
     found = container_user(f"{last}:{last - 1}", 0, (str(last),), is_boxed=True)
     assert (found.user, found.groups) == (f"{last}:{last - 1}", (str(last),))
 
 
-@pytest.mark.parametrize("wrong", ["4294967295", "4294967296", "18954011050", "-1"])
+@cases("wrong", ["4294967295", "4294967296", "18954011050", "-1"])
 def test_no_id_is_the_one_by_which_the_kernel_changes_nothing(wrong: str) -> None:
     for user in (wrong, f"0:{wrong}"):
         with pytest.raises(RuntimeFault, match="this host has no"):

@@ -19,6 +19,7 @@ from gputui.runtime import ssh_tunnel
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.runtime import DockerRuntime
 from gputui.runtime.ssh_tunnel import Tunnel
+from tests.cases import cases
 from tests.factories import FakeClock
 from tests.process_list import children
 from tests.runtime.contract import Harness, shell, until
@@ -228,7 +229,7 @@ def test_an_engine_of_this_machine_is_known_by_its_boot_id(url: str) -> None:
     assert gpus.is_local
 
 
-@pytest.mark.parametrize("url", ["ssh://", "ssh://-oProxyCommand=x", "ssh://-lx@y", "ssh://a:b", "ssh://a:secret@b"])
+@cases("url", ["ssh://", "ssh://-oProxyCommand=x", "ssh://-lx@y", "ssh://a:b", "ssh://a:secret@b"])
 def test_invalid_addresses_are_refused(url: str) -> None:
     with pytest.raises(RuntimeUnavailableError, match="not an ssh address"):
         Tunnel(url)

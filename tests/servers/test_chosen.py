@@ -12,13 +12,14 @@ from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MOST_SERVERS
 from gputui.domain.marks import CommandMarks
 from gputui.domain.settings import ServerSettings, Settings
+from tests.cases import cases
 
 LAB = ServerSettings("lab", "ssh://ann@lab.example.org:2222")
 BIG = ServerSettings("big", "ssh://big", "/opt/gputui --state /srv/queue")
 SETTINGS = Settings(servers=(LAB, BIG))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "expected"),
     [
         ((), (LAB, BIG)),
@@ -43,7 +44,7 @@ def test_a_server_called_all_is_that_server() -> None:
     assert chosen_servers(("all",), settings) == settings.servers[:1]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "settings", "words"),
     [
         (("all",), Settings(), "there are none in the settings"),
@@ -70,7 +71,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     assert (caught.value.hint or "").endswith("names in [[servers]]: lab, big")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("variables", "end"),
     [
         ({}, "/opt/gputui --state /srv/queue show 'a b'"),

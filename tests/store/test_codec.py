@@ -33,6 +33,7 @@ from gputui.store.codec import (
     encode_recurring,
 )
 from gputui.store.queue_files import JournalEntry, encode_line
+from tests.cases import cases
 from tests.factories import NOW, job, recurring
 from tests.lane import examples
 
@@ -65,7 +66,7 @@ def test_an_entry_is_decoded_with_its_elements(indices: list[int]) -> None:
     assert decode_job(7, msgspec.json.decode(text)) == entry
 
 
-@pytest.mark.parametrize(
+@cases(
     "runs",
     [
         [[7, 0, 0, 1]],
@@ -160,7 +161,7 @@ def test_an_invalid_document_names_the_job_and_the_field() -> None:
         decode_job(7, {"spec": {"retries": "two"}, "submitted_at": "2026-03-02T12:00:00Z"})
 
 
-@pytest.mark.parametrize("changes", [{"name": "\udcff"}, {"options": ContainerOptions(cpus=float("nan"))}])
+@cases("changes", [{"name": "\udcff"}, {"options": ContainerOptions(cpus=float("nan"))}])
 def test_values_without_a_json_form_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cannot be stored"):
         encode_line(JournalEntry({"jobs": {"1": encode_job(job(**changes))}}))

@@ -17,6 +17,7 @@ from gputui.domain.errors import StoreAccessError, StoreError, StoreFullError
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.files import check_file_system, store_error
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, job
 
 IS_ROOT = os.geteuid() == 0
@@ -159,7 +160,7 @@ def test_a_partial_write_is_continued(tiny: TinyJobStore, monkeypatch: pytest.Mo
     assert tiny.get(1).spec.name == "whole"
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+@cases("code", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_refusals_are_access_errors(code: int) -> None:
     assert isinstance(store_error(OSError(code, os.strerror(code)), Path("/x")), StoreAccessError)
 

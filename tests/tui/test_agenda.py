@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gputui.domain.policy.whatif import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.timeline import LEAST, agenda_lines
 from gputui.tui.widgets.line_table import CellLines
+from tests.cases import cases
 from tests.factories import NOW
 from tests.tui import plans, sample
 from tests.tui.foresight import timeline_of, watched
@@ -49,7 +48,7 @@ def test_an_empty_agenda_says_so() -> None:
     assert told == "Coming next  nothing: no job waits, and no running job has a known end"
 
 
-@pytest.mark.parametrize("most", range(14))
+@cases("most", range(14))
 def test_the_agenda_fits_its_space_and_counts_omissions(most: int) -> None:
     lines = agenda(plans.contended(), most)
     assert len(lines) <= most

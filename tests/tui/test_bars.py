@@ -33,6 +33,7 @@ from gputui.tui.present.timeline import (
     step_for,
     zoomed,
 )
+from tests.cases import cases
 from tests.factories import NOW, uuid, view
 from tests.lane import examples
 from tests.tui import plans
@@ -62,7 +63,7 @@ def kinds() -> list[Bar]:
     return [*plain, replace(plain[0], is_overrun=True)]
 
 
-@pytest.mark.parametrize("marks", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@cases("marks", [UNICODE, ASCII])
 def test_each_kind_has_a_shape_of_its_own(marks: BarMarks) -> None:
     shapes = [(shape.fill, shape.end) for shape in (shape_of(one, marks) for one in kinds())]
     assert len(set(shapes)) == len(kinds())

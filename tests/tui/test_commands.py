@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from gputui.tui.app import Gputui
 from gputui.tui.commands.command import DIALOG, Command
 from gputui.tui.commands.table import COMMANDS
@@ -26,6 +24,7 @@ from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuCards
 from gputui.tui.widgets.job_table import JobTable
 from scripts.keys import keys_document
+from tests.cases import cases
 
 KEYS = Path(__file__).parents[2] / "docs" / "keys.md"
 
@@ -34,7 +33,7 @@ def test_the_keys_page_is_up_to_date() -> None:
     assert KEYS.read_text(encoding="utf-8") == keys_document(), "run: python scripts/keys.py"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.action)
+@cases("command", COMMANDS)
 def test_every_command_can_be_carried_out_and_is_explained(command: Command) -> None:
     assert any(
         hasattr(place, f"action_{command.action_name}")

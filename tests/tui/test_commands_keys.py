@@ -20,6 +20,7 @@ from gputui.tui.keys import key_name, key_of
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.help import Context, Help, arranged, help_lines
 from gputui.tui.screens.main import Main
+from tests.cases import cases
 from tests.factories import NOW
 from tests.tui.console import Console
 from tests.tui.sample import empty_queue, paused
@@ -53,7 +54,7 @@ def test_no_place_has_undeclared_key_conflicts() -> None:
     Keymap.of({"hold": ("F12",)})  # whatever is asked for, all places of that command are looked at
 
 
-@pytest.mark.parametrize(
+@cases(
     ("written", "key"),
     [
         ("x", "x"),
@@ -83,7 +84,7 @@ def test_keys_have_their_common_names(written: str, key: str | None) -> None:
         assert key_of(key_name(key)) == key
 
 
-@pytest.mark.parametrize(
+@cases(
     ("keys", "words"),
     [
         ({"holt": ("x",)}, ("console.keys.holt", "unknown command", "hold")),
@@ -102,7 +103,7 @@ def test_conflicts_are_refused_in_a_sentence_that_names_both(
     assert all(word in str(raised.value) for word in words), str(raised.value)
 
 
-@pytest.mark.parametrize(("name", "meant"), [("kill", "cancel"), ("extend", "edit"), ("hol", "hold")])
+@cases(("name", "meant"), [("kill", "cancel"), ("extend", "edit"), ("hol", "hold")])
 def test_an_unknown_name_is_answered_by_what_it_may_mean(name: str, meant: str) -> None:
     with pytest.raises(InputError, match=rf"did you mean .*{meant}.*\?"):
         Keymap.of({name: ("f9",)})
@@ -185,7 +186,7 @@ async def test_help_begins_with_the_keys_of_the_focused_pane() -> None:
         assert re.search(r"│ +Timeline\s", console.screen_text.splitlines()[4])
 
 
-@pytest.mark.parametrize("room", [28, 30, 48, 60, 70, 106])
+@cases("room", [28, 30, 48, 60, 70, 106])
 def test_help_can_be_read_on_a_screen_of_any_width(room: int) -> None:
     groups = arranged(Context())
     lines = [

@@ -18,6 +18,7 @@ from gputui.domain.state import JobState
 from gputui.tui.notifications import ChangeWatcher, Notification, Notifier, desktop_sequence
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.status import status_line
+from tests.cases import cases
 from tests.factories import NOW, FakeClock, array, running, uuid
 from tests.tui.console import Console
 from tests.tui.sample import disk_full, gpus, rich_snapshot, stale, with_job, with_node
@@ -60,7 +61,7 @@ def test_a_failed_job_of_the_user_is_reported_with_its_reason() -> None:
     assert "exit code 1" in found[0].text
 
 
-@pytest.mark.parametrize(("mine_only", "is_told"), [(True, False), (False, True)])
+@cases(("mine_only", "is_told"), [(True, False), (False, True)])
 def test_jobs_of_others_are_in_the_log_and_shown_on_demand(mine_only: bool, is_told: bool) -> None:
     found = _looked(rich_snapshot(), with_job(rich_snapshot(), [job_over(101, tenant="bob")]), mine_only=mine_only)
     assert [each.is_told for each in found] == [is_told]
@@ -251,7 +252,7 @@ class Heard:
         self.sent.append(sequence)
 
 
-@pytest.mark.parametrize(("choice", "failed", "completed"), [("none", 0, 0), ("failed", 1, 0), ("all", 1, 1)])
+@cases(("choice", "failed", "completed"), [("none", 0, 0), ("failed", 1, 0), ("all", 1, 1)])
 def test_each_kind_of_notification_is_configured_separately(choice: str, failed: int, completed: int) -> None:
     for way in ("toast", "bell", "desktop"):
         counts = []
@@ -276,7 +277,7 @@ def test_the_log_of_a_session_is_bounded() -> None:
     assert notifier.log[-1].text == "1999"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("environ", "sequence"),
     [
         ({"TERM": "xterm-256color"}, "\x1b]9;gputui: job 7 ended\a"),

@@ -32,6 +32,7 @@ from gputui.tui.present.cells import Cell
 from gputui.tui.present.status import status_line
 from gputui.tui.present.style import AMBER, PLAIN, RED, VIOLET
 from gputui.tui.screens.notices import notice_lines
+from tests.cases import cases
 from tests.factories import NOW, job, sample, snapshot, uuid, view
 from tests.tui.console import Console
 from tests.tui.sample import HERE, HOST, OK, rich_snapshot
@@ -153,7 +154,7 @@ CAUSES: dict[str, tuple[Callable[[], Snapshot], str, Style | None, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CAUSES)
+@cases("name", CAUSES)
 def test_each_condition_is_shown_in_words_and_colour_until_it_is_over(name: str) -> None:
     make, words, style, todo = CAUSES[name]
     seen = make()
@@ -168,7 +169,7 @@ def test_each_condition_is_shown_in_words_and_colour_until_it_is_over(name: str)
     assert words not in text(status_line(healthy(), "node1", found=over))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("silent", "words"),
     [
         (1, "node n1 not read: ssh refuses"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.domain.conditions import with_keys
@@ -16,6 +15,7 @@ from gputui.tui.present.cells import Cell
 from gputui.tui.present.gpu import card_lines
 from gputui.tui.present.gpu_rows import GpuRow, program_words
 from gputui.tui.present.status import foreign_use_words
+from tests.cases import cases
 from tests.factories import GIB, NOW, view
 from tests.factories import sample as sample_of
 from tests.tui import sample
@@ -42,7 +42,7 @@ def words(lines: tuple[Cell, ...]) -> list[str]:
     return ["".join(text for text, _ in line).rstrip() for line in lines]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("command", "told"),
     [
         ("/opt/conda/bin/python3.11 -u /home/eve/train.py --lr 1", "train.py --lr 1"),
@@ -58,7 +58,7 @@ def test_a_command_is_named_by_what_it_runs(command: str, told: str) -> None:
     assert program_words(command) == told
 
 
-@pytest.mark.parametrize(
+@cases(
     ("room", "height", "last"),
     [(48, 10, "62G pid 4242"), (24, 10, "train.py --lr 1"), (24, 7, "62G pid 4242")],
 )
@@ -84,7 +84,7 @@ def test_a_card_names_the_image_of_a_container_even_without_a_process() -> None:
     assert words(card_lines(GpuRow(empty), 48, 10))[-1] == "image jupyter:7, container f00df00df00d"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("free", "told"),
     [
         (0, "The queue is empty. All 8 GPUs are in foreign use: jobs wait for a free one."),

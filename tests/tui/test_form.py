@@ -31,6 +31,7 @@ from gputui.tui.submission.form import (
     recent_submissions,
 )
 from gputui.tui.submission.preview import Prospect, gpu_line, prospect, start_line, submitted_jobs
+from tests.cases import cases
 from tests.factories import NOW, job, running, snapshot, uuid, view
 from tests.request.docker_values import GOOD as DOCKER_OPTIONS
 
@@ -50,7 +51,7 @@ def test_rarer_options_of_docker_are_one_text_and_come_back() -> None:
     assert drafts.of_form({"image": "busybox", drafts.FURTHER: text}) == {"image": "busybox", **kept}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "words"),
     [
         ("--cap-add", "--cap-add: needs a value"),
@@ -225,7 +226,7 @@ class TestHistory:
         assert describe_drafts([{"image": "a", "command": "b"}]) == ["a  b"]
         assert describe_drafts([]) == []
 
-    @pytest.mark.parametrize("damaged", [None, 3, [3, {}, {"image": 4}, {"command": "x", "env_names": 3}]])
+    @cases("damaged", [None, 3, [3, {}, {"image": 4}, {"command": "x", "env_names": 3}]])
     def test_damaged_files_are_left_out(self, damaged: object) -> None:
         preferences = Preferences()
         preferences.put("submissions", {"drafts": damaged})

@@ -39,6 +39,7 @@ from gputui.tui.screens.gpu import GpuDetailScreen
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Prompt
 from gputui.tui.textual_internals import ExactUpdate
+from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, running, uuid, view
 from tests.factories import sample as reading
 from tests.tui import days, sample
@@ -390,8 +391,8 @@ class TestPage:
         states = zip(rows, ("job", "job", "free"), strict=True)
         assert len({row.index(state) for row, state in states}) == 1
 
-    @pytest.mark.parametrize("room", [38, 78, 118, 198])
-    @pytest.mark.parametrize("rows", [10, 22, 48, 78])
+    @cases("room", [38, 78, 118, 198])
+    @cases("rows", [10, 22, 48, 78])
     def test_graphs_fit_any_screen(self, room: int, rows: int) -> None:
         history = GpuHistory()
         for step in range(40):
@@ -499,8 +500,8 @@ def recorded(indices: range) -> GpuHistory:
     return history
 
 
-@pytest.mark.parametrize("indices", [range(8), range(7)], ids=["read until it was lost", "never read"])
-@pytest.mark.parametrize(("room", "rows"), [(298, 78), (198, 48), (118, 34)])
+@cases("indices", [range(8), range(7)])
+@cases(("room", "rows"), [(298, 78), (198, 48), (118, 34)])
 def test_the_page_of_a_lost_gpu_is_not_half_empty(indices: range, room: int, rows: int) -> None:
     snapshot = lost_snapshot()
     picture = gpu_picture(snapshot, {}, recorded(indices), NOW)

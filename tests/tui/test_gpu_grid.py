@@ -39,6 +39,7 @@ from gputui.tui.present.reserved import kept_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, VIOLET
 from gputui.tui.widgets.gpu_grid import CARD_LEAST, CARD_SHORT, CARD_WIDTH, GpuGrid, GridRoom, arrange
 from gputui.tui.widgets.job_table import JobTable
+from tests.cases import cases
 from tests.factories import GIB, NOW, running, snapshot, uuid, view
 from tests.tui import sample
 from tests.tui.console import Console
@@ -79,7 +80,7 @@ def test_gpus_never_stand_beyond_the_room(count: int, wide: int, most: int, fixe
         assert made.height >= (CARD_LEAST if fixed is None else CARD_SHORT)  # a resized pane is filled by lower cards
 
 
-@pytest.mark.parametrize(
+@cases(
     ("count", "wide", "most", "kind", "across"),
     [
         (8, 200, 24, "cards", 4),
@@ -212,8 +213,8 @@ def test_no_reading_is_omitted_before_the_first_snapshot() -> None:
     assert "clock" in GpuPicture({"a": GpuRow(view(0, sample=replace(sample_of(), sm_clock=None)))}).unread()
 
 
-@pytest.mark.parametrize("room", [27, 28, 37, 48, 99])
-@pytest.mark.parametrize("height", [6, 7, 8, 10, 12])
+@cases("room", [27, 28, 37, 48, 99])
+@cases("height", [6, 7, 8, 10, 12])
 def test_lines_of_a_card_are_exactly_as_wide(room: int, height: int) -> None:
     for name in sample.NAMES:
         job = running(1, name=name, tenant=name[:6], on=(uuid(0),), time_limit=HOUR)
@@ -283,7 +284,7 @@ def test_a_card_shows_throttling(room: int, height: int) -> None:
     assert "TMP✗" in told
 
 
-@pytest.mark.parametrize(("count", "across"), [(8, 4), (5, 5), (6, 3), (9, 5), (11, 4)])
+@cases(("count", "across"), [(8, 4), (5, 5), (6, 3), (9, 5), (11, 4)])
 def test_lines_are_shared_evenly(count: int, across: int) -> None:
     assert arrange(count, GridRoom(200, 24, mode="compact")).across == across
 
@@ -297,7 +298,7 @@ def test_readings_from_before_a_loss_are_not_shown_as_current() -> None:
         assert "480" not in told
 
 
-@pytest.mark.parametrize(
+@cases(
     ("window", "state", "expected"),
     [
         (ALICE, WindowState.UPCOMING, "from 14:00 reserved for alice"),
@@ -323,9 +324,7 @@ async def test_a_reservation_is_drawn_on_its_gpus(size: tuple[int, int]) -> None
         assert console.screen_text.count("reserved for alice") == 2
 
 
-@pytest.mark.parametrize(
-    ("named", "told"), [((), ""), ((uuid(4), uuid(5)), "from 14:00 reserved for alice")], ids=["any", "named"]
-)
+@cases(("named", "told"), [((), ""), ((uuid(4), uuid(5)), "from 14:00 reserved for alice")])
 def test_a_coming_reservation_marks_only_gpus_that_it_names(named: tuple[str, ...], told: str) -> None:
     coming = replace(ALICE, gpus=named, count=0 if named else 2)
     windows = (WindowView(coming, WindowState.UPCOMING, gpus=(uuid(4), uuid(5))),)
@@ -371,7 +370,7 @@ class TestGraph:
     def test_a_graph_has_exactly_its_given_size(self, values: list[float | None], wide: int, high: int) -> None:
         assert [len(line) for line in area(values, wide, high)] == [wide] * high
 
-    @pytest.mark.parametrize("height", [1, 2])
+    @cases("height", [1, 2])
     def test_a_graph_moves_by_one_cell_every_two_seconds(self, height: int) -> None:
         history, shown = GpuHistory(), []
         for second in range(24):
@@ -383,9 +382,7 @@ class TestGraph:
         assert {later - earlier for earlier, later in pairwise(moves)} == {2}
         assert shown[21][1:] == shown[23][:-1]
 
-    @pytest.mark.parametrize(
-        ("width", "span", "words"), [(28, 0, "56s"), (90, 0, "3m"), (28, 600, "10m"), (28, 3600, "1h")]
-    )
+    @cases(("width", "span", "words"), [(28, 0, "56s"), (90, 0, "3m"), (28, 600, "10m"), (28, 3600, "1h")])
     def test_the_span_of_a_graph_is_shown(self, width: int, span: int, words: str) -> None:
         assert span_words(width, span) == words
 
@@ -446,7 +443,7 @@ class TestTones:
         assert "░" in told
         assert "idle 20m #101" in words((gpu_cells(idle, "held", 40),))
 
-    @pytest.mark.parametrize(("share", "style"), [(0.5, BLUE), (0.9, AMBER), (1.0, AMBER)])
+    @cases(("share", "style"), [(0.5, BLUE), (0.9, AMBER), (1.0, AMBER)])
     def test_memory_has_colours_by_its_fill(self, share: float, style: Style) -> None:
         assert tone_of(self.row(sample_of()), "memory_used", share).style == style
 
@@ -481,7 +478,7 @@ class TestTones:
         assert told[0] == {"!"}, "nothing is known of the time before"
         assert len(set(map(frozenset, told))) == 1
 
-    @pytest.mark.parametrize(("share", "style"), [(0.05, GREEN), (0.10, AMBER), (0.74, AMBER), (0.75, RED)])
+    @cases(("share", "style"), [(0.05, GREEN), (0.10, AMBER), (0.74, AMBER), (0.75, RED)])
     def test_the_intensity_colours_are_those_of_nvitop(self, share: float, style: Style) -> None:
         look = GpuLook(colours="intensity")
         assert tone_of(self.row(sample_of(), look), "utilization", share).style == style
@@ -565,7 +562,7 @@ async def test_a_lost_gpu_that_is_read_again_has_a_row_again() -> None:
         assert "7 LOST" in console.screen_text
 
 
-@pytest.mark.parametrize(("width", "rows"), [(80, 22), (100, 28), (120, 34), (200, 48), (300, 78)])
+@cases(("width", "rows"), [(80, 22), (100, 28), (120, 34), (200, 48), (300, 78)])
 def test_eight_gpus_that_fill_the_screen_use_its_height(width: int, rows: int) -> None:
     made = arrange(8, GridRoom(width, rows, fixed=rows))
     assert made.kind == "cards"

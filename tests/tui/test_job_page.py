@@ -23,6 +23,7 @@ from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
 from gputui.tui.present.job import JobContext
 from gputui.tui.screens.detail import Detail
 from gputui.tui.widgets.log_view import JobLog
+from tests.cases import cases
 from tests.factories import NOW, job, running, uuid
 from tests.tui import sample
 from tests.tui.console import Console
@@ -146,9 +147,7 @@ class TestGpuGraphsOfJobPage:
             history.add(sample.with_node(taken_at=NOW + timedelta(seconds=second), gpus=sample.gpus()))
         return history
 
-    @pytest.mark.parametrize(
-        ("rows", "readings"), [(60, 5), (30, 4), (11, 2), (7, 1), (6, 0), (0, 0)], ids=lambda value: str(value)
-    )
+    @cases(("rows", "readings"), [(60, 5), (30, 4), (11, 2), (7, 1), (6, 0), (0, 0)])
     def test_as_many_graphs_are_shown_as_fit(self, rows: int, readings: int) -> None:
         shown = gpu_rows_of(on(0, 1), picture(history=self.past()))
         lines = ["".join(words for words, _ in line) for line in several_graph_lines(shown, 90, rows)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.domain.job import ArrayRef, Job
@@ -14,6 +13,7 @@ from gputui.domain.units import format_limit
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.job import ArrayCounts, JobContext, array_progress, elapsed_words, job_cells
 from gputui.tui.queue.rows import ChosenColumns, array_counts, job_loads, varied_columns
+from tests.cases import cases
 from tests.factories import NOW, job, running, sample, view
 
 WIDE = JobContext(NOW, room={"state": 9, "progress": 27})
@@ -31,7 +31,7 @@ def ran(seconds: float, limit: timedelta | None = timedelta(minutes=16)) -> Job:
     return running(1, time_limit=limit).evolve(started_at=NOW - timedelta(seconds=seconds))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("taken", "limit", "words"),
     [
         (timedelta(seconds=42), timedelta(minutes=16), "0:42 / 16m"),

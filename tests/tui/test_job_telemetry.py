@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from datetime import timedelta
 
-import pytest
-
 from gputui.domain.job import Attempt
 from gputui.domain.job_spec import JobId
 from gputui.domain.telemetry import AttemptTelemetry, Consumption, Spread
@@ -15,6 +13,7 @@ from gputui.domain.telemetry_series import Measured
 from gputui.domain.telemetry_tally import Tally, TallyRecord
 from gputui.domain.text import width
 from gputui.tui.present.detail import telemetry_lines
+from tests.cases import cases
 from tests.factories import GIB, NOW, sample
 from tests.tui.console import Console
 from tests.tui.foresight import until
@@ -60,7 +59,7 @@ def drawn(line: str) -> str:
     return "".join(each for each in line if each in GRAPHS)
 
 
-@pytest.mark.parametrize("room", [80, 110, 200])
+@cases("room", [80, 110, 200])
 def test_graphs_are_as_wide_as_the_room_allows(room: int) -> None:
     lines = told(measured(), room)
     assert list(lines) == [

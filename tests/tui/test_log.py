@@ -19,6 +19,7 @@ from gputui.tui.log.follower import INBOX, LogFollower
 from gputui.tui.present.log import log_spans
 from gputui.tui.present.style import LOG_NAMES, PLAIN
 from gputui.tui.screens.log_pane import LogPane
+from tests.cases import cases
 from tests.tui import sample
 from tests.tui.console import Console, FakeLogs
 from tests.tui.foresight import until
@@ -30,7 +31,7 @@ def shown(raw: bytes) -> str:
     return "".join(value for value, _ in log_spans(raw))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("raw", "text"),
     [
         (b"plain", "plain"),
@@ -81,7 +82,7 @@ def test_the_buffer_is_bounded_in_lines_and_bytes() -> None:
     assert buffer.end == 503
 
 
-@pytest.mark.parametrize(("start", "end"), [(0, 5), (395, 405), (410, 420), (480, 500), (499, 600), (700, 800)])
+@cases(("start", "end"), [(0, 5), (395, 405), (410, 420), (480, 500), (499, 600), (700, 800)])
 def test_the_buffer_gives_lines_by_number(start: int, end: int) -> None:
     buffer = LogBuffer(lines=100)
     buffer.add([str(i).encode() for i in range(500)])

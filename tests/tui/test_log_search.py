@@ -16,6 +16,7 @@ from gputui.tui.log.finder import Finder, TooSlow, impatient, pattern_of, text_o
 from gputui.tui.log.model import LogModel, LogWindow, ShownLines, around
 from gputui.tui.present.log import highlighted
 from gputui.tui.present.style import AMBER, PLAIN, STRONG
+from tests.cases import cases
 from tests.tui.console import Console
 from tests.tui.reader import NUMBERED, begun, looked
 
@@ -36,7 +37,7 @@ def finish(found: Finder, buffer: LogBuffer) -> list[int]:
     return list(found.hits)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("typed", "line", "is_in"),
     [
         ("nan", "loss is NaN", True),

@@ -13,6 +13,7 @@ from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import REST, LogsScreen, columns_for
 from gputui.tui.screens.main import Main
+from tests.cases import cases
 from tests.tui import sample
 from tests.tui.console import Console
 from tests.tui.foresight import until
@@ -55,7 +56,7 @@ async def read_all(console: Console, pilot: Pilot[ExitChoice]) -> list[LogPane]:
     return panes
 
 
-@pytest.mark.parametrize(
+@cases(
     ("count", "width", "columns"),
     [(1, 300, 1), (2, 80, 1), (2, 120, 2), (3, 120, 2), (4, 200, 2), (6, 200, 3), (6, 300, 3), (5, 300, 5), (0, 80, 1)],
 )

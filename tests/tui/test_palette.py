@@ -13,6 +13,7 @@ from textual.widgets import Input
 from gputui.tui.commands.table import COMMANDS
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import CommandFinder, Offer, find_commands
+from tests.cases import cases
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import world
 from tests.tui.test_turns import burst
@@ -47,7 +48,7 @@ def names(wanted: str) -> list[str]:
     return [found.offer.label for found in find_commands(OFFERS, wanted)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "best"),
     [
         ("hold", "Jobs: hold"),
@@ -61,7 +62,7 @@ def test_the_best_match_is_first(wanted: str, best: str) -> None:
     assert names(wanted)[0] == best
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "best"),
     [
         *((word, "Jobs: cancel") for word in ("kill", "KIL", "stop", "end", "delete", "terminate", "scancel")),

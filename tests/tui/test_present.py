@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.domain.conditions import conditions, pressing
@@ -25,6 +24,7 @@ from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.status import no_gpu_words, scheduler_words, status_line
 from gputui.tui.present.style import DIM, PLAIN
 from gputui.tui.queue.rows import COLUMNS, ChosenColumns
+from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, job, running, sample, uuid, view
 from tests.tui import sample as samples
 
@@ -41,8 +41,8 @@ def gpu_text(row: GpuRow) -> dict[str, str]:
     return {column.key: text(gpu_cells(row, column.key, 20 if column.key == "held" else 12)) for column in GPU_COLUMNS}
 
 
-@pytest.mark.parametrize("room", [20, 60, 80, 100, 120, 200, 400])
-@pytest.mark.parametrize("columns", [GPU_COLUMNS, ChosenColumns().columns(80), ChosenColumns().columns(200)])
+@cases("room", [20, 60, 80, 100, 120, 200, 400])
+@cases("columns", [GPU_COLUMNS, ChosenColumns().columns(80), ChosenColumns().columns(200)])
 def test_columns_fill_the_room_without_overlap(columns: tuple[Column, ...], room: int) -> None:
     placed = lay_out(columns, room)
     for left, right in itertools.pairwise(placed):
@@ -66,8 +66,8 @@ def test_wider_tables_have_more_columns() -> None:
     }
 
 
-@pytest.mark.parametrize("value", ["", "short", "much too long for it", "训练大模型数据", "🚀🚀🚀🚀🚀🚀🚀"])
-@pytest.mark.parametrize("right", [True, False])
+@cases("value", ["", "short", "much too long for it", "训练大模型数据", "🚀🚀🚀🚀🚀🚀🚀"])
+@cases("right", [True, False])
 def test_fitted_text_has_exactly_its_width(value: str, right: bool) -> None:
     assert sum(width(piece) for piece, _ in fitted(((value, PLAIN), ("x", DIM)), 9, right=right)) == 9
 
@@ -103,7 +103,7 @@ def test_a_stale_reading_is_grey_and_has_its_age() -> None:
     assert text(gpu_cells(row, "load", 10)).strip() == ""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("throttle", "told"),
     [((), ("66°", "412W")), (("too hot",), ("66°✗", "412W")), (("power cap",), ("66°", "412W!"))],
 )
@@ -140,7 +140,7 @@ def test_sharers_of_a_gpu_are_named_and_counted_where_there_is_no_room() -> None
     assert job_text("why", running(4, on=[uuid(0)]), context) == "GPU 0 beside #9 #12"
 
 
-@pytest.mark.parametrize(("room", "model"), [(7, "H100"), (9, "H100 80GB"), (16, "H100 80GB HBM3")])
+@cases(("room", "model"), [(7, "H100"), (9, "H100 80GB"), (16, "H100 80GB HBM3")])
 def test_a_model_is_shortened_by_words(room: int, model: str) -> None:
     assert text(gpu_cells(GpuRow(view(0)), "model", room)) == model
 
@@ -154,7 +154,7 @@ def test_bars_and_graphs_have_their_heights() -> None:
     assert graph([0.5] * 1000, 20) == "▅" * 20
 
 
-@pytest.mark.parametrize(
+@cases(
     ("request_", "words"),
     [
         (GpuRequest(), "-"),
@@ -200,7 +200,7 @@ def test_a_row_shows_elapsed_and_limit() -> None:
     assert job_text("start", job(3), context) == "–"
 
 
-@pytest.mark.parametrize("name", samples.NAMES)
+@cases("name", samples.NAMES)
 def test_names_are_neutralised(name: str) -> None:
     strange = job(1, name=name, tenant=name, image=name)
     cells = [job_cells(strange, column.key, JobContext(NOW)) for column in COLUMNS.values()]
@@ -303,7 +303,7 @@ def test_standing_warnings_are_a_number_in_the_status_line_and_no_banner() -> No
     assert [condition.severity for condition in found] == ["warning", "warning"]
 
 
-@pytest.mark.parametrize("day", [samples.paused, samples.nobody_leads, samples.no_docker, samples.disk_full])
+@cases("day", [samples.paused, samples.nobody_leads, samples.no_docker, samples.disk_full])
 def test_problems_that_stop_all_starts_have_a_row(day: Callable[[], Snapshot]) -> None:
     assert pressing(day(), NOW)
 

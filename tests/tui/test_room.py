@@ -27,6 +27,7 @@ from gputui.tui.queue.tab_models import RECURRING_COLUMNS, WINDOW_COLUMNS
 from gputui.tui.screens.main import Main
 from gputui.tui.widgets.status_bars import FilterLine
 from scripts.keys import keys_document
+from tests.cases import cases
 from tests.factories import NOW, running, uuid
 from tests.tui import days, sample
 from tests.tui.console import Console
@@ -37,8 +38,8 @@ def text(made: Cell) -> str:
     return "".join(value for value, _ in made)
 
 
-@pytest.mark.parametrize("columns", [RECURRING_COLUMNS, WINDOW_COLUMNS, tuple(COLUMNS[key] for key in ENDED)])
-@pytest.mark.parametrize("room", [80, 120, 200])
+@cases("columns", [RECURRING_COLUMNS, WINDOW_COLUMNS, tuple(COLUMNS[key] for key in ENDED)])
+@cases("room", [80, 120, 200])
 def test_the_columns_of_every_tab_end_at_the_edge_of_the_screen(columns: tuple[Column, ...], room: int) -> None:
     placed = lay_out(columns, room)
     assert placed[-1].x + placed[-1].width <= room
@@ -97,7 +98,7 @@ def test_a_small_read_only_screen_shows_the_number_of_free_gpus() -> None:
     assert " free" in text(status_line(sample.rich_snapshot(), "node1", room, read_only=True))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("retries", "words"),
     [(0, "no retries"), (1, "1 retry (0 used), backoff 5s"), (2, "2 retries (0 used), backoff 5s")],
 )

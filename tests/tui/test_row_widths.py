@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TypeAlias
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -23,6 +22,7 @@ from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
 from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.queue.rows import INFO_FIRST, ChosenColumns, QueueRows, varied_columns
 from gputui.tui.queue.tab_models import QueueTab
+from tests.cases import cases
 from tests.factories import NOW, job, running, uuid
 from tests.tui import days, sample
 
@@ -150,7 +150,7 @@ def test_the_reason_has_its_cells_before_the_command(room: int) -> None:
     assert "command" not in cells or cells["why"] >= INFO_FIRST
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "command", "told"),
     [
         ("sleep", ("/bin/sleep", "600"), "… 600"),

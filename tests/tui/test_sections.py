@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.tui.queue.folding import BLANK, FOOT, Extent, visible
+from tests.cases import cases
 
 sizes = st.integers(0, 40)
 extents = st.builds(
@@ -51,7 +51,7 @@ def test_live_rows_come_first_and_ended_ones_do_not_push_them_out(
         assert BLANK not in view.lines, "no line is empty while rows are hidden"
 
 
-@pytest.mark.parametrize("height", range(4, 40))
+@cases("height", range(4, 40))
 def test_the_row_of_ended_jobs_stays_on_the_last_line_whatever_runs(height: int) -> None:
     for live in range(60):
         extent = Extent(live % 9, live // 9, has_ended=True)

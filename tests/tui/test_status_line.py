@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -31,6 +30,7 @@ from gputui.domain.state import JobState
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.status import status_line
 from gputui.tui.present.style import AMBER, BLUE, GREEN, PLAIN, RED, VIOLET
+from tests.cases import cases
 from tests.factories import array, snapshot, view
 from tests.tui.sample import HERE, SERVE
 
@@ -98,7 +98,7 @@ def test_at_80_columns_the_worst_alarm_is_said_in_words(alarms: list[Condition],
         assert found[0].gpu in told or re.search(r"\d+ ", told)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "told"),
     [
         ((), ""),
@@ -132,7 +132,7 @@ PAUSED = Controls(paused=True, paused_by="root")
 ELSEWHERE = replace(SERVE, kind="console")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "wide", "narrow", "style"),
     [
         ({}, "● scheduling", "● sched", GREEN),
@@ -159,7 +159,7 @@ def test_who_schedules_has_one_place(changes: dict[str, object], wide: str, narr
         assert text(line).index(" run") == text(status_line(with_counts(1, 1, 1), "node1", room)).index(" run")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "severity", "colour"),
     [
         *((kind, "error", RED) for kind in (LOST, SICK, THROTTLED, DISK_FULL)),

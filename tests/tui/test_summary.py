@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
 from msgspec.structs import replace
 from rich.style import Style
 
@@ -15,6 +14,7 @@ from gputui.tui.frame import FrameSize, frame
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.status import summary_line
 from gputui.tui.present.style import AMBER, PLAIN, RED
+from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, sample, snapshot, uuid, view
 from tests.tui.console import Console
 from tests.tui.sample import HOST, rich_snapshot
@@ -45,7 +45,7 @@ def test_the_summary_is_one_line() -> None:
     )
 
 
-@pytest.mark.parametrize("room", range(10, 220, 7))
+@cases("room", range(10, 220, 7))
 def test_a_narrow_summary_keeps_the_most_important_parts(room: int) -> None:
     line = summary_line(seen(), NOW, room)
     assert width_of(line) <= room

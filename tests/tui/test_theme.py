@@ -48,6 +48,7 @@ from gputui.tui.themes import (
     theme_of,
     themes,
 )
+from tests.cases import cases
 from tests.tui.console import Console
 from tests.tui.sight import SIGHTS, distance
 
@@ -139,7 +140,7 @@ def test_sixteen_colours_can_be_read_upon_black_and_in_the_selected_row() -> Non
     assert len({getattr(ANSI, role) for pair in TOLD_APART for role in pair if role not in ("ink", "quiet")}) == 5
 
 
-@pytest.mark.parametrize("name", [name for name, theme in BUILTIN_THEMES.items() if not theme.ansi])
+@cases("name", [name for name, theme in BUILTIN_THEMES.items() if not theme.ansi])
 def test_words_can_be_read_in_each_of_textuals_themes(name: str) -> None:
     palette = palette_of(BUILTIN_THEMES[name])
     assert min(contrast(getattr(palette, a), getattr(palette, b)) for a in TEXTS for b in GROUNDS) >= 4.5
@@ -156,7 +157,7 @@ ROUNDED = {
 }
 
 
-@pytest.mark.parametrize("name", ROUNDED)
+@cases("name", ROUNDED)
 def test_words_can_be_read_in_256_colours(name: str) -> None:
     palette = rounded(ROUNDED[name])
     least = 7.0 if name == "contrast" else 4.5
@@ -167,8 +168,8 @@ def test_words_can_be_read_in_256_colours(name: str) -> None:
     assert [colour for colour in palette.colours() if as_shown(colour) != colour] == []
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
-@pytest.mark.parametrize("name", DESIGNED)
+@cases("sight", SIGHTS)
+@cases("name", DESIGNED)
 def test_states_in_256_colours_are_about_as_distinct_as_colours_rounded_one_by_one(name: str, sight: str) -> None:
     palette = rounded(DESIGNED[name])
     alone = {role: as_shown(getattr(DESIGNED[name], role)) for pair in TOLD_APART for role in pair}
@@ -203,8 +204,8 @@ async def test_a_terminal_of_256_colours_gets_such_a_palette(environ: dict[str, 
         assert drawn == {is_rounded}
 
 
-@pytest.mark.parametrize("is_rounded", [False, True], ids=["all colours", "256 colours"])
-@pytest.mark.parametrize("name", [name for name in theme_names() if not is_ansi(name)])
+@cases("is_rounded", [False, True])
+@cases("name", [name for name in theme_names() if not is_ansi(name)])
 def test_borders_and_texts_of_style_sheets_are_readable(name: str, is_rounded: bool) -> None:
     shown = Console(look=Appearance(name, is_rounded=is_rounded)).app.get_css_variables()
     on_terminal = {role: as_shown(shown[role]) if is_rounded else shown[role] for role in (*WRITTEN, *BEHIND)}
@@ -280,7 +281,7 @@ class TestChoosing:
         with pytest.raises(InputError, match=r"console\.theme: 'pink' is not a theme .*gputui-light"):
             appearance_of(ConsoleSettings(theme="pink"), FULL)
 
-    @pytest.mark.parametrize(
+    @cases(
         ("environ", "few"),
         [
             ({"TERM": "xterm-16color"}, True),
@@ -297,7 +298,7 @@ class TestChoosing:
         assert appearance_of(ConsoleSettings(theme="nord"), environ).theme == ("gputui-16" if few else "nord")
         assert appearance_of(ConsoleSettings(theme="ansi-light"), environ).theme == "ansi-light"
 
-    @pytest.mark.parametrize(
+    @cases(
         ("environ", "wanted"),
         [
             ({}, False),

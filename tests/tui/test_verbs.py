@@ -38,6 +38,7 @@ from gputui.engine.actions.permissions import UserPermissions
 from gputui.tui.actions import Undo, told
 from gputui.tui.commands.places import CHANGING, MENUS
 from gputui.tui.commands.table import COMMANDS
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, FakeClock, job, snapshot, view
 from tests.memory_store import MemoryJobStore
 
@@ -92,7 +93,7 @@ def test_a_verb_about_jobs_can_be_proposed_of_one_and_of_many(verb: Verb[Job]) -
     assert verb.wish.has_forecast
 
 
-@pytest.mark.parametrize("verb", FORM_VERBS, ids=[verb.name for verb in FORM_VERBS])
+@cases("verb", FORM_VERBS)
 def test_the_equivalent_of_a_verb_with_a_form_is_a_command(verb: FormVerb[object]) -> None:
     words = verb.shell.split()
     command: click.Command | None = cli
@@ -103,7 +104,7 @@ def test_the_equivalent_of_a_verb_with_a_form_is_a_command(verb: FormVerb[object
     assert command.help
 
 
-@pytest.mark.parametrize("verb", [*VERBS, *FORM_VERBS], ids=lambda verb: verb.name)
+@cases("verb", [*VERBS, *FORM_VERBS])
 def test_each_verb_has_one_command_of_the_console_with_its_texts(verb: BaseVerb[object]) -> None:
     action = verb.action or f"verb('{verb.name}')"
     [command] = [command for command in COMMANDS if command.action == action]
@@ -114,7 +115,7 @@ def test_each_verb_has_one_command_of_the_console_with_its_texts(verb: BaseVerb[
     assert f"| {verb.label} | {verb.help} | `{command.name}` |" in KEYS
 
 
-@pytest.mark.parametrize("verb", [*JOB_VERB.values(), *GPU_VERBS], ids=lambda verb: verb.name)
+@cases("verb", [*JOB_VERB.values(), *GPU_VERBS])
 def test_the_menu_of_a_row_lists_each_verb(verb: Verb[object]) -> None:
     pane = "gpus" if verb in GPU_VERBS else "queue"
     assert verb.label in {command.title for command in MENUS[pane]}
@@ -176,7 +177,7 @@ def test_an_undo_restores_the_state(verb: Verb[Job]) -> None:
             undo.last()
 
 
-@pytest.mark.parametrize("verb", SCHEDULER_VERBS, ids=lambda verb: verb.name)
+@cases("verb", SCHEDULER_VERBS)
 def test_the_scheduler_is_paused_and_unpaused(verb: Verb[object]) -> None:
     store = MemoryJobStore()
     actions = Actions(store, FakeClock(), ACTOR)
@@ -187,7 +188,7 @@ def test_the_scheduler_is_paused_and_unpaused(verb: Verb[object]) -> None:
     assert not verb.may(store.controls())
 
 
-@pytest.mark.parametrize("verb", GPU_VERBS, ids=lambda verb: verb.name)
+@cases("verb", GPU_VERBS)
 def test_a_gpu_is_drained_and_resumed(verb: Verb[object]) -> None:
     store = MemoryJobStore()
     actions = Actions(store, FakeClock(), ACTOR)

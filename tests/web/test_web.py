@@ -27,10 +27,11 @@ from gputui.web.server import (
     parse,
     url_host,
 )
+from tests.cases import cases
 from tests.cli.conftest import Run
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(Viewer, AppService), (ConsoleServer, Server)])
+@cases(("ours", "theirs"), [(Viewer, AppService), (ConsoleServer, Server)])
 def test_no_private_part_of_textual_serve_is_used(ours: type, theirs: type) -> None:
     private = re.compile(r"(?:self\.|def )(_[a-z]\w*)")
     assert set(private.findall(inspect.getsource(theirs)))
@@ -50,7 +51,7 @@ def test_a_token_works_once_and_is_replaced() -> None:
     assert door.knows(session)
 
 
-@pytest.mark.parametrize("wrong", ["", "x", "é", "\udcff"])
+@cases("wrong", ["", "x", "é", "\udcff"])
 def test_wrong_tokens_give_no_access(wrong: str) -> None:
     door = AccessControl("127.0.0.1")
     token = door.token
@@ -61,7 +62,7 @@ def test_wrong_tokens_give_no_access(wrong: str) -> None:
     assert not door.knows(token)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("listens", "host", "ours"),
     [
         ("127.0.0.1", "127.0.0.1:8642", True),
@@ -84,7 +85,7 @@ def test_only_own_host_names_are_answered(listens: str, host: str, ours: bool) -
     assert AccessControl(listens).is_for_us(host) is ours
 
 
-@pytest.mark.parametrize(
+@cases(
     ("origin", "site", "ours"),
     [
         (None, None, True),
@@ -196,7 +197,7 @@ STRANGE = ("", "no", "3", "{}", "[]", "[3]", '["stdin"]', '["stdin", 3]', "[" * 
 SIZES = ("3", '{"width": 3}', '{"width": true, "height": 3}', '{"width": 1e999, "height": 3}')
 
 
-@pytest.mark.parametrize("text", [*STRANGE, *(f'["resize", {size}]' for size in SIZES)])
+@cases("text", [*STRANGE, *(f'["resize", {size}]' for size in SIZES)])
 def test_invalid_frames_are_refused(text: str) -> None:
     with pytest.raises(BadFrameError):
         parse(text)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.domain.policy.admission import (
     FREE,
@@ -20,6 +18,7 @@ from gputui.domain.policy.admission import (
 )
 from gputui.domain.policy.permitted_options import MountSource
 from gputui.domain.settings import AdmissionSettings, AllowSettings
+from tests.cases import cases
 
 GIB = 1024**3
 CAPPED = AdmissionSettings(memory=8 * GIB, cpus=4.0, shm_size=GIB, pids=100, networks=("lab",))
@@ -117,12 +116,12 @@ REFUSED: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", HARMLESS)
+@cases("options", HARMLESS)
 def test_what_gives_no_rights_is_for_everybody(options: dict[str, Any]) -> None:
     assert refused(**options) == []
 
 
-@pytest.mark.parametrize(("field", "value"), REFUSED)
+@cases(("field", "value"), REFUSED)
 def test_what_could_give_rights_is_refused(field: str, value: Any) -> None:
     assert len(refused(**{field: value})) == 1
 
@@ -164,7 +163,7 @@ def test_a_site_forbids_an_option_to_all() -> None:
     assert refused(of=rules(publish=False), publish=("8888",)) == ["--publish"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "whole"),
     [
         ("debian", "docker.io/library/debian:latest"),
@@ -183,7 +182,7 @@ def test_names_of_images_are_made_whole_as_the_engine_does(name: str, whole: str
     assert full_image(name) == whole
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pattern", "image", "may"),
     [
         ("*", "ghcr.io/any/thing@sha256:ab", True),
@@ -215,7 +214,7 @@ def test_any_image_may_be_named_where_none_are_listed() -> None:
     assert refused("abcdef012345", rules(AdmissionSettings())) == []
 
 
-@pytest.mark.parametrize("image", ["", "../containers/x", "a/../b", "-it", "a b", "a\0b", "debian?x", "déjà"])
+@cases("image", ["", "../containers/x", "a/../b", "-it", "a b", "a\0b", "debian?x", "déjà"])
 def test_what_is_no_name_of_an_image_is_refused(image: str) -> None:
     assert refused(image, rules(AdmissionSettings())) == ["image"]
 
@@ -242,7 +241,7 @@ def test_the_box_has_the_sites_limits() -> None:
     assert not found.is_image_user
 
 
-@pytest.mark.parametrize(
+@cases(
     ("root", "user", "found"),
     [
         ("/data", "alice", [("/data", "")]),
@@ -260,7 +259,7 @@ def test_directories_may_be_named_after_their_users(root: str, user: str, found:
     assert list(mount_roots(rules(AdmissionSettings(mounts=(root,)), user))) == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "why"),
     [
         ("/data", "own files"),

@@ -25,6 +25,7 @@ from gputui.domain.gpu import (
 from gputui.domain.policy.gpus.availability import Evidence, gpu_views, resolve_devices
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls, Unreadable
+from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, running, sample, snapshot, uuid
 
 SETTINGS = SchedulerSettings()
@@ -124,7 +125,7 @@ NOT_FREE = {
 }
 
 
-@pytest.mark.parametrize("case", NOT_FREE)
+@cases("case", NOT_FREE)
 def test_each_obstacle_makes_a_gpu_not_free(case: str) -> None:
     found, state, words = NOT_FREE[case]
     view = only(found)
@@ -132,7 +133,7 @@ def test_each_obstacle_makes_a_gpu_not_free(case: str) -> None:
     assert words in view.why
 
 
-@pytest.mark.parametrize(
+@cases(
     "command",
     ["Xorg", "Xorg :0 -auth /run/user/120/gdm/Xauthority", "nvidia-cuda-mps-server", "nvidia-cuda-mps-control -d"],
 )
@@ -144,7 +145,7 @@ def test_programs_of_the_desktop_and_of_mps_leave_a_gpu_free(command: str) -> No
     assert only(with_sample(processes=(other,), memory_used=3 * GIB)).state is GpuState.FOREIGN
 
 
-@pytest.mark.parametrize("entry", ["/usr/lib/xorg/Xorg", "python watch.py"])
+@cases("entry", ["/usr/lib/xorg/Xorg", "python watch.py"])
 def test_ignored_programs_may_be_paths_and_whole_commands(entry: str) -> None:
     settings = SchedulerSettings(ignore_processes=(entry,))
     for command, state in (
@@ -163,7 +164,7 @@ def test_a_gpu_without_memory_of_its_own_is_judged_by_its_processes() -> None:
     assert only(evidence(reading=used)).state is GpuState.FOREIGN
 
 
-@pytest.mark.parametrize("memory", [20 * GIB, GIB // 4])
+@cases("memory", [20 * GIB, GIB // 4])
 def test_a_job_that_uses_a_gpu_which_it_does_not_hold_is_named_there(memory: int) -> None:
     trainer = running(7, on=[uuid(1)])
     process = stranger(container_id="c7", command="python train.py", memory=memory)
@@ -240,13 +241,13 @@ def test_a_process_of_the_job_itself_is_not_foreign(process: GpuProcess) -> None
     assert [holder.kind for holder in only(found).holders] == ["job"]
 
 
-@pytest.mark.parametrize("tag", ["other:7:1", "store:7:2", "store:8:1"])
+@cases("tag", ["other:7:1", "store:7:2", "store:8:1"])
 def test_a_process_of_another_store_job_or_attempt_is_a_stranger(tag: str) -> None:
     found = evidence(jobs=(running(7, on=[uuid(0)]),), sample0={"processes": (stranger(attempt=tag),)})
     assert [holder.kind for holder in only(found).holders] == ["job", "process"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("user", "kinds"),
     [("alice", ["job"]), ("root", ["job"]), (None, ["job"]), ("bob", ["job", "process"])],
 )
@@ -276,7 +277,7 @@ def test_a_gpu_held_by_a_job_is_shown_even_when_the_driver_lists_nothing() -> No
 GPUS = tuple(gpu(i) for i in range(4))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("devices", "meant"),
     [
         (("all",), {0, 1, 2, 3}),

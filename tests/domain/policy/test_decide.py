@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.domain.action import Cancel, DrainGpus, SetPriority
@@ -19,6 +18,7 @@ from gputui.domain.policy.whatif import Shift, change_of, submitted, what_if
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot, Usage
 from gputui.domain.state import JobState, PendingReason
+from tests.cases import cases
 from tests.factories import GIB, NOW, job, running, sample, uuid, view
 
 HOUR = timedelta(hours=1)
@@ -81,7 +81,7 @@ def test_a_long_job_may_have_gpus_that_the_head_does_not_need() -> None:
     assert found.forecast[2] == NOW + 2 * HOUR
 
 
-@pytest.mark.parametrize("priority", [0, 50, 100])
+@cases("priority", [0, 50, 100])
 def test_a_job_without_a_limit_is_planned_as_the_longest_allowed_in_every_class(priority: int) -> None:
     one = job(1, gpus=1, priority=priority)
     assert Durations([one], PolicySettings()).planned_for(one) == (72 * 3600, DurationSource.DEFAULT)
@@ -124,7 +124,7 @@ def test_the_last_two_runs_of_a_tenant_predict_the_end_of_a_running_job_without_
         assert fewer.forecast[2] == NOW + 72 * HOUR - timedelta(seconds=60)
 
 
-@pytest.mark.parametrize("limit", [None, 4 * HOUR])
+@cases("limit", [None, 4 * HOUR])
 def test_past_runs_do_not_shorten_a_waiting_job(limit: timedelta | None) -> None:
     ended = [running(n, on=[]).evolve(state=JobState.COMPLETED, ended_at=NOW) for n in (11, 12)]
     one = job(1, gpus=1, time_limit=limit)

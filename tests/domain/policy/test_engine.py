@@ -9,6 +9,7 @@ from gputui.domain.container import EngineGpus
 from gputui.domain.gpu import Gpu
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.gpus.engine import CDI_KIND, cdi_names, engine_support
+from tests.cases import cases
 from tests.factories import gpu, uuid
 
 TWO = (gpu(0), gpu(1))
@@ -42,7 +43,7 @@ def test_gpus_are_found_by_the_names_of_the_engine(
     assert engine_support(known, gpus).refusal is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "gpus", "word"),
     [
         ((uuid(0),), TWO, f"GPU 1 ({uuid(1)}) has no CDI device that fits"),
@@ -78,7 +79,7 @@ def test_an_engine_that_lists_no_names_is_asked_by_uuid() -> None:
     assert cdi_names(unknown, TWO, [uuid(1)]) == (uuid(1),)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "word"),
     [
         (EngineGpus("nvidia", address="ssh://gpu1"), "the engine at ssh://gpu1 runs on another machine"),

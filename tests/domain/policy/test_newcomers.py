@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-import pytest
-
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob, UsageLedger
 from gputui.domain.policy.forecast import Arrival, simulate
 from gputui.domain.policy.gpus.placement import Ask, NodeLayout
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.settings import PolicySettings
+from tests.cases import cases
 
 HOUR = 3600.0
 EIGHT = 0b11111111
@@ -31,9 +30,7 @@ def wait_of_newcomer(dump: int, hours: float, at: float, policy: PolicySettings)
     return next((run.started / HOUR - at) for run in played([hers, his], policy) if run.id == 10**6)
 
 
-@pytest.mark.parametrize(
-    ("dump", "hours", "at"), [(1000, 1.0, 24.0), (1000, 1.0, 90.0), (3000, 1.0, 48.5), (300, 4.0, 24.1)]
-)
+@cases(("dump", "hours", "at"), [(1000, 1.0, 24.0), (1000, 1.0, 90.0), (3000, 1.0, 48.5), (300, 4.0, 24.1)])
 def test_the_first_job_of_a_newcomer_takes_the_next_free_gpu(dump: int, hours: float, at: float) -> None:
     assert wait_of_newcomer(dump, hours, at, PolicySettings()) <= hours
 

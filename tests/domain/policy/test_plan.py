@@ -6,7 +6,6 @@ import gc
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -23,6 +22,7 @@ from gputui.domain.policy.whatif import timeline
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
+from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, job, running, spec, uuid, view
 
 UP = (RuntimeStatus("docker", True, "Docker 28"), RuntimeStatus("process", True, "host"))
@@ -151,7 +151,7 @@ WAITS: dict[str, tuple[Job, PendingReason, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", WAITS)
+@cases("case", WAITS)
 def test_each_reason_to_wait_says_so(case: str) -> None:
     waiting, code, words = WAITS[case]
     found = planned([waiting, running(9, array=ArrayRef(9, 0, 1))])

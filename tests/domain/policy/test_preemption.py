@@ -8,7 +8,6 @@ from datetime import timedelta
 from itertools import combinations
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -25,6 +24,7 @@ from gputui.domain.policy.whatif import change_of, what_if
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
+from tests.cases import cases
 from tests.domain.policy.cases import any_of
 from tests.factories import GIB, NOW, job, spec, uuid, view
 
@@ -88,7 +88,7 @@ def test_classes_are_whole() -> None:
     assert [whole_class(priority) for priority in (0, 25, 26, 50, 74, 75, 100)] == [0, 0, 1, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize(("priority", "other", "expected"), [(25, 74, (1,)), (26, 74, ()), (74, 75, (1,)), (0, 25, ())])
+@cases(("priority", "other", "expected"), [(25, 74, (1,)), (26, 74, ()), (74, 75, (1,)), (0, 25, ())])
 def test_only_a_higher_class_preempts_and_not_just_a_higher_priority(
     priority: int, other: int, expected: tuple[JobId, ...]
 ) -> None:
@@ -106,7 +106,7 @@ REFUSED: dict[str, tuple[Job, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@cases("case", REFUSED)
 def test_protected_jobs_are_not_preempted(case: str) -> None:
     victim, changes = REFUSED[case]
     assert victims(planned([victim, job(2, gpus=1, priority=100)], **changes)) == ()
@@ -192,7 +192,7 @@ IN_VAIN: dict[str, tuple[list[Job], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", IN_VAIN)
+@cases("case", IN_VAIN)
 def test_no_job_is_preempted_in_vain(case: str) -> None:
     jobs, changes = IN_VAIN[case]
     assert victims(planned(jobs, **changes)) == ()
@@ -204,7 +204,7 @@ def test_a_range_preempts_for_its_smallest_number_after_its_patience() -> None:
     assert victims(planned(jobs)) == (2,)
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
     [
         {"drain": Drain("", "root", NOW)},
@@ -212,7 +212,6 @@ def test_a_range_preempts_for_its_smallest_number_after_its_patience() -> None:
         {"stale": True},
         {"holders": (Holder("job", "x"), Holder("process", "python"))},
     ],
-    ids=["drained", "sick", "unread", "used by a stranger too"],
 )
 def test_no_job_is_preempted_on_an_unusable_gpu(changes: dict[str, Any]) -> None:
     row = replace(view(0, GpuState.ALLOCATED, job_id=1), **changes)

@@ -20,6 +20,7 @@ from gputui.domain.runs import Run
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot, Usage
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.domain.policy.cases import any_of
 from tests.factories import NOW, job, running, snapshot, uuid
 
@@ -56,8 +57,8 @@ def test_standings_have_the_order_of_the_plan_and_the_scores_of_explain() -> Non
         assert each.score == pytest.approx(explain(picture(), each.job, SETTINGS, NOW).terms.total)
 
 
-@pytest.mark.parametrize("later", [timedelta(0), HOUR, 24 * HOUR, 300 * HOUR])
-@pytest.mark.parametrize(
+@cases("later", [timedelta(0), HOUR, 24 * HOUR, 300 * HOUR])
+@cases(
     ("ids", "steps", "wanted"),
     [
         ([4], [-1], [1, 2, 4, 3, 5]),
@@ -86,7 +87,7 @@ def test_a_moved_job_takes_the_priority_of_its_neighbour() -> None:
     assert [moved(picture(), [2], -1).job(2).priority, moved(picture(), [1], 1).job(1).priority] == [60, 50]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ids", "steps", "told"),
     [([4], [-1], (3, 1, -1)), ([4], [-1, -1], (2, 2, -1)), ([1], [1, 1], (3, 2, 1)), ([3, 4], [-1], (2, 1, -1))],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.domain.gpu import Drain, GpuState
@@ -15,6 +14,7 @@ from gputui.domain.policy.reservations import overlap_warnings, with_claims, wit
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, StandingRule, WindowState, WindowView, effective_settings
 from gputui.domain.state import JobState, PendingReason
+from tests.cases import cases
 from tests.domain.policy.test_decide import holder, of_rows, seen, starts
 from tests.factories import NOW, job, running, uuid, view
 
@@ -50,9 +50,7 @@ def test_a_window_of_a_command_is_kept_like_one_of_the_file() -> None:
     assert both.policy.reservations == (LATE, BEGUN)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "held"), [((2,), "GPU 2 is held by job 7"), ((2, 3), "GPUs 2, 3 are held by job 7"), ((4,), "")]
-)
+@cases(("gpus", "held"), [((2,), "GPU 2 is held by job 7"), ((2, 3), "GPUs 2, 3 are held by job 7"), ((4,), "")])
 def test_a_job_that_may_stay_is_warned_of_with_the_named_gpus_that_it_holds(gpus: tuple[int, ...], held: str) -> None:
     window = Window("w", NOW + 2 * HOUR, NOW + 4 * HOUR, gpus=tuple(map(uuid, gpus)))
     told = overlap_warnings(window, seen([running(7, on=[uuid(2), uuid(3)])]), {uuid(n): str(n) for n in range(8)})
@@ -116,7 +114,7 @@ def ended(**changes: Any) -> Job:
     return done.evolve(**changes)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("jobs", "state", "is_claimed"),
     [
         ([], WindowState.RELEASED, False),
@@ -130,7 +128,6 @@ def ended(**changes: Any) -> Job:
         ([job(3, tenant="bob")], WindowState.RELEASED, False),
         ([job(3, gpus=1, tenant="eve", priority=99)], WindowState.RELEASED, False),
     ],
-    ids=["nobody", "runs", "ran before", "has run", "waits", "held", "begins in it", "too late", "no GPUs", "another"],
 )
 def test_jobs_claim_a_window(jobs: list[Job], state: WindowState, is_claimed: bool) -> None:
     found = the_view(planned(jobs, LATE))

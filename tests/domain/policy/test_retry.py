@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.policy.retry import JITTER, backoff, conclude, requeued
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.factories import NOW, running, uuid
 
 SETTINGS = SchedulerSettings()
@@ -65,7 +65,7 @@ def test_pauses_double_up_to_the_cap_with_a_little_jitter(failures: int, seed: s
     assert pause == backoff(timedelta(seconds=5), failures, CAP, seed)
 
 
-@pytest.mark.parametrize(
+@cases(
     "code",
     [
         CauseCode.IMAGE_NOT_FOUND,
@@ -79,13 +79,13 @@ def test_a_job_that_cannot_run_as_written_is_never_retried(code: CauseCode) -> N
     assert broken(running(1, retries=5), code).state is JobState.FAILED
 
 
-@pytest.mark.parametrize("code", [CauseCode.RUNTIME_ERROR, CauseCode.CONTAINER_LOST, CauseCode.PULL_FAILED])
+@cases("code", [CauseCode.RUNTIME_ERROR, CauseCode.CONTAINER_LOST, CauseCode.PULL_FAILED])
 def test_failures_of_the_machine_are_retried_free_of_charge(code: CauseCode) -> None:
     job = broken(running(1, on=[uuid(0)]), code)
     assert (job.state, job.charged_attempts, job.avoid_gpus) == (JobState.PENDING, 0, ())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cause", "avoided"),
     [
         (Cause(CauseCode.GPU_LOST, "fell off the bus", (uuid(3),)), (uuid(3),)),
@@ -138,7 +138,7 @@ def test_a_time_limit_counts_even_when_the_job_obeys_with_0() -> None:
     assert ended(stopped, 0).state is JobState.TIMEOUT
 
 
-@pytest.mark.parametrize(
+@cases(
     ("stop", "cause", "state"),
     [
         (CauseCode.GPU_LOST, None, JobState.COMPLETED),

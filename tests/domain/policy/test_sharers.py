@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.domain.container import ForeignContainer
 from gputui.domain.gpu import Drain, GpuProcess, GpuState, Health, HealthCode, Sharer
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Controls, Node, Snapshot
+from tests.cases import cases
 from tests.domain.policy.test_availability import evidence, only, stranger
 from tests.factories import GIB, NOW, running, uuid
 
@@ -40,7 +40,7 @@ def test_a_shared_gpu_names_all_its_jobs() -> None:
     assert (shown.sharing_with(TWO[0]), shown.sharing_with(TWO[1])) == ((9,), (4,))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("processes", "counts"),
     [
         ((), (20, 10)),
@@ -49,7 +49,6 @@ def test_a_shared_gpu_names_all_its_jobs() -> None:
         ((process(4, 21), process(9, 30), process(9, 2)), (21, 32)),
         ((process(4, None), process(9, 30)), (20, 30)),
     ],
-    ids=["nothing-yet", "ramp", "reached", "beyond", "untold"],
 )
 def test_the_promise_counts_until_more_is_really_used(
     processes: tuple[GpuProcess, ...], counts: tuple[int, int]
@@ -86,7 +85,7 @@ CLOSED = {
 }
 
 
-@pytest.mark.parametrize("case", CLOSED)
+@cases("case", CLOSED)
 def test_each_obstacle_closes_a_shared_gpu(case: str) -> None:
     found, words = CLOSED[case]
     row = only(found)

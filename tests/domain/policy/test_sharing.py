@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -24,6 +23,7 @@ from gputui.domain.policy.whatif import Shift, change_of, what_if
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
+from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, job, running, uuid, view
 from tests.lane import examples
 
@@ -97,7 +97,7 @@ def test_used_memory_counts_if_it_exceeds_the_promise() -> None:
     assert "GPU 0 has 29G left beside job 1" in found.reasons[2].text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("gpus", "words"),
     [(3, ""), (4, "; 1 more shared GPU has no more left"), (5, "; 2 more shared GPUs have no more left")],
 )
@@ -218,7 +218,7 @@ def test_what_if_frees_a_shared_gpu_only_when_its_last_job_is_gone() -> None:
     assert shift == Shift(3, NOW + 2 * HOUR, NOW)
 
 
-@pytest.mark.parametrize(("memory", "part"), [(10, 0.5), (60, 0.75), (80, 1.0)])
+@cases(("memory", "part"), [(10, 0.5), (60, 0.75), (80, 1.0)])
 def test_a_sharer_is_charged_its_place_or_its_memory_whichever_is_more(memory: int, part: float) -> None:
     [start] = planned([sharing(job(1, gpus=1), memory)]).starts
     assert start.gpu_share == part

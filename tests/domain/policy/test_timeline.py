@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable
 from datetime import timedelta
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.domain.action import Hold, Release, Requeue, ResumeGpus, SetPriority
@@ -28,6 +27,7 @@ from gputui.domain.policy.whatif import (
 )
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Snapshot
+from tests.cases import cases
 from tests.domain.policy.test_decide import HOUR, holder, of_rows, seen
 from tests.factories import NOW, job, running, uuid, view
 
@@ -151,7 +151,7 @@ def test_a_resumed_gpu_takes_jobs_unless_another_obstacle_remains() -> None:
     assert starts_after(of_rows(jobs, [drained]), change_of(ResumeGpus(tuple(on(1))), NOW)) == {}
 
 
-@pytest.mark.parametrize("change", [change_of(SetPriority((2,), 0), NOW), change_of(Hold((3,)), NOW)])
+@cases("change", [change_of(SetPriority((2,), 0), NOW), change_of(Hold((3,)), NOW)])
 def test_a_comparison_agrees_with_what_if(change: Callable[[Snapshot], Snapshot]) -> None:
     found = compared(queue(), change, SETTINGS, NOW)
     assert found.shifts == what_if(queue(), change, SETTINGS, NOW) != ()

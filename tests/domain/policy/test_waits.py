@@ -14,6 +14,7 @@ from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.waits import Dependencies, asks_for_more, eligible_since, eligible_wait, end_wait, keep_wait
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.factories import GIB, NOW, job, spec
 
 HOUR = timedelta(hours=1)
@@ -52,7 +53,7 @@ def test_a_job_submitted_on_hold_has_not_waited_when_it_is_released() -> None:
     assert wait(released) == 0.0
 
 
-@pytest.mark.parametrize("gate", ["begin_at", "not_before"])
+@cases("gate", ["begin_at", "not_before"])
 def test_time_before_the_begin_and_in_a_back_off_does_not_count(gate: str) -> None:
     gates: dict[str, Any] = {gate: NOW + HOUR}
     waiting = job(age=3600, **gates)
@@ -75,7 +76,7 @@ def finished(number: int, hours_ago: float, state: JobState = JobState.COMPLETED
     return job(number, age=90_000, **fields).evolve(state=state, ended_at=NOW - hours_ago * HOUR)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("others", "hours"),
     [
         ([finished(1, 2.0)], 2.0),
@@ -123,7 +124,7 @@ def test_the_wait_is_the_time_at_this_priority_or_above(steps: list[tuple[int, i
 BIG = spec((2, 4), time_limit=10 * HOUR, nice=5)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "is_more"),
     [
         ({"maximum": 5}, True),
@@ -145,7 +146,7 @@ def test_an_edit_that_asks_for_more_restarts_the_wait(change: dict[str, Any], is
     assert wait(waiting, NOW + 2 * HOUR) == (1.0 if is_more else 3.0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after", "is_more"),
     [
         (GpuRequest(4, 4), GpuRequest(everything=True), True),
