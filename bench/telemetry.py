@@ -42,7 +42,7 @@ from gputui.engine.tick.run_limits import IdleGpus
 from gputui.engine.tick.snapshot_builder import QueueView
 from gputui.engine.tick.telemetry import TelemetryRecorder
 from gputui.gpus.supervisor import NvmlProbe
-from gputui.runtime.consumption import MOUNT, ConsumptionReader
+from gputui.runtime.cgroups import MOUNT, ConsumptionReader
 from tests.gpus.standin import LIKE_HARDWARE, StandIn
 
 P = ParamSpec("P")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gputui.runtime.process.cgroup import MOUNT
+from gputui.runtime.cgroups import MOUNT
 
 _PATIENCE = 60.0
 

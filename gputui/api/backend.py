@@ -13,8 +13,7 @@ from weakref import WeakSet
 from msgspec import Struct
 
 from gputui.api.client import ApiClient, Reply, new_key
-from gputui.api.http import own_json
-from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewJobs, Undone, UndoRequest
+from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewJobs, Undone, UndoRequest, own_json
 from gputui.api.streams import SUBMIT, EventWatch, Follower, StreamClient
 from gputui.domain.access import HOW_TO_USE
 from gputui.domain.action import Action

@@ -21,8 +21,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gputui.api.deltas import KEPT, PART, ChangedJob, FieldTracker, SnapshotUpdate, Tracker
-from gputui.api.http import Outlet, Stream, own_json
-from gputui.api.messages import AboutView, Focus, StreamHello
+from gputui.api.http import AboutView, Focus, Outlet, Stream, StreamHello, own_json
 from gputui.api.rights import Visibility
 from gputui.domain.access import Caller
 from gputui.domain.as_json import job_json

@@ -6,6 +6,7 @@ look at nothing else of the queue.
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 import threading
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from functools import reduce
+from functools import cache, reduce
 from itertools import chain, count, islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,14 +24,28 @@ from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
 from gputui import __version__
-from gputui.api import messages
+from gputui.api import http
 from gputui.api.events import EventHub
-from gputui.api.http import Answer, Handoff, HttpError, Outlet, Peer, Request, Response, Stream, encoded, own_json
-from gputui.api.messages import ChangeNumber
+from gputui.api.http import (
+    API,
+    Answer,
+    ChangeNumber,
+    Forecast,
+    Handoff,
+    HttpError,
+    Outlet,
+    Peer,
+    Request,
+    Response,
+    Stream,
+    answer_to,
+    encoded,
+    own_json,
+)
 from gputui.api.rights import Visibility
-from gputui.api.routes import UPGRADE, Route, document
-from gputui.domain.access import Caller
-from gputui.domain.action import Action, Edit, EditJobs
+from gputui.api.routes import ROUTES, UPGRADE, Route, Scope, document
+from gputui.domain.access import Caller, Role, others_job
+from gputui.domain.action import Action, Edit, EditJobs, typed
 from gputui.domain.as_json import (
     explanation_json,
     gpu_json,
@@ -41,11 +56,12 @@ from gputui.domain.as_json import (
     recurring_json,
 )
 from gputui.domain.audit import AuditEntry, targets_of
-from gputui.domain.errors import CapabilityError, GputuiError, InputError, NotFoundError
+from gputui.domain.decoding import convert, decode_json
+from gputui.domain.errors import AccessError, CapabilityError, GputuiError, InputError, NotFoundError
 from gputui.domain.filter import by_month, in_order, latest_first, meant, parse_filter, parse_states, seen
 from gputui.domain.job import Job, attempt_with_output
 from gputui.domain.job_spec import JobId, Submission
-from gputui.domain.keys import digest
+from gputui.domain.keys import digest, stored_key
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.spec_values import check_execution, check_gpus
@@ -214,7 +230,7 @@ class Call(Struct, frozen=True):
     @property
     def wants_own(self) -> bool:
         """Return whether the client is one of gputui's own, which wants things as they are stored."""
-        return messages.OWN in self.request.headers.get("accept", "")
+        return http.OWN in self.request.headers.get("accept", "")
 
     @property
     def wants_stream(self) -> bool:
@@ -237,26 +253,26 @@ class Handlers:
 
     # the queue
 
-    def about(self, call: Call) -> messages.AboutView:
+    def about(self, call: Call) -> http.AboutView:
         about, leader, caller = call.backend.about(), self._services.leader(), call.caller
         access = self._services.settings.access
-        return messages.AboutView(
+        return http.AboutView(
             gputui=__version__,
-            api=messages.API,
-            oldest=messages.OLDEST,
+            api=http.API,
+            oldest=http.OLDEST,
             host=about.host,
             store=self._services.store_id,
-            owner=messages.OwnerView(
+            owner=http.OwnerView(
                 leader.pid, leader.kind, leader.user, leader.started_at, leader.silent_for.total_seconds()
             ),
-            caller=messages.CallerView(caller.uid, caller.user, caller.role.name.lower(), caller.groups, caller.job),
+            caller=http.CallerView(caller.uid, caller.user, caller.role.name.lower(), caller.groups, caller.job),
             home=self._services.home(caller.uid),
             lacking={str(name): sentence for name, sentence in about.caps.lacking.items()},
             engine=about.caps.engine,
             lacking_options=about.caps.options,
             scheduler=about.scheduler,
             policy=about.policy,
-            agents=messages.AgentLimits(access.agent_priority, access.agent_gpus),
+            agents=http.AgentLimits(access.agent_priority, access.agent_gpus),
         )
 
     def _picture(self, call: Call) -> Snapshot:
@@ -396,13 +412,13 @@ class Handlers:
         if call.query["dry_run"]:
             done = call.backend.foresee(action)
             ids = tuple(job_id for job in done.jobs for job_id in job.ids)
-            return encoded(messages.NewIds(ids, done.starts or self._starts(call, done.jobs)))
+            return encoded(http.NewIds(ids, done.starts or self._starts(call, done.jobs)))
         if call.wants_stream and (len(submissions) != 1 or submissions[0].array):
             raise InputError("one job has one stream", where="jobs")
         done = call.backend.act(action)
         if call.wants_stream:
             return self._handed(call, done.ids[0], Attach(call.query["detach_keys"], from_start=True))
-        return encoded(messages.NewIds(done.ids), 200 if done.is_repeated else 201)
+        return encoded(http.NewIds(done.ids), 200 if done.is_repeated else 201)
 
     def _starts(self, call: Call, jobs: tuple[Job, ...]) -> tuple[datetime | None, ...]:
         """Return when new jobs would start, of an array its first element."""
@@ -413,10 +429,10 @@ class Handlers:
             starts = timeline(changed, self._services.settings, datetime.now(UTC), is_wanted=is_wanted).starts
         return tuple(starts.get(job.id) for job in jobs)
 
-    def act(self, call: Call) -> messages.Acted:
+    def act(self, call: Call) -> http.Acted:
         return self._acted(call, call.body)
 
-    def edit(self, call: Call) -> messages.Acted:
+    def edit(self, call: Call) -> http.Acted:
         """Edit a job, which is as its editor has seen it if he says so."""
         edit: Edit = call.body
         job, wanted = call.the_job, call.request.headers.get("if-match", "").strip()
@@ -425,23 +441,23 @@ class Handlers:
             raise HttpError(412, what, where="If-Match", hint="edit it as it is now")
         return self._acted(call, EditJobs((job.id,), edit, job if wanted else None))
 
-    def _acted(self, call: Call, action: Action) -> messages.Acted:
+    def _acted(self, call: Call, action: Action) -> http.Acted:
         done = call.backend.foresee(action) if call.query["dry_run"] else call.backend.act(action)
         shown = own_json if call.wants_own else lambda job: msgspec.json.encode(job_json(job))
         indices = {view.gpu.uuid: str(view.gpu.index) for view in self._services.latest().gpus} if done.changes else {}
-        return messages.Acted(
+        return http.Acted(
             ids=done.ids,
             changes=tuple(self._changes.keep(call.caller, done.changes, indices)),
             jobs=tuple(Raw(shown(job)) for job in done.jobs),
             window=done.window,
         )
 
-    def undo(self, call: Call) -> messages.Undone:
+    def undo(self, call: Call) -> http.Undone:
         changes = self._changes.of(call.caller, call.body.numbers)
         whys = {id(change): why for change, why in call.backend.undo(changes)}
-        return messages.Undone(tuple(whys.get(id(change), "") for change in changes))
+        return http.Undone(tuple(whys.get(id(change), "") for change in changes))
 
-    def forecast(self, call: Call) -> messages.Forecasted:
+    def forecast(self, call: Call) -> http.Forecasted:
         """Compare the starts with those after the actions, all of which the caller may carry out."""
         from gputui.domain.policy.whatif import change_of, compared
 
@@ -460,9 +476,9 @@ class Handlers:
                 is_wanted=is_wanted,
             )
             is_cut = not is_wanted()
-        starts = (messages.StartMove(each.job_id, each.before, each.after, each.is_stopped) for each in found.shifts)
-        places = (messages.PlaceMove(each.job_id, each.before, each.after) for each in found.moves)
-        return messages.Forecasted(tuple(starts), tuple(places), is_cut)
+        starts = (http.StartMove(each.job_id, each.before, each.after, each.is_stopped) for each in found.shifts)
+        places = (http.PlaceMove(each.job_id, each.before, each.after) for each in found.moves)
+        return http.Forecasted(tuple(starts), tuple(places), is_cut)
 
     # the rest
 
@@ -589,3 +605,185 @@ def _sent(parts: Iterable[bytes], out: Outlet) -> Callable[[], object]:
 
     threading.Thread(target=send, name="gputui-backup", daemon=True).start()
     return is_over.set
+
+
+log = logging.getLogger(__name__)
+
+_BOOLEANS = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_GPUTUI_API = re.compile(r"(\d{1,3})\.\d{1,3}", re.ASCII)
+_PART = re.compile(r"\{(\w+)\}")
+_CHANGING = frozenset({"POST", "PATCH", "PUT"})
+
+
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(_PART.sub(r"(?P<\1>[^/]+)", path.replace(".", r"\.")))
+
+
+def find_route(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
+    """Return the route of a request, and the parts of its path; raises HttpError 404, or 405 for another method."""
+    methods = []
+    for route in ROUTES:
+        if match := _pattern(route.path).fullmatch(path):
+            if route.method == method:
+                return route, match.groupdict()
+            methods.append(route.method)
+    if methods:
+        allow = (("Allow", ", ".join(methods)),)
+        raise HttpError(405, f"{path} takes no {method}", hint=f"it takes {' and '.join(methods)}", headers=allow)
+    raise HttpError(404, "there is nothing at this path", where=path[:200], hint="GET /openapi.json lists all paths")
+
+
+class Router:
+    """Answers requests, in any thread; errors are answers too, and refusals stand in the audit log."""
+
+    def __init__(self, services: OwnerServices, handlers: Handlers) -> None:
+        self._services = services
+        self._handlers = handlers
+
+    def __call__(self, request: Request) -> Answer:
+        caller: Caller | None = None
+        try:
+            route, parts = find_route(request.method, request.path)
+            _check_version(request.headers)
+            caller = self._services.caller_of(request.peer, request.headers)
+            return self._answer(request, route, parts, caller)
+        except AccessError as error:
+            if caller is not None:
+                asked = f"{request.method} {request.path}"[:200]
+                self._services.refused(caller, error.rule, f"{asked}: {error.what}")
+            return answer_to(error)
+        except GputuiError as error:
+            return answer_to(error)
+        except msgspec.MsgspecError as error:
+            return answer_to(HttpError(400, str(error)[:500]))
+        except Exception as error:
+            log.exception("cannot answer %s %s", request.method, request.path[:200])
+            return answer_to(error)
+
+    def _answer(self, request: Request, route: Route, parts: Mapping[str, str], caller: Caller) -> Answer:
+        if caller.role < route.role:
+            what = f"{caller.user} is {_NAMES[caller.role]} of this queue: this is for {_NAMES_OF_MANY[route.role]}"
+            raise AccessError(what, rule=f"role-{route.role.name.lower()}", hint=_HINTS[route.role])
+        caller, body = _keyed(request, caller), _body(route, request)
+        known = {each.name: each for each in route.query}
+        if unknown := sorted(request.query.keys() - known.keys()):
+            hint = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise InputError("there is no such parameter", where=unknown[0][:100], hint=hint)
+        query = {
+            name: _READERS[each.type](name, request.query[name]) if name in request.query else each.default
+            for name, each in known.items()
+        }
+        with closing(self._services.backend(caller)) as backend:
+            call = Call(request, route, caller, backend, parts, query, body)
+            if route.scope is Scope.JOB:
+                call = msgspec.structs.replace(call, job=self._job(call))
+            result = getattr(self._handlers, route.handler)(call)
+            return result if isinstance(result, Response | Stream | Handoff) else encoded(result, route.status)
+
+    def _job(self, call: Call) -> Job:
+        """Return the job that a route is about; raises AccessError if it is one of another user's, and so not open."""
+        job = call.backend.job(job_id(call.parts["id"]))
+        if call.route.role is not Role.VIEWER:
+            is_open = call.route.handler == "log" and self._services.settings.access.show_logs
+            if not (is_open or call.caller.may_act_on(job)):
+                raise others_job(job, _ON_A_JOB[call.route.handler])
+        return job
+
+
+_NAMES = {Role.VIEWER: "a viewer", Role.USER: "a user", Role.OPERATOR: "an operator"}
+_NAMES_OF_MANY = {Role.VIEWER: "viewers", Role.USER: "users and operators", Role.OPERATOR: "operators"}
+_HINTS = {
+    Role.VIEWER: "",
+    Role.USER: "an operator lists users in access.users",
+    Role.OPERATOR: "root lists operators in policy.operators",
+}
+
+
+_ON_A_JOB = {
+    "edit": "edit it",
+    "processes": "see its processes",
+    "log": "read its output",
+    "attach": "attach to it",
+    "execute": "enter it",
+}
+"""Words for what a route does to a job, by its handler."""
+
+
+def job_id(text: str) -> int:
+    """Return the id of a job in a path; raises InputError."""
+    if not _NUMBER.fullmatch(text):
+        raise InputError("it is no id of a job", where="id", hint="a number, as `gputui queue` lists it")
+    return int(text)
+
+
+def _check_version(headers: Mapping[str, str]) -> None:
+    """Raise HttpError for a client of another major version."""
+    if (given := headers.get("gputui-api")) is None:
+        return
+    match = _GPUTUI_API.fullmatch(given.strip())
+    if match is None:
+        raise HttpError(400, "it is no version", where="Gputui-Api", hint=f"such as {API}")
+    if match[1] != API.partition(".")[0]:
+        what = f"the client speaks version {given.strip()} of the interface, the owner of the queue {API}"
+        raise HttpError(400, what, where="Gputui-Api", hint="update the older one")
+
+
+def _keyed(request: Request, caller: Caller) -> Caller:
+    """Return the caller with the key of his request, as it is stored."""
+    key = request.headers.get("idempotency-key")
+    if key is None or request.method not in _CHANGING:
+        return caller
+    stored = stored_key(key, request.method, request.path, request.query, request.body)
+    return msgspec.structs.replace(caller, key=stored)
+
+
+def _body(route: Route, request: Request) -> Any:
+    """Return the decoded body; raises HttpError for what is no JSON of that form."""
+    if route.body is None:
+        if request.body and route.method == "GET":
+            raise HttpError(400, "this takes no body")
+        return None
+    try:
+        found = decode_json(request.body, route.body)
+        if isinstance(found, Edit):
+            return found.typed()
+        if isinstance(found, Forecast):
+            return Forecast(tuple(map(typed, found.actions)))
+        return typed(found) if isinstance(found, Action) else found
+    except msgspec.ValidationError as error:
+        raise HttpError(422, str(error)[:500], where="body") from error
+    except msgspec.DecodeError as error:
+        raise HttpError(400, f"the body is no JSON: {str(error)[:200]}", where="body") from error
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in _BOOLEANS:
+        raise InputError("it is neither true nor false", where=name)
+    return _BOOLEANS[text.lower()]
+
+
+def _number(name: str, text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise InputError("it is no whole number from 0", where=name)
+    return int(text)
+
+
+def _moment(name: str, text: str) -> datetime:
+    try:
+        at: datetime = convert(text, datetime)
+    except msgspec.ValidationError:
+        at = datetime.min  # noqa: DTZ901 - without a zone, so refused
+    if at.tzinfo is None:
+        hint = "such as 2026-12-01T09:00:00Z; in a query + is written %2B"
+        raise InputError("it is no time with a zone", where=name, hint=hint)
+    return at
+
+
+_READERS: Mapping[Any, Callable[[str, str], Any]] = {
+    bool: _flag,
+    int: _number,
+    datetime: _moment,
+    str: lambda name, text: text,
+}

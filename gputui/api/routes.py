@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gputui.api import messages
-from gputui.api.http import CONTENT_TYPE
-from gputui.api.messages import API, JsonObject, Problem
+from gputui.api import http
+from gputui.api.http import API, CONTENT_TYPE, JsonObject, Problem
 from gputui.domain.access import Role
 from gputui.domain.action import Action, Edit
 from gputui.domain.container import ExecRequest
@@ -72,7 +71,7 @@ class Route(Struct, frozen=True):
     kind: AnswerKind = AnswerKind.JSON
     body: Any = None
     """Type of the body; None: there is none."""
-    result: Any = messages.JsonObject
+    result: Any = http.JsonObject
     status: int = 200
     query: tuple[Parameter, ...] = ()
     is_public: bool = True
@@ -86,7 +85,7 @@ _SINCE = Parameter("since", datetime, "Only what ended, or was done, since this 
 
 VIEWER, USER, OPERATOR = Role.VIEWER, Role.USER, Role.OPERATOR
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/v1/about", "about", VIEWER, "The queue, its owner, and who asks.", result=messages.AboutView),
+    Route("GET", "/v1/about", "about", VIEWER, "The queue, its owner, and who asks.", result=http.AboutView),
     Route(
         "GET",
         "/v1/jobs",
@@ -112,8 +111,8 @@ ROUTES: tuple[Route, ...] = (
         USER,
         "Submit jobs, all or none. With the header `Idempotency-Key` a repeated request is one submission. "
         "An upgrade to `gputui-stream/1` attaches to the job, of which there is one, from its start.",
-        body=messages.NewJobs,
-        result=messages.NewIds,
+        body=http.NewJobs,
+        result=http.NewIds,
         status=201,
         query=(
             _DRY_RUN,
@@ -130,7 +129,7 @@ ROUTES: tuple[Route, ...] = (
         "Edit it. With the header `If-Match` and the `ETag` of the job only as it was then.",
         Scope.JOB,
         body=Edit,
-        result=messages.Acted,
+        result=http.Acted,
         query=(_DRY_RUN,),
     ),
     Route(
@@ -166,18 +165,18 @@ ROUTES: tuple[Route, ...] = (
         USER,
         "Carry out an action, for all of its jobs or none.",
         body=Action,
-        result=messages.Acted,
+        result=http.Acted,
         query=(_DRY_RUN,),
     ),
-    Route("POST", "/v1/undo", "undo", USER, "Undo changes.", body=messages.UndoRequest, result=messages.Undone),
+    Route("POST", "/v1/undo", "undo", USER, "Undo changes.", body=http.UndoRequest, result=http.Undone),
     Route(
         "POST",
         "/v1/forecast",
         "forecast",
         USER,
         "Starts that actions would move.",
-        body=messages.Forecast,
-        result=messages.Forecasted,
+        body=http.Forecast,
+        result=http.Forecasted,
     ),
     Route("GET", "/v1/gpus", "gpus", VIEWER, "The GPUs, and the jobs on them.", result=list[dict[str, Any]]),
     Route("GET", "/v1/controls", "controls", VIEWER, "Drains, the pause, tenants, reservations."),
@@ -210,7 +209,7 @@ ROUTES: tuple[Route, ...] = (
         kind=AnswerKind.EVENTS,
         query=(Parameter("kinds", str, "Kinds of events: job, gpu, notice, with commas between."),),
     ),
-    Route("PUT", "/v1/focus", "focus", VIEWER, "Choose the GPU at which a subscriber looks.", body=messages.Focus),
+    Route("PUT", "/v1/focus", "focus", VIEWER, "Choose the GPU at which a subscriber looks.", body=http.Focus),
     Route(
         "POST",
         "/v1/backup",

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from gputui.api.client import ApiClient, ByteStream
 from gputui.api.deltas import SnapshotDecoder, SnapshotUpdate
-from gputui.api.messages import AboutView, Focus, StreamHello
+from gputui.api.http import AboutView, Focus, StreamHello
 from gputui.api.routes import UPGRADE
 from gputui.domain import frames
 from gputui.domain.decoding import decode_json

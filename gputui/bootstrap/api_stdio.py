@@ -21,9 +21,9 @@ from gputui.ports.backend import FollowLog
 from gputui.threads import Watcher
 
 if TYPE_CHECKING:
+    from gputui.api.client import Dial
     from gputui.api.handlers import OwnerServices
     from gputui.api.http import Peer
-    from gputui.api.wire import Dial
     from gputui.config import Options
     from gputui.domain.access import Caller
     from gputui.domain.job_spec import JobId
@@ -60,8 +60,7 @@ def serve_stdio(options: Options, source: int = 0, target: int = 1) -> None:
 def _serve_here(options: Options, source: int, target: int) -> None:
     """Serve the queue in this process, until an owner comes."""
     from gputui.api.events import EventHub
-    from gputui.api.handlers import Handlers
-    from gputui.api.router import Router
+    from gputui.api.handlers import Handlers, Router
     from gputui.api.server import DoorServer
 
     ours, theirs = socket.socketpair()

@@ -361,8 +361,8 @@ def output_of(
     `lines` opens its log, which does not tell. Raises GputuiError.
     """
     from gputui.engine.files.logs import log_path
-    from gputui.runtime.process.attach import kept_log, live_log
     from gputui.runtime.process.attempt_folder import AttemptFolder
+    from gputui.runtime.process.job_exec import kept_log, live_log
 
     if job.spec.is_host:
         name = f"gputui-{store_id}-{job.id}-{attempt.number}"
@@ -431,7 +431,7 @@ def open_foreign_use(options: Options, store: Callable[[], JobStore], *, is_read
         return LocalProcesses()
 
     def containers() -> ForeignContainers | None:
-        from gputui.runtime.docker.foreign_containers import DockerContainers
+        from gputui.runtime.docker.runtime import DockerContainers
 
         return DockerContainers(options.settings.runtime) if options.runtime == "docker" else None
 

@@ -208,8 +208,7 @@ class Door:
     def _serve(self) -> None:
         from gputui.api.connections import limits_for
         from gputui.api.events import EventHub
-        from gputui.api.handlers import Handlers
-        from gputui.api.router import Router
+        from gputui.api.handlers import Handlers, Router
         from gputui.api.server import DoorServer
 
         services = self._services(self)

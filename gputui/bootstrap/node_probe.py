@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec.structs import asdict
 
 from gputui.gpus.probe.__main__ import main
-from gputui.runtime.consumption import ConsumptionReader
+from gputui.runtime.cgroups import ConsumptionReader
 
 
 def run(arguments: list[str]) -> int:

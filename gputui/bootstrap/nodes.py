@@ -78,7 +78,7 @@ def _own_probes(options: Options, changed: Callable[[], object]) -> NodeProbes:
 def _shared_probes(options: Options, changed: Callable[[], object]) -> NodeProbes | None:
     """Return the probes that this user's processes share; None if there is no place for that."""
     from gputui.engine.cluster.poll import Turn
-    from gputui.gpus.shared_probes import SharedNodeProbes, private_directory
+    from gputui.gpus.node_probes import SharedNodeProbes, private_directory
 
     settings, memory = options.settings.cluster, Path("/dev/shm")  # its files are lost with the machine
     if named := os.environ.get("XDG_RUNTIME_DIR"):

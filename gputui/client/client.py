@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import msgspec
 from msgspec import Struct
 
-from gputui.api.client import ApiClient, Reply, new_key
-from gputui.api.messages import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
-from gputui.api.wire import Dial, Wire
+from gputui.api.client import ApiClient, Dial, Reply, Wire, new_key
+from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
 from gputui.client.answers import EVENTS, Beginning, Event, GpuInfo, JobEvent, JobInfo, WaitInfo
 from gputui.client.requests import Command, JobOptions, submission
 from gputui.config import Options, resolve

@@ -17,8 +17,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 from msgspec.structs import asdict
 
 from gputui.api.client import ApiClient, new_key
-from gputui.api.http import own_json
-from gputui.api.messages import OWN, AboutView, Acted, NewIds, NewJobs
+from gputui.api.http import OWN, AboutView, Acted, NewIds, NewJobs, own_json
 from gputui.api.routes import ROUTES
 from gputui.api.streams import events_of, open_events
 from gputui.domain.action import Action, Cancel, Hold, Release

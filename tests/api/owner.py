@@ -14,11 +14,9 @@ from msgspec import Struct
 
 from gputui import bootstrap
 from gputui.api.events import EventHub
-from gputui.api.handlers import Handlers, OwnerServices
-from gputui.api.http import Answer, Peer, Request, Response
-from gputui.api.messages import NewJobs
+from gputui.api.handlers import Handlers, OwnerServices, Router
+from gputui.api.http import Answer, NewJobs, Peer, Request, Response
 from gputui.api.rights import Visibility
-from gputui.api.router import Router
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.config import Options
 from gputui.domain.access import Caller, Role

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gputui.api.deltas import SnapshotDecoder, SnapshotUpdate
 from gputui.api.events import EventHub
-from gputui.api.messages import AboutView, CallerView, Focus, OwnerView
+from gputui.api.http import AboutView, CallerView, Focus, OwnerView
 from gputui.api.rights import Visibility
 from gputui.domain.access import Caller, Role
 from gputui.domain.decoding import decode_json

@@ -14,10 +14,20 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.api.events import EventHub
-from gputui.api.handlers import Handlers
-from gputui.api.http import Handoff, Stream
-from gputui.api.messages import OWN, Acted, Forecast, Forecasted, NewIds, NewJobs, Problem, Undone, UndoRequest
-from gputui.api.router import Router
+from gputui.api.handlers import Handlers, Router
+from gputui.api.http import (
+    OWN,
+    Acted,
+    Forecast,
+    Forecasted,
+    Handoff,
+    NewIds,
+    NewJobs,
+    Problem,
+    Stream,
+    Undone,
+    UndoRequest,
+)
 from gputui.bootstrap.upkeep import backup_parts
 from gputui.domain.action import Cancel, EditJobs, Hold, Release, SetPriority
 from gputui.domain.as_json import job_json, json_text

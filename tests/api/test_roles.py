@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import __version__
-from gputui.api.http import Answer, Response, Stream
-from gputui.api.messages import OWN, Acted, Focus, Forecast, NewJobs, Problem, UndoRequest
+from gputui.api.http import OWN, Acted, Answer, Focus, Forecast, NewJobs, Problem, Response, Stream, UndoRequest
 from gputui.api.routes import ROUTES, Route, Scope
 from gputui.domain.access import Role
 from gputui.domain.action import AddRecurring, Cancel, Hold

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from gputui.api.handlers import Handlers
-from gputui.api.messages import AboutView, Problem
+from gputui.api.http import AboutView, Problem
 from gputui.api.routes import ROUTES
 from tests.api.owner import ALICE, CAROL, TestOwner
 

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from gputui.api.connections import bind
-from gputui.api.http import Peer, Request, Response
-from gputui.api.messages import AboutView, CallerView, OwnerView
+from gputui.api.http import AboutView, CallerView, OwnerView, Peer, Request, Response
 from gputui.api.server import DoorServer
 from gputui.cli.checks import CheckLevel
 from gputui.cli.checks import service as checks

@@ -6,7 +6,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gputui.gpus.probe.gpu_processes import ProcessFacts, attempt_of, container_ids, short_command, stat_fields
+from gputui.gpus.probe.nvml import ProcessFacts, attempt_of, container_ids, short_command, stat_fields
 from tests.cases import cases
 from tests.foreign import idle_process
 

@@ -276,7 +276,7 @@ def test_rarely_read_values_are_kept_between_their_readings(standin: StandIn, wa
 
 LIST_WITHOUT_PYNVML = """
 import pynvml
-from gputui.gpus.probe.gpu_processes import list_processes
+from gputui.gpus.probe.nvml import list_processes
 pynvml.nvmlInit()
 pynvml.nvmlDeviceGetComputeRunningProcesses = None
 print(list_processes(pynvml.nvmlDeviceGetHandleByIndex(0), {}))

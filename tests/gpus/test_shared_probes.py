@@ -10,7 +10,7 @@ import pytest
 
 from gputui.domain.gpu import ProbeCode, ProbeReading, ProbeStatus
 from gputui.engine.cluster.poll import Turn
-from gputui.gpus.shared_probes import LOOKS_LAST, NEWS_LAST, SharedNodeProbes, private_directory
+from gputui.gpus.node_probes import LOOKS_LAST, NEWS_LAST, SharedNodeProbes, private_directory
 from tests.factories import FakeClock, gpu, sample
 
 STARTING = ProbeReading(ProbeStatus(ProbeCode.STARTING))

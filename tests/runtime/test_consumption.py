@@ -15,10 +15,9 @@ import pytest
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.telemetry import Consumption
 from gputui.ports import Runtime
-from gputui.runtime.consumption import MOUNT, ConsumptionReader, files_in
+from gputui.runtime import cgroups
+from gputui.runtime.cgroups import MOUNT, ConsumptionReader, Trees, files_in
 from gputui.runtime.docker.runtime import DockerRuntime
-from gputui.runtime.process import cgroup
-from gputui.runtime.process.cgroup import Trees
 from tests.factories import FakeClock
 from tests.runtime.contract import Harness, seen, shell, until
 from tests.runtime.dockerd import IMAGE, Dockerd
@@ -156,7 +155,7 @@ def test_host_jobs_are_counted_where_the_kernel_counts_above_them(tmp_path: Path
     (mount / "cgroup.subtree_control").write_text("memory")
     (mount / "gputui" / "cgroup.subtree_control").write_text("")
     (tmp_path / "own").write_text("0::/\n")
-    cgroup.make("one", process_harness(tmp_path).launch(("true",)).spec.options, Trees(mount, tmp_path / "own"))
+    cgroups.make("one", process_harness(tmp_path).launch(("true",)).spec.options, Trees(mount, tmp_path / "own"))
     assert (mount / "gputui" / "cgroup.subtree_control").read_text() == "+memory"
 
 

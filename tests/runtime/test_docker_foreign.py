@@ -10,7 +10,7 @@ from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.settings import RuntimeSettings
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.runtime.docker.create import ATTEMPT, JOB, STORE
-from gputui.runtime.docker.foreign_containers import DockerContainers, detail_of
+from gputui.runtime.docker.runtime import DockerContainers, detail_of
 from gputui.runtime.host_processes import LocalProcesses
 from tests.factories import ACTOR, FakeClock
 from tests.memory_store import MemoryJobStore

@@ -16,9 +16,9 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker import create
+from gputui.runtime.docker.connection import cause_of, cause_of_init, unavailable
 from gputui.runtime.docker.create import create_request
 from gputui.runtime.docker.engine import EngineFacts, GpuMode, read_facts
-from gputui.runtime.docker.faults import cause_of, cause_of_init, unavailable
 from gputui.runtime.docker.logs import LogLimit, frames, limit_of, lines
 from gputui.runtime.docker.pull_process import PullProgress, pull_fault
 from gputui.runtime.docker.records import ContainerCache, Outages, container_record, foreign_of, parse_time

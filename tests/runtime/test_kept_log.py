@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.runtime.kept_log import kept_log
+from gputui.runtime.process.log import kept_log
 
 
 def test_two_writers_of_one_log_do_not_mix(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 from gputui.domain.cause import CauseCode
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.settings import RuntimeSettings
+from gputui.runtime import cgroups
+from gputui.runtime.cgroups import Trees
 from gputui.runtime.host_processes import read_stat
-from gputui.runtime.process import cgroup
-from gputui.runtime.process.cgroup import Trees
 from gputui.runtime.process.runtime import ProcessRuntime
 from tests.runtime.contract import STORE, seen, shell, until
 from tests.runtime.test_process import process_harness
@@ -36,21 +36,21 @@ def unified(tmp_path: Path) -> Path:
 
 
 def test_without_limits_a_group_lists_the_processes(unified: Path) -> None:
-    group = cgroup.make("one", ContainerOptions(), Trees(unified, unified.parent / "own"))
+    group = cgroups.make("one", ContainerOptions(), Trees(unified, unified.parent / "own"))
     folder = unified / "gputui" / "one"
-    assert group == cgroup.AttemptCgroups((str(folder),), (str(folder),))
+    assert group == cgroups.AttemptCgroups((str(folder),), (str(folder),))
     assert group.records() == [("tracked", f"{folder}/cgroup.procs")]
     (folder / "below").mkdir()
     (folder / "cgroup.procs").write_text("3\n4\n")
     (folder / "below" / "cgroup.procs").write_text("5\n")
-    assert cgroup.members(group.folders) == {3, 4, 5}
+    assert cgroups.members(group.folders) == {3, 4, 5}
 
 
 def test_groups_are_frozen_if_possible(unified: Path) -> None:
     folders = [str(unified / "gputui"), str(unified)]
-    assert not cgroup.freeze(folders, is_frozen=True)
+    assert not cgroups.freeze(folders, is_frozen=True)
     (unified / "cgroup.freeze").write_text("0")
-    assert cgroup.freeze(folders, is_frozen=True)
+    assert cgroups.freeze(folders, is_frozen=True)
     assert (unified / "cgroup.freeze").read_text() == "1"
     assert not (unified / "gputui" / "cgroup.freeze").exists()
 
@@ -58,7 +58,7 @@ def test_groups_are_frozen_if_possible(unified: Path) -> None:
 def test_without_a_freezer_all_processes_are_stopped_and_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroup, "freeze", lambda folders, *, is_frozen: False)
+    monkeypatch.setattr(cgroups, "freeze", lambda folders, *, is_frozen: False)
     harness = process_harness(tmp_path / "state")
     runtime = harness.open()
     created = runtime.create(harness.launch(shell("sleep 60 & echo $$ $!; echo ready; wait")))
@@ -80,12 +80,12 @@ def test_without_a_freezer_all_processes_are_stopped_and_continued(
 
 
 def test_a_host_without_version_2_lists_no_processes(tmp_path: Path) -> None:
-    assert cgroup.make("one", ContainerOptions(), Trees(tmp_path)) == cgroup.AttemptCgroups()
-    assert cgroup.members(()) == frozenset()
+    assert cgroups.make("one", ContainerOptions(), Trees(tmp_path)) == cgroups.AttemptCgroups()
+    assert cgroups.members(()) == frozenset()
 
 
 def test_limits_are_set_in_version_2(unified: Path) -> None:
-    group = cgroup.make("one", LIMITS, Trees(unified, unified.parent / "own"))
+    group = cgroups.make("one", LIMITS, Trees(unified, unified.parent / "own"))
     folder = unified / "gputui" / "one"
     values = {each.name: each.read_text() for each in folder.iterdir()}
     assert values == {
@@ -104,7 +104,7 @@ def test_limits_are_set_in_version_2(unified: Path) -> None:
 def test_limits_are_set_in_version_1(tmp_path: Path) -> None:
     for tree in ("memory", "cpu"):
         (tmp_path / tree).mkdir()
-    group = cgroup.make("one", LIMITS, Trees(tmp_path))
+    group = cgroups.make("one", LIMITS, Trees(tmp_path))
     memory, cpu = (tmp_path / tree / "gputui" / "one" for tree in ("memory", "cpu"))
     assert group.folders == (str(memory), str(cpu))
     assert (memory / "memory.memsw.limit_in_bytes").read_text() == str(2**30)
@@ -127,12 +127,12 @@ def test_without_limits_the_trees_of_version_1_count(
         (tmp_path / tree).mkdir()
     if "unified" in mounted:
         (tmp_path / "unified" / "cgroup.controllers").touch()
-    group = cgroup.make("one", ContainerOptions(), Trees(tmp_path))
+    group = cgroups.make("one", ContainerOptions(), Trees(tmp_path))
     folders = tuple(f"{tmp_path}/{tree}/gputui/one" for tree in counted)
-    assert group == cgroup.AttemptCgroups(folders, folders)
+    assert group == cgroups.AttemptCgroups(folders, folders)
     assert {key for key, _ in group.records()} == {"tracked"}
     assert not list(tmp_path.glob("*/gputui/one/*"))
-    cgroup.remove(group.folders)
+    cgroups.remove(group.folders)
     assert not list(tmp_path.glob("*/gputui/one"))
 
 
@@ -142,7 +142,7 @@ def test_a_group_with_a_limit_counts_too(tmp_path: Path) -> None:
         tree.mkdir()
     for controller in ("cpu", "cpuacct"):
         (tmp_path / controller).symlink_to(shared.name)
-    group = cgroup.make("one", LIMITS, Trees(tmp_path))
+    group = cgroups.make("one", LIMITS, Trees(tmp_path))
     assert group.folders == (str(tmp_path / "memory" / "gputui" / "one"), str(shared / "gputui" / "one"))
     assert group.counting == ()
 
@@ -151,11 +151,11 @@ def test_groups_that_a_crash_left_without_an_attempt_are_removed(tmp_path: Path)
     (tmp_path / "memory").mkdir()
     names = ("gputui-mine-1-1", "gputui-mine-2-1", "gputui-others-1-1")
     for name in names:
-        cgroup.make(name, ContainerOptions(), Trees(tmp_path))
+        cgroups.make(name, ContainerOptions(), Trees(tmp_path))
 
     def left(later: timedelta) -> set[str]:
         stale = {"gputui-mine-1-1"}
-        cgroup.remove_stale(stale.__contains__, datetime.now(UTC) + later, Trees(tmp_path))
+        cgroups.remove_stale(stale.__contains__, datetime.now(UTC) + later, Trees(tmp_path))
         return {each.name for each in (tmp_path / "memory" / "gputui").iterdir()}
 
     assert left(timedelta()) == set(names)
@@ -171,7 +171,7 @@ def test_a_scheduler_removes_groups_that_a_crash_left_without_an_attempt(tmp_pat
     harness = process_harness(tmp_path / "state")
     created = harness.open().create(harness.launch(("true",)))
     left = harness.launch(("true",))
-    if not cgroup.make(left.name, ContainerOptions()).folders:
+    if not cgroups.make(left.name, ContainerOptions()).folders:
         pytest.skip("this host lets root make no control groups")
     runtime = ProcessRuntime(STORE, tmp_path / "state", RuntimeSettings(), Later())
     runtime.watch(lambda: None)
@@ -182,7 +182,7 @@ def test_a_scheduler_removes_groups_that_a_crash_left_without_an_attempt(tmp_pat
 
 
 def test_a_host_without_control_groups_is_reported(tmp_path: Path) -> None:
-    group = cgroup.make("one", LIMITS, Trees(tmp_path / "none", tmp_path / "missing"))
+    group = cgroups.make("one", LIMITS, Trees(tmp_path / "none", tmp_path / "missing"))
     assert group.folders == ()
     assert [each.split(" is ")[0] for each in group.notes] == ["the memory limit", "the CPU limit"]
     assert "not enforced" in group.notes[0]
@@ -209,12 +209,12 @@ def test_a_job_over_its_memory_limit_is_killed_and_reported(tmp_path: Path) -> N
 
 def groups_of(container_id: str) -> set[str]:
     """Return the trees of this host in which an attempt has a group."""
-    places = (*cgroup.MOUNT.glob(f"gputui/{container_id}"), *cgroup.MOUNT.glob(f"*/gputui/{container_id}"))
+    places = (*cgroups.MOUNT.glob(f"gputui/{container_id}"), *cgroups.MOUNT.glob(f"*/gputui/{container_id}"))
     return {place.parent.parent.name for place in places}
 
 
 @pytest.mark.skipif(
-    not os.access(cgroup.MOUNT / "memory", os.W_OK), reason="needs control groups of version 1, and root"
+    not os.access(cgroups.MOUNT / "memory", os.W_OK), reason="needs control groups of version 1, and root"
 )
 def test_in_version_1_a_job_has_groups_until_any_scheduler_removes_it(tmp_path: Path) -> None:
     harness = process_harness(tmp_path / "state")
@@ -224,7 +224,7 @@ def test_in_version_1_a_job_has_groups_until_any_scheduler_removes_it(tmp_path: 
     seen(creator, created.id, b"ready")
     assert {"memory", "blkio"} <= groups_of(created.id)
     for controller in ("memory", "blkio"):
-        assert len(cgroup.members([f"{cgroup.MOUNT}/{controller}/gputui/{created.id}"])) == 2
+        assert len(cgroups.members([f"{cgroups.MOUNT}/{controller}/gputui/{created.id}"])) == 2
     creator.close()
     successor = harness.open()
     successor.kill(created.id)

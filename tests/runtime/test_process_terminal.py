@@ -20,9 +20,8 @@ from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.job_spec import Interactive
 from gputui.ports import Channel
 from gputui.ports.frame_channel import FrameChannel
-from gputui.runtime.process.attach import kept_log
 from gputui.runtime.process.attempt_folder import AttemptFolder
-from gputui.runtime.process.job_exec import ProcessExec
+from gputui.runtime.process.job_exec import ProcessExec, kept_log
 from gputui.runtime.process.runtime import ProcessRuntime
 from gputui.runtime.process.terminal import SOCKET, Terminal
 from tests.runtime.contract import PATIENCE, STORE, Harness, output, shell, until

@@ -15,10 +15,10 @@ import pytest
 
 from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime import ssh_tunnel
+from gputui.runtime.docker import endpoint
 from gputui.runtime.docker.connection import Connection
+from gputui.runtime.docker.endpoint import Tunnel
 from gputui.runtime.docker.runtime import DockerRuntime
-from gputui.runtime.ssh_tunnel import Tunnel
 from tests.cases import cases
 from tests.factories import FakeClock
 from tests.process_list import children
@@ -40,9 +40,9 @@ def sshd() -> Iterator[Sshd]:
 @pytest.fixture(autouse=True)
 def ssh_of_the_tests(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PATH", sshd.path)
-    monkeypatch.setattr(ssh_tunnel, "FIRST_PAUSE", 0.3)
+    monkeypatch.setattr(endpoint, "FIRST_PAUSE", 0.3)
     yield
-    ssh_tunnel.close_tunnels()
+    endpoint.close_tunnels()
     until(lambda: ssh_processes() == [], "none is left")
 
 
@@ -202,7 +202,7 @@ def test_a_failed_login_is_not_retried_at_once() -> None:
 
 
 def test_files_that_a_cleaner_removed_are_made_anew(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_tunnel, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(endpoint, "FIRST_PAUSE", 0.0)
     tunnel = Tunnel(url)
     shutil.rmtree(Path(tunnel.socket_path()).parent)
     assert Path(tunnel.socket_path()).is_socket()

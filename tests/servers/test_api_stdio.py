@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from gputui.api.client import ApiClient
-from gputui.api.messages import AboutView
-from gputui.api.wire import Server, Wire
+from gputui.api.client import ApiClient, Server, Wire
+from gputui.api.http import AboutView
 from gputui.bootstrap.api_stdio import serve_stdio
 from gputui.config import Options
 from gputui.config.options import parse_probe

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from gputui.api.messages import Acted, NewIds, NewJobs
+from gputui.api.http import Acted, NewIds, NewJobs
 from gputui.domain.action import SetPriority
 from gputui.domain.errors import NoOwnerError
 from gputui.domain.job_spec import JobId, JobSpec, Submission

@@ -18,8 +18,8 @@ from asyncio import selector_events
 from pathlib import Path
 
 from gputui.__main__ import main
+from gputui.api.handlers import Router
 from gputui.api.http import Answer, Request
-from gputui.api.router import Router
 
 STAGES = ("before the line", "half the line", "not synced", "durable", "not answered", "half", "answered")
 

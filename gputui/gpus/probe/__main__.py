@@ -24,15 +24,21 @@ import time
 import pynvml
 
 from gputui.gpus.probe.calls import CALLS
-from gputui.gpus.probe.enumerate import Device, device_facts, links_of, list_devices
-from gputui.gpus.probe.gpu_processes import ProcessFacts, cannot_list, list_other_processes, list_processes
 from gputui.gpus.probe.host import GroupUse, HostReader
 from gputui.gpus.probe.nvml import (
     DetailReadings,
+    Device,
     LostError,
+    ProcessFacts,
     call,
+    cannot_list,
+    device_facts,
     error_text,
     light_readings,
+    links_of,
+    list_devices,
+    list_other_processes,
+    list_processes,
     pcie_throughput,
     read,
     slow_readings,
@@ -43,8 +49,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from gputui.gpus.probe.enumerate import Device
     from gputui.gpus.probe.host import ReadGroup
+    from gputui.gpus.probe.nvml import Device
 
 
 _SM, _MEMORY = 2, 10

@@ -20,8 +20,8 @@ from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.units import parse_size
 from gputui.runtime.accounts import Account, ContainerUser, container_user
+from gputui.runtime.docker.connection import bad_spec
 from gputui.runtime.docker.engine import EngineFacts, GpuMode
-from gputui.runtime.docker.faults import bad_spec
 
 T = TypeVar("T")
 _AS_THEY_ARE = {

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gputui.domain.errors import RuntimeUnavailableError
+from gputui.domain.errors import InputError, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
+from gputui.domain.ssh_address import parse_ssh_address
 
 DEFAULT_URL = "unix:///var/run/docker.sock"
 _UNIX = ("unix://", "http+unix://")
@@ -159,3 +171,247 @@ def _read_json(path: Path) -> Mapping[str, Any]:
             f"cannot read {path}: {error}", hint="repair it, or name the engine: DOCKER_HOST"
         ) from error
     return found if isinstance(found, dict) else {}
+
+
+_KNOWN: tuple[tuple[str, str, str], ...] = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .*has changed",
+        "the host key of {host} has changed: another machine answers, or it was reinstalled",
+        "if that is expected: `{forget}`, then `{command}` once, and compare the new key",
+    ),
+    (
+        r"Host key verification failed|host key is known",
+        "{host} is not a known host: its key was never accepted",
+        "`{command}` once, and compare its key",
+    ),
+    (
+        r"Permission denied",
+        "{host} refused the login: {line}",
+        "`{command}` must work without a password: `ssh-copy-id`, or `ssh-add` for a key with a passphrase",
+    ),
+    (
+        r"Too many authentication failures",
+        "{host} refused the login: {line}",
+        "name the key: IdentityFile and IdentitiesOnly in ~/.ssh/config",
+    ),
+    (r"Could not resolve hostname", "{line}", "check the name in the address, and Host and HostName in ~/.ssh/config"),
+    (
+        r"Connection refused",
+        "nothing answers there: {line}",
+        "is sshd running on {host}, and is the Port in ~/.ssh/config right?",
+    ),
+    (
+        r"timed out|took too long|No route to host|unreachable|not responding",
+        "{host} does not answer: {line}",
+        "is it up, and is the network? Try `{command}`",
+    ),
+    (
+        r"Broken pipe|Connection (closed|reset)|kex_exchange_identification",
+        "the connection to {host} was cut: {line}",
+        "gputui reconnects by itself; check the network, and sshd on {host}",
+    ),
+    (
+        r"administratively prohibited|forwarding (is )?(disabled|request failed)",
+        "sshd on {host} forbids forwarding to a socket",
+        "set AllowStreamLocalForwarding yes in its sshd_config",
+    ),
+    (
+        r"open failed",
+        "the Docker socket {socket} on {host} cannot be opened: it is not there, or the login may not use it",
+        "`{command} docker ps` must work; name another socket in the address: ssh://{host}/run/user/UID/docker.sock",
+    ),
+)
+_FORGET = re.compile(r"ssh-keygen -f .* -R .*")
+LOGIN_WITHIN = 20.0
+"""Seconds that ssh may take to log in."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Shortest and longest pause in seconds before a login after one that failed or did not last."""
+_LASTS = 10.0
+"""Seconds after which a connection counts as established."""
+_RECENT = 5.0
+"""Seconds for which what ssh said may be the reason of a failed call."""
+_KEPT_LINES = 40
+_OPTIONS = {
+    "BatchMode": "yes",
+    "ConnectTimeout": "10",
+    "ServerAliveInterval": "3",  # after two misses a silent line is given up: within 10 s
+    "ServerAliveCountMax": "2",
+    "ExitOnForwardFailure": "no",  # forwards of the user's configuration may be taken by another ssh
+    "ControlPath": "none",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
+    "LogLevel": "INFO",
+}
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_COMMAND = f"cat {_BOOT_ID}; echo end; exec cat"
+"""Command of the login: it names the machine, and ends with its input, so with this process, however that ends."""
+
+
+class Tunnel:
+    """ssh connection to one host, which reconnects after a loss."""
+
+    def __init__(self, url: str) -> None:
+        """`url` is `ssh://[user@]host[:port][/path/of/docker.sock]`. Raises RuntimeUnavailableError."""
+        place, slash, path = url.removeprefix("ssh://").partition("/")
+        place = place.replace("@", "%40", place.count("@") - 1)  # a user may be one of a domain
+        try:
+            address = parse_ssh_address(f"ssh://{place}", "")
+        except InputError as error:
+            raise RuntimeUnavailableError(f"{url!r} is not an ssh address", hint="use ssh://user@host") from error
+        self._address = replace(address, user=unquote(address.user))
+        self._remote = unquote(slash + path) if path.strip("/") else "/var/run/docker.sock"
+        self._lock = threading.Lock()
+        self._login: subprocess.Popen[bytes] | None = None
+        self._directory: Path | None = None
+        self._begun_at = self._pause = self._not_before = 0.0
+        self._last_error: RuntimeUnavailableError | None = None
+
+    def socket_path(self) -> str:
+        """Return the path of the forwarded socket, connecting if necessary. Raises RuntimeUnavailableError.
+
+        After a failed login further ones wait for a pause, because servers lock out clients that retry too often.
+        """
+        with self._lock:
+            if self._login is not None:
+                if self._login.poll() is None and self._file("d").exists():
+                    return str(self._file("d"))
+                self._end()
+                if time.monotonic() - self._begun_at > _LASTS:
+                    self._pause = 0.0
+                else:
+                    self._failed("the connection was lost")
+            if self._last_error and time.monotonic() < self._not_before:
+                raise RuntimeUnavailableError(self._last_error.what, hint=self._last_error.hint)
+            self._connect()
+            return str(self._file("d"))
+
+    def is_here(self) -> bool:
+        """Return whether the host is this machine, by the boot id that the login told; False when uncertain."""
+        deadline = time.monotonic() + 10
+        with suppress(OSError):
+            while not (told := self._file("told").read_bytes()).endswith(b"end\n") and time.monotonic() < deadline:
+                time.sleep(0.02)
+            return Path(_BOOT_ID).read_bytes().strip() in told
+        return False
+
+    def fault(self) -> RuntimeUnavailableError | None:
+        """Return what ssh has just said as an error; None if it said nothing."""
+        login = self._login
+        if login is None:
+            return None
+        with suppress(subprocess.TimeoutExpired):
+            login.wait(0.2)  # ssh prints the reason after the connection has ended
+        lines = self._said(within=_RECENT)
+        return self._explained(lines[-1:]) if lines else None
+
+    def close(self) -> None:
+        """End the connection and remove its files."""
+        with self._lock:
+            self._end()
+            if self._directory:
+                shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def _file(self, name: str) -> Path:
+        """Return the socket `d`, or the file of what the login `told` or ssh `said`."""
+        return (self._directory or Path("/")) / name
+
+    def _connect(self) -> None:
+        """Log in and wait for the socket. Raises RuntimeUnavailableError."""
+        ssh = shutil.which("ssh")
+        if ssh is None:
+            raise RuntimeUnavailableError(
+                f"the ssh command is not installed, and {self._address.host} is reached by it",
+                hint="install the package openssh-client",
+            )
+        if self._directory is None or not self._directory.exists():  # a cleaner of old files may have removed it
+            self._directory = _private_directory()
+        self._file("d").unlink(missing_ok=True)
+        options = [f"-o{key}={value}" for key, value in _OPTIONS.items()]
+        words = [ssh, "-T", *options, f"-L{self._file('d')}:{self._remote}", *self._address.words, _COMMAND]
+        self._file("said").write_bytes(b"")
+        with self._file("said").open("ab") as said, self._file("told").open("wb") as told:
+            environ = {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
+            self._login = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=told, stderr=said, env=environ, start_new_session=True
+            )
+        self._begun_at = time.monotonic()
+        while not self._file("d").exists():
+            is_over = self._login.poll() is not None
+            if is_over or time.monotonic() > self._begun_at + LOGIN_WITHIN:
+                self._end()
+                raise self._failed("ssh ended" if is_over else "the login took too long")
+            time.sleep(0.02)
+        self._last_error = None
+        self._file("said").write_bytes(b"")  # a banner is no reason of a later fault
+
+    def _end(self) -> None:
+        login, self._login = self._login, None
+        if login is None:
+            return
+        assert login.stdin is not None
+        login.stdin.close()
+        for end in (login.terminate, login.kill):
+            end()
+            with suppress(subprocess.TimeoutExpired):
+                login.wait(2)
+                return
+
+    def _failed(self, otherwise: str) -> RuntimeUnavailableError:
+        """Return why the connection ended, and refuse to connect for a while."""
+        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
+        self._not_before = time.monotonic() + self._pause
+        self._last_error = self._explained(self._said() or [otherwise])
+        return self._last_error
+
+    def _said(self, within: float = math.inf) -> list[str]:
+        """Return what ssh said, if its last words are no older than so many seconds."""
+        with suppress(OSError):
+            if time.time() - self._file("said").stat().st_mtime <= within:
+                lines = self._file("said").read_text(errors="replace").splitlines()
+                return [line.strip() for line in lines[-_KEPT_LINES:] if line.strip()]
+        return []
+
+    def _explained(self, said: Sequence[str]) -> RuntimeUnavailableError:
+        """Return the error for messages of ssh, with a command that fixes the problem."""
+        host, command = self._address.host, self._address.command
+        forget = next((found[0].strip() for line in said if (found := _FORGET.search(line))), f"ssh-keygen -R {host}")
+        for pattern, sentence, hint in _KNOWN:
+            line = next((line for line in reversed(said) if re.search(pattern, line)), None)
+            if line is not None:
+                facts = {"host": host, "socket": self._remote, "command": command, "line": line, "forget": forget}
+                return RuntimeUnavailableError(f"ssh: {sentence.format(**facts)}", hint=hint.format(**facts))
+        return RuntimeUnavailableError(f"ssh to {host} failed: {said[-1]}", hint=f"try `{command}`")
+
+
+def _private_directory() -> Path:
+    """Create a directory for a socket with a short path: socket paths are limited to 107 bytes.
+
+    Directories that this user's killed processes left are removed.
+    """
+    for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):
+        if parent and len(parent) <= 60:
+            for left in Path(parent).glob("gputui-ssh-*-*"):
+                with suppress(OSError):
+                    is_used = Path("/proc", left.name.split("-")[2]).exists()
+                    if not is_used and left.lstat().st_uid == os.geteuid():
+                        shutil.rmtree(left)
+            with suppress(OSError):
+                return Path(tempfile.mkdtemp(prefix=f"gputui-ssh-{os.getpid()}-", dir=parent))
+    raise RuntimeUnavailableError("there is no directory for the socket of an ssh connection", hint="set TMPDIR=/tmp")
+
+
+_TUNNELS: dict[str, Tunnel] = {}
+
+
+def tunnel_to(url: str) -> Tunnel:
+    """Return this process's tunnel to an address, which it keeps. Raises RuntimeUnavailableError."""
+    return _TUNNELS.setdefault(url, Tunnel(url))
+
+
+@atexit.register
+def close_tunnels() -> None:
+    while _TUNNELS:
+        _TUNNELS.popitem()[1].close()

@@ -24,8 +24,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import EngineGpus
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.policy.gpus.engine import CDI_KIND
-from gputui.runtime.docker.endpoint import Endpoint
-from gputui.runtime.ssh_tunnel import tunnel_to
+from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
 
 EngineJson = Mapping[str, Any]
 _LEAST_API = (1, 40)

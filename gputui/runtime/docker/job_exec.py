@@ -19,9 +19,8 @@ from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import Interactive
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Channel, Permit
-from gputui.runtime.docker.connection import Connection
+from gputui.runtime.docker.connection import Connection, fault
 from gputui.runtime.docker.engine import EngineJson, runs_here
-from gputui.runtime.docker.faults import fault
 from gputui.runtime.docker.records import by_name, submitter_of
 from gputui.runtime.host_processes import ProcessSampler
 

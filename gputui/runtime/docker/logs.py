@@ -21,10 +21,9 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import InputError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.units import format_size, parse_size
-from gputui.runtime.docker.connection import Connection
-from gputui.runtime.docker.faults import fault
+from gputui.runtime.docker.connection import Connection, fault
 from gputui.runtime.docker.records import by_name, parse_time, state_of
-from gputui.runtime.kept_log import kept_log
+from gputui.runtime.process.log import kept_log
 
 if TYPE_CHECKING:
     import requests

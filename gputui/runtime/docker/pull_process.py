@@ -35,8 +35,8 @@ from gputui.domain.decoding import decode_json
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.units import format_duration
+from gputui.runtime.docker.connection import cause_of, fault
 from gputui.runtime.docker.endpoint import config_directory, read_settings
-from gputui.runtime.docker.faults import cause_of, fault
 
 if TYPE_CHECKING:
     from docker import APIClient

@@ -20,9 +20,9 @@ from gputui.domain.container import ContainerRecord, ContainerState, ForeignCont
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import PublishedPort
 from gputui.domain.policy.gpus.engine import CDI_KIND
+from gputui.runtime.docker.connection import cause_of, cause_of_init
 from gputui.runtime.docker.create import ATTEMPT, GPUS, JOB, STORE, SUBMITTER, USER
 from gputui.runtime.docker.engine import EngineJson, is_podman
-from gputui.runtime.docker.faults import cause_of, cause_of_init
 
 if TYPE_CHECKING:
     from docker import APIClient

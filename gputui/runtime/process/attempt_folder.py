@@ -39,10 +39,9 @@ from msgspec.structs import replace
 from gputui.domain.cause import PART_OUT_OF_MEMORY, Cause, CauseCode, cause_of_exit
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.decoding import decode_json
-from gputui.runtime import host_processes
-from gputui.runtime.consumption import at_the_end
+from gputui.runtime import cgroups, host_processes
+from gputui.runtime.cgroups import at_the_end
 from gputui.runtime.host_processes import ProcessIdentity
-from gputui.runtime.process import cgroup
 from gputui.runtime.process.wrapper import SECTOR, STATE_SIZE, unsealed
 
 _LOOKS = 10
@@ -557,7 +556,7 @@ class AttemptIndex:
 
     def _members(self, folder: AttemptFolder, records: Records) -> tuple[int, ...]:
         leader = records.start.leader if records.start else ProcessIdentity(-1, 0, host_processes.boot_id())
-        grouped = cgroup.members(folder.cgroups())
+        grouped = cgroups.members(folder.cgroups())
         job_id, attempt = parse_name(folder.path.name, self._store_id) or (0, 0)
         tag = f"{self._store_id}:{job_id}:{attempt}"
         return host_processes.attempt_members(leader, records.runner, tag, grouped)

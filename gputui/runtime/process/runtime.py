@@ -35,11 +35,11 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.telemetry import Consumption
 from gputui.ports import Clock, LogStream
-from gputui.runtime import host_processes
+from gputui.runtime import cgroups, host_processes
 from gputui.runtime.accounts import Account, account_name, account_of, refused
-from gputui.runtime.consumption import ConsumptionReader
+from gputui.runtime.cgroups import ConsumptionReader
 from gputui.runtime.host_processes import read_stat
-from gputui.runtime.process import attempt_folder, cgroup, wrapper
+from gputui.runtime.process import attempt_folder, wrapper
 from gputui.runtime.process.attempt_folder import (
     AttemptFolder,
     AttemptIndex,
@@ -296,7 +296,7 @@ class ProcessRuntime:
         looked = self._current_status()
         if looked.up:
             remove_stale(self._root, self._clock.now())
-            cgroup.remove_stale(self._is_stale, self._clock.now())
+            cgroups.remove_stale(self._is_stale, self._clock.now())
         if (looked.up, looked.text, looked.warnings) != (self._status.up, self._status.text, self._status.warnings):
             self._status = looked
         return self._status
@@ -357,7 +357,7 @@ class ProcessRuntime:
         folder = self._folder(container_id)
         with self._disk(container_id):
             folder.set_suspended(is_suspended=True)
-        if not cgroup.freeze(folder.cgroups(), is_frozen=True):
+        if not cgroups.freeze(folder.cgroups(), is_frozen=True):
             self._send(container_id, signal.SIGSTOP)
 
     def unsuspend(self, container_id: str) -> None:
@@ -365,7 +365,7 @@ class ProcessRuntime:
         folder = self._folder(container_id)
         if not folder.is_suspended():
             return
-        if not cgroup.freeze(folder.cgroups(), is_frozen=False):
+        if not cgroups.freeze(folder.cgroups(), is_frozen=False):
             self._send(container_id, signal.SIGCONT)
         with self._disk():
             folder.set_suspended(is_suspended=False)
@@ -399,7 +399,7 @@ class ProcessRuntime:
         return ()
 
     def save_log(self, container_id: str, path: Path) -> None:
-        from gputui.runtime.process.attach import save_marks  # with all of attaching, so not before a job has ended
+        from gputui.runtime.process.job_exec import save_marks  # with all of attaching, so not before a job has ended
 
         self._there(container_id)
         with self._disk(container_id):
@@ -448,7 +448,7 @@ class ProcessRuntime:
         with self._disk(), _owned(folder), folder.claimed() as mine:
             if record.state is ContainerState.RUNNING or (record.state is ContainerState.CREATED and not mine):
                 raise _fault(f"{container_id} is running and cannot be removed")
-            cgroup.remove(groups)  # first: once the directory is gone, nothing names them
+            cgroups.remove(groups)  # first: once the directory is gone, nothing names them
             folder.move_away()
         self._index.forget(container_id)
 
@@ -487,7 +487,7 @@ class ProcessRuntime:
     def _make(self, launch: Launch) -> Created:
         planned = plan_of(launch, log_limit=self._log_limit)
         with attempts_in(self._root) as (root, is_others):
-            group = cgroup.make(launch.name, launch.spec.options)
+            group = cgroups.make(launch.name, launch.spec.options)
             command, submitter = launch.spec.command[0], launch.submitter
             manifest = Manifest(launch.gpus, launch.tag, command, group.folders, group.notes, submitter)
             planned += encode_plan(group.records())
@@ -501,7 +501,7 @@ class ProcessRuntime:
         if manifest is None or manifest.gpus != launch.gpus or not folder.is_ours():
             with _owned(folder), folder.claimed() as mine:
                 if mine and not folder.records().begun:
-                    cgroup.remove(folder.cgroups())  # with the limits that they have
+                    cgroups.remove(folder.cgroups())  # with the limits that they have
                     folder.move_away()
                     self._index.forget(launch.name)
                     return None
@@ -555,7 +555,7 @@ class ProcessRuntime:
             if self._there(container_id).state is not ContainerState.RUNNING:
                 return
             if number == signal.SIGKILL:
-                cgroup.kill(folder.cgroups())
+                cgroups.kill(folder.cgroups())
             pids, only = self._index.reach(container_id)
             fresh = tuple(pid for pid in pids if pid not in seen)
             if host_processes.send_signal(fresh, number, only) and container_id not in self._out_of_reach:
