@@ -34,8 +34,8 @@ from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
 from gputui.tui import input_queue
+from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES, Gputui
-from gputui.tui.messages import ExitChoice
 from gputui.tui.screens import logs
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.submit import Submit

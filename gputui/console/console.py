@@ -31,8 +31,8 @@ from gputui.engine.feed import Feed
 from gputui.engine.files.leadership import current_leader
 from gputui.ports.backend import Backend
 from gputui.threads import fault_words
+from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES
-from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.services import Hint, Services
 from gputui.tui.themes import appearance_of

@@ -17,10 +17,10 @@ from gputui.domain.errors import GputuiError
 from gputui.engine.process.loop import FaultCount
 from gputui.engine.process.memory_tuning import collect_frozen
 from gputui.threads import describe_fault
+from gputui.tui.actions import ExitChoice
 from gputui.tui.app import Gputui
-from gputui.tui.messages import ExitChoice
 from gputui.tui.notifications import Notification
-from gputui.tui.suspend import hang_up, has_terminal
+from gputui.tui.terminal import hang_up, has_terminal
 from gputui.tui.textual_internals import NonblockingDriver, nonblocking
 
 if TYPE_CHECKING:

@@ -27,13 +27,12 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
-from gputui.tui.actions import ActionThread
+from gputui.tui.actions import ActionDone, ActionFailed, ActionRequested, ActionThread, ExitChoice, StoreWaits
 from gputui.tui.commands.command import bindings, doer_of, place_of
 from gputui.tui.commands.places import CHANGING, Lacking, why_key_does_nothing
 from gputui.tui.commands.table import ANYWHERE_COMMANDS, APP_COMMANDS, WORK_COMMANDS
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
-from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested, ExitChoice, StoreWaits
 from gputui.tui.notifications import Notifier
 from gputui.tui.pace import Pace
 from gputui.tui.present.gpu_rows import Labels
@@ -41,7 +40,7 @@ from gputui.tui.progress import ProgressDisplay, TaskStarted
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.screens.main import Main
 from gputui.tui.services import Pages, Services
-from gputui.tui.suspend import TerminalLoan
+from gputui.tui.terminal import TerminalLoan
 from gputui.tui.textual_internals import HookedApp
 from gputui.tui.themes import AS_DESIGNED, Appearance, Theming
 from gputui.tui.widgets.status_bars import Messages

@@ -36,7 +36,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, listed, plural
 from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP, Verb
 from gputui.engine.actions.controls import beneficiary
-from gputui.tui.messages import ActionRequested
+from gputui.tui.actions import ActionRequested
 from gputui.tui.present.cells import clock
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import job_title

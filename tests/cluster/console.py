@@ -9,8 +9,8 @@ from textual.pilot import Pilot
 from gputui.domain.settings import Settings
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
+from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES, Gputui
-from gputui.tui.messages import ExitChoice
 from gputui.tui.services import Services
 from tests.cluster.fake import FakeCluster
 from tests.tui.console import Console

@@ -22,8 +22,8 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.engine.process.loop import WITHIN, FaultCount
+from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES
-from gputui.tui.messages import ExitChoice
 from gputui.tui.services import Services
 from tests.factories import ACTOR, FakeClock
 from tests.fake_backend import FakeBackend

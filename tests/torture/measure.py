@@ -23,8 +23,8 @@ from weakref import WeakSet
 from textual.dom import DOMNode
 from textual.widget import Widget
 
+from gputui.tui.actions import ActionFailed, ExitChoice
 from gputui.tui.app import Gputui
-from gputui.tui.messages import ActionFailed, ExitChoice
 
 T = TypeVar("T")
 SLOW = 400

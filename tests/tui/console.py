@@ -27,8 +27,8 @@ from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
 from gputui.ports.backend import About
+from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES, Gputui
-from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from textual.pilot import Pilot
 
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf

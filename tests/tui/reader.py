@@ -6,7 +6,7 @@ import asyncio
 
 from textual.pilot import Pilot
 
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console
 

@@ -18,8 +18,7 @@ from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
 from gputui.engine.actions.actions import Actions
-from gputui.tui.actions import ActionThread
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ActionThread, ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Confirm, Prompt
 from gputui.tui.widgets.gpu_grid import GpuGrid

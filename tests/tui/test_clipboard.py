@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.tui.clipboard import through_screen
+from gputui.tui.terminal import through_screen
 from tests.needs import need
 from tests.tui.console import Console
 from tests.tui.foresight import until

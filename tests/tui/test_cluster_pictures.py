@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
 from tests.cluster.scenes import many_nodes, three_nodes, with_readings, with_troubles

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gputui.domain.errors import InputError
+from gputui.tui.actions import ExitChoice
 from gputui.tui.keymap import Keymap
-from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from tests.tui.every import stages_dialogs, stages_screens
 from tests.tui.every.hand import Hand

@@ -14,7 +14,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Holder
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.processes import ProcessesScreen
 from gputui.tui.screens.questions import CopyDialog, copied

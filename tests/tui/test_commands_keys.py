@@ -12,12 +12,12 @@ from gputui.config import load_settings
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.text import width
+from gputui.tui.actions import ExitChoice
 from gputui.tui.commands.places import places
 from gputui.tui.commands.table import COMMANDS
 from gputui.tui.frame import FrameSize, frame
 from gputui.tui.keymap import Keymap
 from gputui.tui.keys import key_name, key_of
-from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.help import Context, Help, arranged, help_lines
 from gputui.tui.screens.main import Main
 from tests.cases import cases

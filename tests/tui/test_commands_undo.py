@@ -9,7 +9,7 @@ from gputui.domain.errors import StoreFullError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.submit_action import Done
 from gputui.engine.actions.actions import Actions
-from gputui.tui.messages import ActionRequested
+from gputui.tui.actions import ActionRequested
 from gputui.tui.screens.main import Main
 from tests.factories import ACTOR, uuid
 from tests.tui.console import Console

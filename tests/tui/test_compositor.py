@@ -13,10 +13,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gputui.tui.pen import cut
 from gputui.tui.present.cells import Cell
 from gputui.tui.queue.tab_models import Key
-from gputui.tui.textual_internals import ExactCompositor
+from gputui.tui.textual_internals import ExactCompositor, cut
 from gputui.tui.widgets.job_table import JobTable
 from tests.tui.console import Console, steady
 

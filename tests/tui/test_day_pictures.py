@@ -13,7 +13,7 @@ from gputui.domain.errors import GputuiError, NotFoundError, RuntimeUnavailableE
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import Done
-from gputui.tui.messages import ActionRequested, ExitChoice
+from gputui.tui.actions import ActionRequested, ExitChoice
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetailScreen
 from gputui.tui.screens.help import Help

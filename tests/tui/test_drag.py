@@ -12,7 +12,7 @@ from gputui.domain.job import Placing
 from gputui.domain.policy.reorder import queue_standings
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.proposals import JobProposal
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.queue_pane import Drag

@@ -16,7 +16,7 @@ from gputui.domain.action import SetPriority
 from gputui.domain.job import Job
 from gputui.domain.job_spec import ContainerOptions, LimitWarning
 from gputui.domain.state import JobState
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf

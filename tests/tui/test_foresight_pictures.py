@@ -6,7 +6,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from tests.tui import plans
 from tests.tui.foresight import explained, opened, select, timeline_of, watched
 from tests.tui.test_pictures import Compare

@@ -11,7 +11,7 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.screens.submit import Submit
 from gputui.tui.submission.form import keep_submission

@@ -18,8 +18,8 @@ from gputui.domain.errors import StoreFullError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.submit_action import Done
+from gputui.tui.actions import ExitChoice
 from gputui.tui.input_queue import UnmarkedPaste
-from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Choose, Confirm

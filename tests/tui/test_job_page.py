@@ -16,7 +16,7 @@ from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.planning_context import DurationSource, Planned
 from gputui.domain.state import JobState
 from gputui.domain.text import width
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.present.detail import Live, gpu_rows_of, job_gpu_lines, job_lines
 from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture

@@ -25,8 +25,7 @@ from gputui.domain.gpu_history import STEP, GpuHistory
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions.actions import Actions
-from gputui.tui.actions import Undo
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice, Undo
 from gputui.tui.queue.rows import Sorting
 from gputui.tui.screens.log_pane import HISTORY
 from gputui.tui.screens.main import Main

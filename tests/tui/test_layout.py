@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main

@@ -9,11 +9,10 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
+from gputui.tui.actions import ExitChoice
 from gputui.tui.log.buffer import LogBuffer, pack_lines
-from gputui.tui.log.finder import OlderHits, Pattern
+from gputui.tui.log.finder import Matcher, OlderHits, Pattern
 from gputui.tui.log.follower import ANCHOR, AROUND, TAIL, KnownLines, LogFollower, ScanResult, read_region, scan
-from gputui.tui.log.matching import Matcher
-from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console, FakeLogs
 from tests.tui.foresight import until

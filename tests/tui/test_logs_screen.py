@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from gputui.tui.actions import ExitChoice
 from gputui.tui.log.follower import MOST_PINNED, LogOf, Pinned
-from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import REST, LogsScreen, columns_for
 from gputui.tui.screens.main import Main

@@ -16,9 +16,9 @@ from textual.widgets import Input
 
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.tui.actions import ExitChoice
 from gputui.tui.app import SnapshotTaken
 from gputui.tui.commands.table import BY_NAME
-from gputui.tui.messages import ExitChoice
 from gputui.tui.present.cells import Cell
 from gputui.tui.queue.folding import FOLD
 from gputui.tui.queue.tab_models import Key

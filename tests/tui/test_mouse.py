@@ -11,8 +11,8 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
 from gputui.domain.snapshot import Snapshot
+from gputui.tui.actions import ExitChoice
 from gputui.tui.commands.table import COMMANDS
-from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.menu import CommandFinder

@@ -11,8 +11,7 @@ from textual.message import Message
 
 from gputui.domain.action import Pause
 from gputui.engine.actions.actions import Actions
-from gputui.tui.actions import ActionThread
-from gputui.tui.messages import ActionDone, ActionRequested
+from gputui.tui.actions import ActionDone, ActionRequested, ActionThread
 from gputui.tui.progress import IsWanted, LatestWorker
 from tests.factories import ACTOR, FakeClock
 from tests.memory_store import MemoryJobStore

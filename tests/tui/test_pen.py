@@ -10,7 +10,7 @@ from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
 
-from gputui.tui.pen import Pen
+from gputui.tui.textual_internals import Pen
 
 SYSTEM = ColorSystem.TRUECOLOR
 STYLES = (

@@ -12,7 +12,7 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from tests.tui import sample
 from tests.tui.console import Console
 from tests.tui.idle import quiet as laid_out

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import ALL_SHARES, GpuProcess, GpuState
 from gputui.domain.gpu_processes import GpuProcessRow
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.present.process import ProcessOrder, process_page
 from gputui.tui.screens.foreign import ContainerScreen, ProcessPage
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen, GpuProcessTable

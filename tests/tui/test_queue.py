@@ -18,7 +18,7 @@ from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.state import JobState
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.job import job_title
 from gputui.tui.queue.folding import FOLD

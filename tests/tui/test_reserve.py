@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from gputui.domain.settings import ConsoleSettings, Window
 from gputui.domain.snapshot import WindowState, WindowView
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.reserve import Reserve
 from gputui.tui.screens.what_if import WhatIf

@@ -13,8 +13,8 @@ from gputui.domain.gpu_history import STEP, Step, TakenStep
 from gputui.domain.job import Job
 from gputui.domain.job_spec import ContainerOptions, PublishedPort
 from gputui.domain.state import JobState
+from gputui.tui.actions import ExitChoice
 from gputui.tui.keys import key_name, key_of
-from gputui.tui.messages import ExitChoice
 from gputui.tui.present.cells import Cell, Column, lay_out, split_at_word
 from gputui.tui.present.detail import job_lines
 from gputui.tui.present.gpu import card_lines, holder_parts

@@ -18,7 +18,7 @@ from textual.screen import Screen
 import gputui.tui
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.choosers import ColumnChooser, Themes
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.foreign import ContainerScreen, ProcessPage

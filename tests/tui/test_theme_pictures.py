@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.themes import Appearance
 from tests.tui.console import Console
 from tests.tui.test_pictures import LOG, Compare, show_history

@@ -11,8 +11,8 @@ from textual.widgets import Input
 
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.state import JobState
+from gputui.tui.actions import ExitChoice
 from gputui.tui.input_queue import FRAME, KeyAfterEscape
-from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.submit import Submit
 from tests.tui import plans

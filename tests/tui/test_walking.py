@@ -15,7 +15,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from gputui.tui.queue.folding import FOLD
 from gputui.tui.widgets.job_table import JobTable
 from tests.factories import NOW, job

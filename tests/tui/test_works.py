@@ -18,7 +18,7 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
 from gputui.engine.actions.context import Progress
 from gputui.tui import progress
-from gputui.tui.messages import ActionRequested, ExitChoice
+from gputui.tui.actions import ActionRequested, ExitChoice
 from gputui.tui.progress import LongTask, TaskCancelledError, work_cell
 from gputui.tui.queue.tab_models import GIVEN_UP
 from gputui.tui.screens.log_pane import save_log

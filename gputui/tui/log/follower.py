@@ -20,8 +20,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.ports import LiveLogStream, LogStream
 from gputui.tui.log.buffer import FoundLines, LogRegion, PackedLines, pack_lines
-from gputui.tui.log.finder import MOST_HITS, Pattern, TooSlow
-from gputui.tui.log.matching import Matcher
+from gputui.tui.log.finder import MOST_HITS, Matcher, Pattern, TooSlow
 from gputui.tui.present.job import job_title
 from gputui.tui.present.log import kept_part, style_after, styles_before, without_stamp
 from gputui.tui.present.style import PLAIN

@@ -19,10 +19,10 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import LogStream
+from gputui.tui.actions import ActionDone, ActionFailed
 from gputui.tui.commands.command import Command, bindings
 from gputui.tui.commands.table import APP_COMMANDS, BACK, LOG_COMMANDS, STOP_CONTAINER
 from gputui.tui.log.follower import LogFollower
-from gputui.tui.messages import ActionDone, ActionFailed
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.process import FAULT, container_lines, process_page
 from gputui.tui.present.style import DIM, STRONG

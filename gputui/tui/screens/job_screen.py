@@ -19,13 +19,12 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
-from gputui.tui.clipboard import copy
+from gputui.tui.actions import ActionRequested
 from gputui.tui.commands.places import CHANGING, OF_CLUSTERS, OF_VIEWS, Lacking, lack
-from gputui.tui.messages import ActionRequested
 from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialog import ClosedOnce
 from gputui.tui.services import Services
-from gputui.tui.suspend import open_shell
+from gputui.tui.terminal import copy, open_shell
 
 if TYPE_CHECKING:
     from gputui.tui.proposals import Proposal

@@ -20,7 +20,6 @@ from gputui.domain.errors import InputError
 from gputui.domain.job_spec import shown_id
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.tui.clipboard import copy
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import GIVE_UP
 from gputui.tui.keymap import keymap_of
@@ -29,6 +28,7 @@ from gputui.tui.log.follower import LogFollower
 from gputui.tui.log.model import copied_text
 from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted
 from gputui.tui.screens.dialog import Leavable
+from gputui.tui.terminal import copy
 from gputui.tui.widgets.line_table import RIGHT, MenuAsked
 from gputui.tui.widgets.log_view import EarlierLoaded, LogView, RegionLoaded, ScanDone, ScanProgressed
 from gputui.tui.widgets.status_bars import Hints

@@ -15,6 +15,7 @@ from gputui.domain.job import Job, element_spec
 from gputui.domain.job_spec import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
+from gputui.tui.actions import ExitChoice
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import (
     BACK,
@@ -29,7 +30,6 @@ from gputui.tui.commands.table import (
 )
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import key_name
-from gputui.tui.messages import ExitChoice
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.job import job_title
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG

@@ -18,9 +18,9 @@ from gputui.domain.text import plain
 from gputui.request import reservation as asked
 from gputui.request.draft import YES
 from gputui.request.times import span
+from gputui.tui.actions import ActionRequested
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import GIVE_UP, SEND
-from gputui.tui.messages import ActionRequested
 from gputui.tui.proposals import WindowProposal, describe_window
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.screens.what_if import WhatIf

@@ -31,9 +31,9 @@ from gputui.request.draft import Draft
 from gputui.request.edits import Editor
 from gputui.request.inherited import inherited
 from gputui.request.submitter import Submitter
+from gputui.tui.actions import ActionRequested
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import PALETTE, SUBMIT_COMMANDS
-from gputui.tui.messages import ActionRequested
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.style import AMBER, DIM, RED
 from gputui.tui.screens.dialog import Dialog
@@ -57,7 +57,7 @@ from gputui.tui.submission.form import (
 )
 from gputui.tui.submission.preview import Below, Forecaster, ProspectSeen, gpu_line, start_line
 from gputui.tui.submission.purposes import JobEdit, Purpose
-from gputui.tui.suspend import loan_of
+from gputui.tui.terminal import loan_of
 from gputui.tui.widgets.status_bars import KeyBar
 
 _HEAD = "This job fills in the form when you save and leave; nothing is written before you say so there."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.tui.messages import ExitChoice
+from gputui.tui.actions import ExitChoice
 from tests.factories import uuid
 from tests.tui.every import eyes, stages_dialogs, stages_screens
 from tests.tui.every.hand import Hand
