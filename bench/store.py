@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tinydb import TinyDB
 
-from gputui.domain.audit import Actor
+from gputui.domain.access import Actor
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.store import TinyJobStore

@@ -27,7 +27,7 @@ from textual.widgets import Input
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from gputui.domain.audit import Actor
+from gputui.domain.access import Actor
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.engine.actions.actions import Actions

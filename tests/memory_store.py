@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gputui.domain.access import Actor, AuditEntry, requests_of
 from gputui.domain.arrays import ArrayPlaces, Entries, changes_of, chosen, numbered
-from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
-from gputui.domain.keys import requests_of
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.settings import StoreSettings
@@ -28,7 +27,7 @@ from gputui.store.codec import no_recurring
 from gputui.store.history import jobs_to_archive, month_of, submission_entries
 
 if TYPE_CHECKING:
-    from gputui.domain.job_record import JobRecord
+    from gputui.domain.accounting import JobRecord
     from gputui.ports import StoreWatch, Transaction
 
 DEFAULTS = StoreSettings()
@@ -268,7 +267,7 @@ class MemoryJobStore:
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
         """Yield the records of all jobs in the queue, and of finished jobs that left it; with `since`, ended since."""
-        from gputui.domain.job_record import record_of
+        from gputui.domain.accounting import record_of
 
         return map(record_of, [*self.jobs().values(), *self.past(since)])
 

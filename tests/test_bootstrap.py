@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.config import Options, ProbeSpec
-from gputui.domain.audit import Actor
+from gputui.domain.access import Actor
 from gputui.domain.errors import InputError
 from gputui.domain.settings import RuntimeSettings, Settings
 

@@ -170,8 +170,8 @@ def test_a_verb_is_its_action_and_one_row(tmp_path: Path) -> None:
         "gputui/domain/verbs.py",
         ("    Signal,\n", "    Signal,\n    Sink,\n"),
         ("JOB_VERBS: tuple[Verb[Job], ...] = (\n", ROW),
+        ("MEANINGS = (\n", 'MEANINGS = (\n    Meaning("abyss", "sink", "sink"),\n'),
     )
-    copy.edit("gputui/domain/synonyms.py", ("MEANINGS = (\n", 'MEANINGS = (\n    Meaning("abyss", "sink", "sink"),\n'))
     copy.edit(
         "gputui/cli/main.py",
         ('    "Jobs": {\n', '    "Jobs": {\n        "sink": "put jobs at the end",\n'),

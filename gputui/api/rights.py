@@ -24,19 +24,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.api.http import Peer
-from gputui.domain.access import Caller, Role, role_of
+from gputui.domain.access import AuditEntry, Caller, Role, job_of, role_of, targets_of
+from gputui.domain.accounting import JobRecord
 from gputui.domain.arrays import Entries
-from gputui.domain.audit import AuditEntry, job_of, targets_of
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.errors import NotFoundError
+from gputui.domain.errors import Cause, CauseCode, NotFoundError
 from gputui.domain.gpu import GpuProcess, GpuView, Holder
-from gputui.domain.job import Attempt, Job
-from gputui.domain.job_record import JobRecord
+from gputui.domain.job import Attempt, Job, Reason
 from gputui.domain.job_spec import ContainerOptions, JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import AccessSettings, Settings
 from gputui.domain.snapshot import Controls, Node, Snapshot, Unreadable
-from gputui.domain.state import Reason
 from gputui.ports import JobStore
 
 PATIENCE = 1.0

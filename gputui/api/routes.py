@@ -18,8 +18,7 @@ from gputui.api.http import API, CONTENT_TYPE, JsonObject, Problem
 from gputui.domain.access import Role
 from gputui.domain.action import Action, Edit
 from gputui.domain.container import ExecRequest
-from gputui.ports.backend import Attach
-from gputui.ports.commands import CommandLine
+from gputui.ports.backend import Attach, CommandLine
 
 UPGRADE = "gputui-stream/1"
 """Protocol of the routes that are streams: frames in both directions, see `domain/frames.py`."""

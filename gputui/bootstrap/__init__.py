@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from gputui import __version__
 from gputui.config import Options
-from gputui.domain.audit import Actor
+from gputui.domain.access import Actor
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
-from gputui.domain.units import user_name
+from gputui.domain.text import user_name
 
 if TYPE_CHECKING:
     from gputui.domain.access import Caller, Resolve
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gputui.domain.job import BootTime
     from gputui.domain.snapshot import Snapshot
     from gputui.ports import JobStore, SteadyClock
-    from gputui.ports import actions as ports
+    from gputui.ports import backend as ports
     from gputui.ports.backend import DirectBackend
     from gputui.store.repair import Repair
 

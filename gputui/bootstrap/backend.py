@@ -32,24 +32,21 @@ if TYPE_CHECKING:
     from gputui.api.backend import ApiBackend
     from gputui.api.rights import Visibility
     from gputui.config import Options
-    from gputui.domain.access import Caller, Resolve
-    from gputui.domain.action import Action
-    from gputui.domain.audit import AuditEntry
+    from gputui.domain.access import AuditEntry, Caller, Resolve
+    from gputui.domain.action import Action, Done
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
     from gputui.domain.job_spec import JobId, JobSpec, Submission
     from gputui.domain.snapshot import Snapshot
-    from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.actions.known_requests import KnownRequests
     from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance
     from gputui.ports import Channel, GpuProbe, JobStore, LogStream, Runtime
-    from gputui.ports.actions import Performer
-    from gputui.ports.backend import AwaitedChannel, DirectBackend, Entry
-    from gputui.ports.foreign import ForeignContainers, HostProcesses
+    from gputui.ports.backend import AwaitedChannel, DirectBackend, Entry, Performer
+    from gputui.ports.machine import ForeignContainers, HostProcesses
     from gputui.ports.store import Queue
 
 
@@ -198,7 +195,7 @@ class LocalBackend:
         asks = self._caller
         if not asks.key:
             return self._actions_of(asks).act(action, server=server, on_progress=on_progress)
-        from gputui.domain.keys import further_key
+        from gputui.domain.access import further_key
 
         asks, self._acted = replace(asks, key=further_key(asks.key, self._acted)), self._acted + 1
         act = partial(self._actions_of(asks).act, action, server=server, on_progress=on_progress)
@@ -252,7 +249,7 @@ class LocalBackend:
         return self._entrance.enter(self._own(job_id, "enter it"), request)
 
     def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, AwaitedChannel | None]:
-        from gputui.domain.submit_action import SubmitJobs
+        from gputui.domain.action import SubmitJobs
 
         (job_id,) = self.act(SubmitJobs((submission,))).ids
         return job_id, self.await_start(job_id, detach_keys)
@@ -408,7 +405,7 @@ def entry_of(caller: Caller, job: Job, verb: str, request: ExecRequest | None) -
     """Return the audit entry of a caller who has entered a job."""
     import shlex
 
-    from gputui.domain.audit import AuditEntry
+    from gputui.domain.access import AuditEntry
 
     words = shlex.join(request.command)[:1000] if request else ""
     now = bootstrap.clock().now()

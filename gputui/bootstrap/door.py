@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Leader, Snapshot
     from gputui.engine.feed import Feed
     from gputui.ports import JobStore
-    from gputui.ports.backend import DirectBackend, StreamRequest
-    from gputui.ports.commands import RunCommand
+    from gputui.ports.backend import DirectBackend, RunCommand, StreamRequest
 
 
 log = logging.getLogger(__name__)
@@ -312,7 +311,7 @@ class Refusals:
 
     def record(self, caller: Caller, rule: str, asked: str) -> None:
         """Record that the rule refused what the caller asked for; on errors, as on a full disk, the log has it."""
-        from gputui.domain.audit import AuditEntry
+        from gputui.domain.access import AuditEntry
 
         if not self._may_write(caller.uid):
             log.debug("refused to %s by %s: %s", caller.user, rule, asked)

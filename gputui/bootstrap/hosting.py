@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gputui.engine.process.streams import Streams
     from gputui.ports import GpuProbe, JobStore, Monitor
     from gputui.ports.backend import About, DirectBackend
-    from gputui.ports.foreign import ForeignContainers, HostProcesses
+    from gputui.ports.machine import ForeignContainers, HostProcesses
 
 
 class Behind(Protocol):

@@ -25,7 +25,7 @@ from gputui.domain.container import Shell
 from gputui.domain.errors import CapabilityError, NoOwnerError
 from gputui.domain.job import check_running
 from gputui.domain.snapshot import EMPTY, Notice
-from gputui.domain.units import user_name
+from gputui.domain.text import user_name
 
 if TYPE_CHECKING:
     from gputui.api.streams import Follower

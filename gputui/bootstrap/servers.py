@@ -14,10 +14,9 @@ from gputui import __version__, bootstrap
 from gputui.config.settings_file import check_server_name
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MOST_SERVERS
-from gputui.domain.marks import CommandMarks
-from gputui.domain.settings import ServerSettings, Settings
-from gputui.domain.ssh_address import parse_ssh_address
+from gputui.domain.settings import ServerSettings, Settings, parse_ssh_address
 from gputui.domain.text import plain
+from gputui.ports.channel import CommandMarks
 
 if TYPE_CHECKING:
     from gputui.api.client import Dial

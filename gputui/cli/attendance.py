@@ -32,9 +32,8 @@ from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import discard, discard_stdout
 from gputui.domain.action import Cancel
 from gputui.domain.errors import AccessError, CapabilityError, ClusterError, GputuiError, RuntimeFault
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import Interactive, JobId
-from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.ports import Channel
 from gputui.ports.backend import Attach, AwaitedChannel, DirectBackend

@@ -20,8 +20,7 @@ from gputui.domain.cluster import ENGINES, parse_engine
 from gputui.domain.errors import CapabilityError
 from gputui.domain.gpu import index_ranges, short_names
 from gputui.domain.node_readings import NodeCheck, Verdict
-from gputui.domain.text import plain
-from gputui.domain.units import plural
+from gputui.domain.text import plain, plural
 from gputui.request import job_values
 
 COLUMNS = (

@@ -23,7 +23,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import InputError
 from gputui.domain.frames import PendingInput
-from gputui.domain.units import quoted
+from gputui.domain.text import quoted
 from gputui.ports import Channel
 from gputui.ports.channel import wait_for
 

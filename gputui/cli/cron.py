@@ -22,8 +22,7 @@ from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.spec_values import check_gpus
-from gputui.domain.text import plain
-from gputui.domain.units import local_time
+from gputui.domain.text import local_time, plain
 from gputui.domain.verbs import RECURRING_VERBS, Verb
 from gputui.engine.actions.recurring import local_zone_name
 from gputui.request import job_values, submitter

@@ -31,8 +31,7 @@ from gputui.domain.engine_service import SYSTEM, service_at
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreDamagedError, StoreError
 from gputui.domain.gpu import Gpu, ProbeReading
 from gputui.domain.policy.gpus.engine import present_gpus
-from gputui.domain.text import plain
-from gputui.domain.units import user_name
+from gputui.domain.text import plain, user_name
 from gputui.ports import JobStore
 
 _INDENT = " " * 18

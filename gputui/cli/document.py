@@ -13,7 +13,7 @@ from msgspec import NODEFAULT, Struct, structs
 from gputui import __version__
 from gputui.cli.main import COMMANDS, GROUPS, cli
 from gputui.config import SIZES, TABLES
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.text import format_duration, format_size
 
 BLOCKS = {"<!-- written by scripts/cli.py -->": "commands", "<!-- settings -->": "settings"}
 END = "<!-- end -->"

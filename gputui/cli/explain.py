@@ -16,12 +16,10 @@ from gputui.cli.session import Session, pass_session
 from gputui.domain.as_json import explanation_json
 from gputui.domain.errors import GputuiError
 from gputui.domain.filter import meant
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.policy.explain import Explanation, describe_terms, explain
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration
+from gputui.domain.text import format_duration, plain
 
 
 @click.command("explain")

@@ -13,8 +13,7 @@ from gputui.domain.arrays import Names
 from gputui.domain.as_json import gpu_json, host_json
 from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder, short_names
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size, plural
+from gputui.domain.text import format_duration, format_size, plain, plural
 
 COLUMNS = (
     output.TextColumn("GPU", right=True),

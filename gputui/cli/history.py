@@ -20,8 +20,7 @@ from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError
 from gputui.domain.filter import Filter, FilterSubject, by_month, latest_first, searched_text
 from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, Attempt, Job, element_spec
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration, quoted
+from gputui.domain.text import format_duration, plain, quoted
 from gputui.request import times
 
 if TYPE_CHECKING:

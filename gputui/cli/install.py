@@ -28,8 +28,7 @@ from gputui.config.options import SERVICE_SOCKET, typed_path
 from gputui.domain.access import EVERYBODY
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import RUNTIMES
-from gputui.domain.text import plain
-from gputui.domain.units import plural, user_name
+from gputui.domain.text import plain, plural, user_name
 
 _OPTION = "--users"
 _ACCESS = re.compile(r"^\[access\][^\S\n]*(#.*)?$", re.MULTILINE)

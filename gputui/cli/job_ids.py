@@ -17,8 +17,7 @@ from gputui.domain.arrays import elements_in_history
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.text import plain
-from gputui.domain.units import listed, quoted
+from gputui.domain.text import listed, plain, quoted
 from gputui.ports import Queue
 from gputui.request import job_values
 

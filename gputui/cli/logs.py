@@ -12,9 +12,8 @@ from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wait import changes_of
 from gputui.domain.errors import NotFoundError
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
-from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain_bytes
 from gputui.ports import LiveLogStream, LogStream
 from gputui.ports.backend import DirectBackend

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.access import Caller
     from gputui.domain.settings import ServerSettings
-    from gputui.ports.backend import DirectBackend
-    from gputui.ports.commands import RunCommand
+    from gputui.ports.backend import DirectBackend, RunCommand
 
 
 GROUPS = {
@@ -123,7 +122,7 @@ class CommandGroup(click.Group):
         """Return the command; raise UsageError with a suggestion for an unknown one."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from gputui.domain.synonyms import suggestion  # imported only for this error
+            from gputui.domain.verbs import suggestion  # imported only for this error
 
             hint = suggestion(args[0], names) or f"{ctx.command_path} --help lists the commands"
             raise click.UsageError(f"no such command {args[0]!r} ({hint})", ctx)
@@ -392,7 +391,7 @@ def resume(asked: thin.Unanswered) -> int | None:
     """
     from gputui.bootstrap.owner import ask_again
     from gputui.config import resolve
-    from gputui.domain.keys import stored_key
+    from gputui.domain.access import stored_key
 
     try:
         options, waited = resolve(state=asked.state), time.monotonic() - asked.at

@@ -17,8 +17,8 @@ import click
 
 from gputui.cli import terminal
 from gputui.domain.errors import InputError
-from gputui.domain.marks import SHELL_SAYS, CommandMarks
 from gputui.domain.text import plain
+from gputui.ports.channel import SHELL_SAYS, CommandMarks
 
 if TYPE_CHECKING:
     from gputui.cli.session import Session
@@ -164,7 +164,7 @@ def _argv(server: ServerSettings, words: Sequence[str], marks: CommandMarks, *, 
 def _fault(server: ServerSettings, code: int) -> str:
     """Return why the command did not run there; empty if it did."""
     if server.address and code == _SSH_FAILED:
-        from gputui.domain.ssh_address import parse_ssh_address
+        from gputui.domain.settings import parse_ssh_address
 
         return f"`{parse_ssh_address(server.address, server.name).command}` must work without a question"
     if server.address and code == _NOT_FOUND:

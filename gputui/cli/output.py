@@ -17,8 +17,7 @@ from gputui.cli import terminal
 from gputui.domain.as_json import array_parts, json_text
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.text import fit, plain, width
-from gputui.domain.units import plural
+from gputui.domain.text import fit, plain, plural, width
 from gputui.ports import Queue
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from gputui.config.settings_file import settings_variables
 from gputui.domain.access import Caller
 from gputui.domain.errors import AccessError, ParseLocallyError, StoreBusyError
 from gputui.domain.job_spec import Inherited
-from gputui.domain.units import user_name
-from gputui.ports.commands import ERR, OUT, UNPRINTED, CommandLine, CommandResult
+from gputui.domain.text import user_name
+from gputui.ports.backend import ERR, OUT, UNPRINTED, CommandLine, CommandResult
 from gputui.request import local_files
 from gputui.request.inherited import LIMITS
 from gputui.request.submitter import Submitter

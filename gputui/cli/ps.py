@@ -28,8 +28,7 @@ from gputui.domain.gpu_processes import (
     with_host_values,
 )
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.text import format_duration, format_size, plain
 from gputui.engine.actions.foreign_use import ForeignUse, parse_signal
 
 Row = GpuProcessRow

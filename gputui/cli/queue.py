@@ -17,12 +17,10 @@ from gputui.domain.as_json import job_json
 from gputui.domain.filter import FIELDS, Filter, in_order, parse_filter, parse_states, seen
 from gputui.domain.gpu import GpuView, faulty_gpus, short_names
 from gputui.domain.idle_gpus import idle_gpus
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState, PendingReason, Reason
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_limit, format_size, listed
+from gputui.domain.text import format_duration, format_limit, format_size, listed, plain
 from gputui.request import local_files
 
 COLUMNS = (

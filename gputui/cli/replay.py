@@ -20,8 +20,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError
 from gputui.domain.policy.planning_context import LONGEST
 from gputui.domain.settings import PolicySettings
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration, parse_time_span, plural
+from gputui.domain.text import format_duration, parse_time_span, plain, plural
 
 if TYPE_CHECKING:
     from gputui.domain.job import Job

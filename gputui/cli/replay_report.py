@@ -20,8 +20,7 @@ from gputui.config import value_of_text
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import effective_settings
-from gputui.domain.text import fit, plain
-from gputui.domain.units import format_duration, plural
+from gputui.domain.text import fit, format_duration, plain, plural
 
 if TYPE_CHECKING:
     from gputui.domain.job import Job

@@ -36,12 +36,11 @@ from gputui.cli.report_figures import (
     row,
 )
 from gputui.cli.session import Session, pass_session
-from gputui.domain.accounting import GROUPINGS, OUTCOMES, UsageAccount, days_of
+from gputui.domain.accounting import GROUPINGS, OUTCOMES, JobRecord, UsageAccount, UseRecord, days_of
 from gputui.domain.as_json import json_text
 from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError, install_line
 from gputui.domain.job import Job
-from gputui.domain.job_record import JobRecord, UseRecord
 from gputui.domain.text import plain
 from gputui.ports.backend import DirectBackend
 

@@ -18,6 +18,7 @@ from gputui.domain.accounting import (
     FAILED,
     OUTCOMES,
     PREEMPTED,
+    JobRecord,
     Period,
     UsageAccount,
     UsageAccounts,
@@ -26,9 +27,8 @@ from gputui.domain.accounting import (
 from gputui.domain.as_json import Json
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
-from gputui.domain.job_record import JobRecord
 from gputui.domain.settings import ReportSettings
-from gputui.domain.units import format_duration, plural
+from gputui.domain.text import format_duration, plural
 from gputui.request import times
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.gpu import Gpu, find_gpu, short_names
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, StandingRule, WindowView
-from gputui.domain.units import DURATION_HINT, format_duration, local_time, plural
+from gputui.domain.text import DURATION_HINT, format_duration, local_time, plural
 from gputui.ports.backend import DirectBackend
 from gputui.request import job_values
 from gputui.request import reservation as asked

@@ -18,10 +18,10 @@ from gputui.cli.submit import (
     tell,
     with_elements,
 )
+from gputui.domain.action import SubmitJobs
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Interactive, Submission
 from gputui.domain.spec_values import check_gpus
-from gputui.domain.submit_action import SubmitJobs
 from gputui.request import submitter
 from gputui.request.submitter import SubmitCommand, Tidied
 

@@ -18,17 +18,14 @@ from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import sweep
+from gputui.domain.access import AuditEntry, targets_of
 from gputui.domain.as_json import MASK, job_detail_json
-from gputui.domain.audit import AuditEntry, targets_of
-from gputui.domain.cause import signal_name
-from gputui.domain.errors import NotFoundError
-from gputui.domain.job import ArrayRef, Attempt, Job, element_spec, sweep_values
+from gputui.domain.errors import NotFoundError, signal_name
+from gputui.domain.job import ArrayRef, Attempt, Job, JobState, element_spec, sweep_values
 from gputui.domain.job_spec import JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
 from gputui.domain.telemetry_series import summary_lines
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.text import format_duration, format_size, plain
 from gputui.request.job_options import DOCKER_KEYS
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from gputui.cli.session import Session
 from gputui.config import Options
 from gputui.domain.arrays import Entries, Names
 from gputui.domain.cluster import Capability
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.explain import why_never
 from gputui.domain.policy.plan import Plan, plan
@@ -21,9 +21,7 @@ from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.whatif import Comparison, Shift, SnapshotChange, compared
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
-from gputui.domain.text import fit, plain
-from gputui.domain.units import format_duration
+from gputui.domain.text import fit, format_duration, plain
 from gputui.ports.backend import DirectBackend
 
 MOST_LINES = 100

@@ -17,8 +17,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import print_done
 from gputui.config.options import typed_path
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.text import plain
-from gputui.domain.units import format_size, plural
+from gputui.domain.text import format_size, plain, plural
 from gputui.request.job_values import duration
 
 _OTHER_ARCHIVES = frozenset({".bz2", ".lz4", ".tbz", ".txz", ".tzst", ".xz", ".zip", ".zst"})

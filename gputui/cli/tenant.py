@@ -17,7 +17,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.domain.action import RemoveTenant, SetTenant
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY
-from gputui.domain.units import format_duration, quoted
+from gputui.domain.text import format_duration, quoted
 from gputui.request import job_values
 
 if TYPE_CHECKING:

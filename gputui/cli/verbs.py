@@ -24,14 +24,12 @@ from gputui.domain.action import (
     Top,
     Unpause,
 )
-from gputui.domain.cause import signal_name
-from gputui.domain.job import Job
+from gputui.domain.errors import signal_name
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.waits import cancelled_with
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
-from gputui.domain.text import plain
-from gputui.domain.units import plural
+from gputui.domain.text import plain, plural
 from gputui.domain.verbs import BY_NAME, JOB_VERB, PRIORITY_HELP, SIGNAL, SIGNALS, Verb
 from gputui.ports.backend import DirectBackend
 from gputui.request import job_values

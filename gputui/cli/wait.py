@@ -13,11 +13,9 @@ from gputui.cli import terminal
 from gputui.cli.job_ids import Named, ids_argument, is_array, resolve_all
 from gputui.cli.session import Session, pass_session
 from gputui.domain import event
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
-from gputui.domain.state import JobState
-from gputui.domain.text import plain
-from gputui.domain.units import plural
+from gputui.domain.text import plain, plural
 from gputui.ports import Queue, StoreWatch
 from gputui.ports.backend import DirectBackend
 from gputui.request import job_values

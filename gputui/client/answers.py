@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from gputui.domain.state import TERMINAL, JobState
+from gputui.domain.job import TERMINAL, JobState
 
 
 class Because(Struct, frozen=True):

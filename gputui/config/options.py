@@ -16,8 +16,7 @@ from gputui.config.settings_file import load_merged
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
-from gputui.domain.text import plain
-from gputui.domain.units import shown
+from gputui.domain.text import plain, shown
 
 SITE_CONFIG = Path("/etc/gputui/config.toml")
 ROOT_STATE = Path("/var/lib/gputui")

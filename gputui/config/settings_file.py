@@ -38,7 +38,7 @@ from gputui.domain.settings import (
     TracesSettings,
     Window,
 )
-from gputui.domain.units import lacks_unit, parse_duration, parse_size, shown, user_name
+from gputui.domain.text import lacks_unit, parse_duration, parse_size, shown, user_name
 
 MAX_FILE = 1024**2
 """Maximum size in bytes: settings and job files are written by hand, so a larger file is something else."""
@@ -457,7 +457,7 @@ def _check_servers(rows: object, where: str) -> None:
         if names.count(name) > 1:
             raise InputError(f"{shown(str(name))} is there twice", where=f"{where}.name")
         if address := row.get("address"):
-            from gputui.domain.ssh_address import parse_ssh_address  # for consoles over several servers
+            from gputui.domain.settings import parse_ssh_address  # for consoles over several servers
 
             parse_ssh_address(str(address), f"{where}.address")
 

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
 
-from gputui.domain.log_fields import KEY, LogFields
 from gputui.engine.files.file_modes import open_file
+from gputui.ports.monitor import KEY, LogFields
 
 JOURNAL = "/run/systemd/journal/socket"
 MAX_BYTES = 4 * 1024**2

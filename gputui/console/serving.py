@@ -31,8 +31,7 @@ from gputui.config import Options
 from gputui.console.own_log import log_to_file, own_log_path
 from gputui.domain.errors import NotLeaderError, install_line
 from gputui.domain.snapshot import Notice, Snapshot
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration
+from gputui.domain.text import format_duration, plain
 from gputui.engine.feed import Feed
 from gputui.engine.files.file_modes import new_file
 from gputui.engine.files.leadership import Leadership, current_leader

@@ -1,21 +1,70 @@
-"""Callers, and their roles: what each user of one queue may do.
+"""Who may do what, and who did: callers and their roles, the audit log, idempotency keys.
 
 The kernel tells who asks (credentials of a Unix socket, or of this process); nothing that a user can write decides it.
+
+A request that is repeated with the same key, as its answer was lost, is carried out once. A key is chosen by its user,
+and known for that user alone. It is stored with what was done, in the same line of the journal: `KEY.DIGEST`, with a
+digest of the request, since another request may not have the same key. A further action of the same request, as some
+commands have, is stored as `KEY~1.DIGEST`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 from enum import IntEnum
+from hashlib import blake2b
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from gputui.domain.audit import Actor
-from gputui.domain.errors import AccessError
+from gputui.domain.errors import AccessError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
+
+
+class Actor(Struct, frozen=True):
+    """User on whose behalf something is done."""
+
+    uid: int
+    user: str
+    via: str = ""
+    """Program that asks for the user; empty: a command or console of his own."""
+
+
+class AuditEntry(Struct, frozen=True):
+    """Entry of the audit log: one action, as it was written to the store."""
+
+    at: datetime
+    uid: int
+    user: str
+    verb: str
+    """submit, cancel, hold, release, requeue, priority, top, drain, resume, pause, unpause, reserve, unreserve,
+    standing, tenant, migrate; about processes and containers of others signal, stop-container; of recurring jobs add,
+    remove, pause, resume, fire, skip; by the scheduler itself preempt; what a rule forbade refused."""
+    target: str
+    """`job 17`, `array 5`, `GPU-…`, `recurring 7`, `reservation r1`, `tenant bob`, `scheduler`, `pid 4711` or
+    `container jupyter`."""
+    before: str
+    after: str
+    via: str = ""
+    """Program that asked for the user, such as `mcp`, or `sudo`; empty: a command or console of his own."""
+    key: str = ""
+    """Idempotency key of the request."""
+
+
+def targets_of(job: Job) -> tuple[str, ...]:
+    """Return the targets of all actions that may concern a job."""
+    return (f"job {job.id}", f"array {job.array.id}") if job.array else (f"job {job.id}",)
+
+
+def job_of(target: str) -> JobId | None:
+    """Return the id of the job or array that is the target; None: it is something else."""
+    kind, _, number = target.partition(" ")
+    return int(number) if kind in {"job", "array"} and number.isdigit() else None
+
 
 EVERYBODY = "*"
 """Name in `access.users` that stands for every account of the machine."""
@@ -54,7 +103,7 @@ class Caller(Struct, frozen=True):
     via: str = ""
     """Program that asks for the user, such as `mcp`, or `sudo`: then `user` is who called that, and `uid` is root's."""
     key: str = ""
-    """Idempotency key of the request as it is stored with new jobs and in the audit log, see `domain/keys.py`."""
+    """Idempotency key of the request as it is stored with new jobs and in the audit log."""
 
     @property
     def actor(self) -> Actor:
@@ -106,3 +155,58 @@ def is_one_of(uid: int, groups: Collection[int], names: Iterable[str], resolve: 
         if number is not None and (number in groups if is_group else number == uid):
             return True
     return False
+
+
+_KEY = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+
+def stored_key(key: str, method: str, path: str, query: Mapping[str, str], body: bytes) -> str:
+    """Return the key of a request as it is stored; raises InputError for what is none."""
+    if not _KEY.fullmatch(key):
+        raise InputError("it is no key", where="Idempotency-Key", hint="1 to 64 letters, digits, - and _")
+    words = "&".join(f"{name}={value}" for name, value in sorted(query.items()))
+    return f"{key}.{digest(f'{method} {path}?{words} '.encode(errors='surrogateescape') + body)}"
+
+
+def digest(data: bytes) -> str:
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+def further_key(stored: str, number: int) -> str:
+    """Return the key of the action of that number, from 0, of one request."""
+    name, _, rest = stored.partition(".")
+    return f"{name}~{number}.{rest}" if number else stored
+
+
+def name_of_key(stored: str) -> str:
+    """Return a key without the digest."""
+    return stored.partition(".")[0]
+
+
+def check_same(stored: str, known: str) -> None:
+    """Raise InputError if two stored keys are of different requests."""
+    if stored != known:
+        hint = "take a new key for each request"
+        raise InputError("this key was used for another request", where="Idempotency-Key", hint=hint)
+
+
+def requests_of(
+    uid: int, jobs: Iterable[Job], entries: Iterable[AuditEntry] = ()
+) -> Iterator[tuple[str, tuple[JobId, ...]]]:
+    """Yield the requests of a user that these jobs and audit entries know: the key as stored, and the jobs in order.
+
+    The jobs of an action are those of its entries, which stand for single jobs.
+    """
+    found: dict[str, list[JobId]] = {}
+    for job in jobs:
+        if job.key and job.submitted_uid == uid:
+            found.setdefault(job.key, []).extend(job.ids)
+    for ids in found.values():
+        ids.sort()
+    submitted = frozenset(found)
+    for entry in entries:
+        if entry.key and entry.uid == uid and entry.key not in submitted:
+            kind, _, number = entry.target.partition(" ")
+            found.setdefault(entry.key, []).extend([int(number)] if kind == "job" and number.isdigit() else ())
+    for key, ids in found.items():
+        yield key, tuple(ids)

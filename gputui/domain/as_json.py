@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from gputui.domain import arrays
-from gputui.domain.audit import AuditEntry
-from gputui.domain.cause import Cause
+from gputui.domain.access import AuditEntry
+from gputui.domain.errors import Cause
 from gputui.domain.gpu import GpuView, HostSample
 from gputui.domain.job import ArrayRef, Attempt, Job, element_spec, sweep_values
 from gputui.domain.job_spec import JobSpec

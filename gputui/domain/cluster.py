@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from gputui.domain.errors import CapabilityError, InputError
 from gputui.domain.runs import Run
-from gputui.domain.units import shown
+from gputui.domain.text import shown
 
 if TYPE_CHECKING:
     from gputui.domain.job_spec import Submission

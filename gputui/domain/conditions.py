@@ -36,13 +36,12 @@ from gputui.domain.gpu import (
     index_of,
     index_ranges,
 )
+from gputui.domain.gpu_history import Steady
 from gputui.domain.idle_gpus import IdleUse, idle_uses, idle_words
 from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id
 from gputui.domain.snapshot import CONNECTING, EMPTY, Node, Notice, ServerView, Snapshot
-from gputui.domain.steady import Steady
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size, plural
+from gputui.domain.text import format_duration, format_size, plain, plural
 
 _MARK = "\u2063"
 """Invisible mark around a command's name; text that is made plain without a keymap loses it, and shows the name."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from gputui.domain.cause import Cause
+from gputui.domain.errors import Cause
 from gputui.domain.job_spec import JobId, JobSpec, PublishedPort
 from gputui.domain.telemetry import Consumption
 

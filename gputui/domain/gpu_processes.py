@@ -22,8 +22,7 @@ from gputui.domain.gpu import GpuProcess, GpuView, Holder
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.text import plain
-from gputui.domain.units import parse_duration, parse_size, plural
+from gputui.domain.text import parse_duration, parse_size, plain, plural
 
 JOB, CONTAINER, FOREIGN, OTHER = "job", "container", "foreign", "parent"
 """Kinds of a row: of a job, in a foreign container, any other process, and a parent without a GPU."""

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from gputui.domain.job_spec import JobId
-from gputui.domain.units import plural
+from gputui.domain.text import plural
 
 
 class BackupRecord(Struct, frozen=True):

@@ -30,7 +30,7 @@ from gputui.domain.gpu import (
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Node
-from gputui.domain.units import format_size
+from gputui.domain.text import format_size
 
 MIG = "its GPUs are divided into MIG instances, and which of them the engine counts as which is not known"
 JUST_FREED = timedelta(minutes=1)

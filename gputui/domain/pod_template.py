@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from gputui.domain.decoding import convert
 from gputui.domain.errors import InputError
-from gputui.domain.units import shown
+from gputui.domain.text import shown
 
 Texts = Mapping[str, str]
 Tables = Mapping[str, Any]

@@ -12,14 +12,12 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from gputui.domain.arrays import short_id
 from gputui.domain.cluster import Capability
 from gputui.domain.filter import gpu_count_of
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import GpuRequest, JobId, server_of
-from gputui.domain.short_ids import short_id
-from gputui.domain.state import JobState
-from gputui.domain.text import plain
-from gputui.domain.units import UNKNOWN, format_duration, format_limit, minute
+from gputui.domain.text import UNKNOWN, format_duration, format_limit, minute, plain
 
 Value: TypeAlias = float | str | datetime | timedelta | None
 Tone: TypeAlias = Literal["plain", "strong", "dim", "blue", "red"]

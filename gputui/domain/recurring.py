@@ -18,12 +18,11 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.audit import Actor
+from gputui.domain.access import Actor
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId, Submission
-from gputui.domain.state import JobState
-from gputui.domain.units import quoted
+from gputui.domain.text import quoted
 
 WORDS = {
     "@yearly": "0 0 1 1 *",

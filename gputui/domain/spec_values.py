@@ -26,8 +26,7 @@ from gputui.domain.job_spec import (
     JobSpec,
     Submission,
 )
-from gputui.domain.text import plain
-from gputui.domain.units import MAX_DURATION
+from gputui.domain.text import MAX_DURATION, plain
 
 if TYPE_CHECKING:
     from gputui.domain.gpu import Gpu

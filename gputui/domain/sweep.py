@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Pairs
-from gputui.domain.units import listed, quoted
+from gputui.domain.text import listed, quoted
 
 INDEX = "index"
 """Name that stands for the index of the element."""

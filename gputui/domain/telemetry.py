@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.text import format_duration, format_size
 
 MAX_GAP = 30.0
 """Maximum seconds for which one reading counts; after that the value is unknown."""

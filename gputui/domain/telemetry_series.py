@@ -10,17 +10,20 @@ import base64
 import math
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
+from math import ceil, log
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
 from gputui.domain.decoding import decode_msgpack
+from gputui.domain.gpu import GpuProcess, GpuSample
 from gputui.domain.job import Attempt, Job
-from gputui.domain.telemetry import AttemptTelemetry, Spread, percent
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.telemetry import MAX_GAP, AttemptTelemetry, Consumption, Spread, percent
+from gputui.domain.text import format_duration, format_size
 
 READINGS = (
     "utilization",
@@ -315,3 +318,312 @@ def _figures(value: float) -> str:
     if 0 < value < 0.001:
         return "<0.001"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+MAX_PAUSE = 60.0
+"""Maximum seconds between two readings of a control group for computing a rate."""
+IDLE = 0.01
+"""Utilization up to which a GPU is idle."""
+_FLAT = 16 * 1024**2
+"""Bytes by which the memory of an unused GPU may change: the driver itself allocates some at times."""
+_STEP = math.log(1.02)
+_ZERO = -(10**6)
+"""Bin of values of 0 and below."""
+_SHARES = frozenset({"utilization", "sm_activity", "memory_activity"})
+
+
+class Distribution(Struct):
+    """Values with the seconds for which each was known; nearly equal ones are counted together."""
+
+    seconds: float = 0.0
+    total: float = 0.0
+    peak: float = -math.inf
+    bins: dict[int, float] = field(default_factory=dict)
+    """Seconds by hundredths for shares, and by powers of 1.02 for other values."""
+
+    def spread(self, *, is_share: bool = False) -> Spread | None:
+        """Return the distribution in three figures; None if nothing was known."""
+        if not self.seconds:
+            return None
+        left, p95 = 0.95 * self.seconds * (1 - 1e-9), _ZERO
+        for p95 in sorted(self.bins):
+            left -= self.bins[p95]
+            if left <= 0:
+                break
+        value = p95 / 100 if is_share else 0.0 if p95 == _ZERO else math.exp((p95 - 0.5) * _STEP)
+        return Spread(_rounded(self.total / self.seconds), _rounded(min(self.peak, value)), self.peak)
+
+
+class GpuTrack(Struct):
+    """Last reading of a GPU, and its last sign of use; times are seconds since the epoch."""
+
+    at: float
+    used_at: float
+    """Time of the last reading that showed use, or could not rule it out."""
+    memory: int | None = None
+    """Bytes in use when it was last used."""
+
+
+class HostTrack(Struct):
+    """Last reading of the control group."""
+
+    at: float
+    cpu: float | None = None
+    io_read: int | None = None
+    io_written: int | None = None
+
+
+class TallyRecord(Struct):
+    """Sums of an attempt, saved for the next scheduler."""
+
+    gpus: int
+    began: float
+    """Start of the attempt, in seconds since the epoch."""
+    share: float = 1.0
+    read: float = 0.0
+    """GPU-seconds covered by readings."""
+    known: float = 0.0
+    used: float = 0.0
+    idle: float = 0.0
+    """GPU-seconds of known utilization, weighted with it, and of idle GPUs."""
+    energy: float = 0.0
+    clocked: float = 0.0
+    throttled: float = 0.0
+    reasons: dict[str, float] = field(default_factory=dict)
+    """GPU-seconds in which a GPU was slowed down: total, by reason, and those for which it was read."""
+    memory_total: int | None = None
+    spreads: dict[str, Distribution] = field(default_factory=dict)
+    tracks: dict[str, GpuTrack] = field(default_factory=dict)
+    host: HostTrack | None = None
+    memory_peak: int | None = None
+    """Peak bytes of memory, as recorded by the kernel."""
+    recording: Recording | None = None
+
+
+class Tally:
+    """Accumulates the readings of an attempt."""
+
+    def __init__(self, record: TallyRecord) -> None:
+        self.record = record
+        saved, record.recording = record.recording, None
+        self._recorder = Recorder.resumed(saved) if saved else Recorder(record.began)
+
+    def save(self) -> TallyRecord:
+        """Return the sums with the series, to be continued later."""
+        self.record.recording = self._recorder.save()
+        return self.record
+
+    @property
+    def has_readings(self) -> bool:
+        """Return whether anything was read."""
+        return self.record.read > 0 or self.record.host is not None
+
+    @property
+    def read_at(self) -> float:
+        """Return the time of the last reading, in seconds since the epoch."""
+        return max(self._recorder.end, self.record.began)
+
+    def shift(self, by: float) -> None:
+        """Shift all times by this amount after the clock was set."""
+        record = self.record
+        record.began += by
+        for track in record.tracks.values():
+            track.at += by
+            track.used_at += by
+        if record.host is not None:
+            record.host.at += by
+        self._recorder.begin += by
+        self._recorder.end += by
+
+    def add(self, sample: GpuSample, own: Collection[str] | None = None) -> None:
+        """Add a reading if it is new; `own` are the names of the attempt's processes on a shared GPU."""
+        at, record = sample.sampled_at.timestamp(), self.record
+        track = record.tracks.get(sample.uuid)
+        if track is None:
+            track = record.tracks[sample.uuid] = GpuTrack(record.began, record.began)
+        last = track.at
+        if at <= last:
+            if last - at > MAX_GAP:  # the clock was set back
+                track.at = track.used_at = at
+            return
+        track.at = at
+        seconds = min(MAX_GAP, at - last)
+        values = _attributed(sample, own, record.share)
+        if at - last > MAX_GAP or not _is_unused(values, track):
+            track.used_at = at
+            memory = values.get("gpu_memory")
+            track.memory = None if memory is None else int(memory)
+        self._count(sample, values, seconds)
+        self._recorder.add(at - seconds, at, values)
+
+    def _count(self, sample: GpuSample, values: dict[str, float], seconds: float) -> None:
+        record = self.record
+        record.read += seconds
+        utilization = values.get("utilization")
+        if utilization is not None:
+            record.known += seconds
+            record.used += seconds * utilization
+            record.idle += seconds * (utilization <= IDLE)
+        record.energy += values.get("power", 0.0) * seconds
+        record.clocked += seconds
+        if values.get("throttled"):
+            record.throttled += seconds
+            for reason in sample.throttle:
+                record.reasons[reason] = record.reasons.get(reason, 0.0) + seconds
+        if sample.memory_total is not None:
+            record.memory_total = max(sample.memory_total, record.memory_total or 0)
+        for name, value in values.items():
+            if name != "throttled":
+                self._spread(name, value, seconds)
+
+    def add_host(self, found: Consumption, at: float) -> None:
+        """Add a reading of the control group, in which only the attempt has run."""
+        record = self.record
+        before = record.host or HostTrack(record.began, 0.0, 0, 0)
+        if at <= before.at:
+            return
+        record.host = HostTrack(at, found.cpu, found.io_read, found.io_written)
+        most = max(filter(None, (found.memory_peak, found.memory)), default=None)
+        record.memory_peak = most if record.memory_peak is None else max(record.memory_peak, most or 0)
+        seconds = at - before.at
+        if seconds > MAX_PAUSE:
+            return
+        rates = {
+            "cpus": _rate(before.cpu, found.cpu, seconds),
+            "memory": found.memory,
+            "io_read": _rate(before.io_read, found.io_read, seconds),
+            "io_written": _rate(before.io_written, found.io_written, seconds),
+        }
+        values = {name: float(value) for name, value in rates.items() if value is not None}
+        for name in ("cpus", "memory"):
+            if name in values:
+                self._spread(name, values[name], seconds)
+        self._recorder.add(before.at, at, values)
+
+    def _spread(self, name: str, value: float, seconds: float) -> None:
+        found = self.record.spreads.get(name)
+        if found is None:
+            found = self.record.spreads[name] = Distribution()
+        is_share = name in _SHARES
+        place = ceil(value * 100 - 1e-6) if is_share else ceil(log(value) / _STEP) if value > 0 else _ZERO
+        found.seconds += seconds
+        found.total += value * seconds
+        if value > found.peak:
+            found.peak = value
+        bins = found.bins
+        bins[place] = bins.get(place, 0.0) + seconds
+
+    def idle_since(self) -> dict[str, tuple[float, float]]:
+        """Return when each GPU was last used, and when it was last read, in seconds since the epoch."""
+        return {uuid: (track.used_at, track.at) for uuid, track in self.record.tracks.items()}
+
+    def series(self) -> Series:
+        """Return the readings over time."""
+        return self._recorder.series()
+
+    def summary(self, ended: float, asked: int = 0) -> AttemptTelemetry | None:
+        """Return the figures until `ended`, in seconds since the epoch; None if nothing was read.
+
+        `asked` are the promised bytes of a shared GPU.
+        """
+        if not self.has_readings:
+            return None
+        return AttemptTelemetry(**self._gpu_figures(ended, asked), **self._host_figures())
+
+    def _gpu_figures(self, ended: float, asked: int) -> dict[str, Any]:
+        record = self.record
+        if not record.gpus:
+            return {}
+        allocated = round(record.gpus * record.share * max(0.0, ended - record.began), 3)
+        if not record.read:
+            return {"allocated": allocated}
+        known = min(allocated, record.known * record.share) if record.known else None
+        busy = None if known is None else min(known, record.used * record.share)
+        names = ("utilization", "sm_activity", "memory_activity", "gpu_memory", "power", "temperature")
+        return {
+            "seconds": round(record.read / record.gpus, 1),
+            "allocated": allocated,
+            "known": None if known is None else round(known, 3),
+            "busy": None if busy is None else round(busy, 3),
+            "idle": round(record.idle / record.known, 4) if record.known else None,
+            **{name: self._spread_of(name) for name in names},
+            "gpu_memory_total": asked or record.memory_total,
+            "energy": round(record.energy, 1) if "power" in record.spreads else None,
+            "throttled": round(record.throttled / record.clocked, 4) if record.clocked else None,
+            "throttle": tuple(sorted(record.reasons, key=lambda reason: -record.reasons[reason])),
+        }
+
+    def _host_figures(self) -> dict[str, Any]:
+        host, memory = self.record.host, self._spread_of("memory")
+        if memory is not None and self.record.memory_peak is not None:
+            memory = Spread(memory.mean, memory.p95, max(memory.peak, float(self.record.memory_peak)))
+        if host is None:
+            return {}
+        cpu = None if host.cpu is None else round(host.cpu, 3)
+        return {
+            "cpu": cpu,
+            "cpus": self._spread_of("cpus"),
+            "memory": memory,
+            "io_read": host.io_read,
+            "io_written": host.io_written,
+        }
+
+    def _spread_of(self, name: str) -> Spread | None:
+        found = self.record.spreads.get(name)
+        return found.spread(is_share=name in _SHARES) if found else None
+
+
+def _attributed(sample: GpuSample, own: Collection[str] | None, share: float) -> dict[str, float]:
+    """Return the known readings of a GPU that belong to the attempt.
+
+    For a shared GPU these are memory and time of its processes, and its tenant's share of the power. For a MIG instance
+    the driver reports no power, or that of the whole GPU.
+    """
+    is_alone, utilization, memory = True, sample.utilization, sample.memory_used
+    if own is not None:
+        mine = tuple(_mine(sample.processes or (), own))
+        is_alone = sample.processes is not None and len(mine) == len(sample.processes)
+        memory = None if sample.processes is None else sum(each.memory or 0 for each in mine)
+        utilization = utilization if is_alone or not utilization else _own_use(sample.processes, mine)
+    power = None if sample.uuid.startswith("MIG-") or sample.power is None else sample.power * share
+    found = {
+        "utilization": utilization,
+        "sm_activity": sample.sm_activity if is_alone else None,
+        "memory_activity": sample.memory_activity if is_alone else None,
+        "gpu_memory": memory,
+        "power": power,
+        "temperature": sample.temperature,
+        "throttled": float(bool(sample.slowed)),
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _mine(processes: Iterable[GpuProcess], own: Collection[str]) -> Iterable[GpuProcess]:
+    return (each for each in processes if each.container_id in own or each.attempt in own)
+
+
+def _own_use(processes: tuple[GpuProcess, ...] | None, mine: tuple[GpuProcess, ...]) -> float | None:
+    """Return the share of time in which its processes used the GPU; None if the driver reported no shares.
+
+    The driver names only the processes that used the GPU recently.
+    """
+    if not processes or all(each.sm is None for each in processes):
+        return None
+    return min(1.0, sum(each.sm or 0.0 for each in mine))
+
+
+def _is_unused(values: dict[str, float], track: GpuTrack) -> bool:
+    """Return whether the GPU is idle and holds as much memory as when it was last used; False if that is unknown."""
+    memory, before = values.get("gpu_memory"), track.memory
+    if values.get("utilization") != 0 or memory is None or before is None:
+        return False
+    return abs(memory - before) <= _FLAT
+
+
+def _rate(before: float | None, now: float | None, seconds: float) -> float | None:
+    return (now - before) / seconds if now is not None and before is not None and now >= before else None
+
+
+def _rounded(value: float) -> float:
+    """Return the value to six significant figures: more are noise, and would be stored with each attempt."""
+    return float(f"{value:.6g}")

@@ -28,8 +28,8 @@ from gputui.domain.gpu import (
     ProbeReading,
     ProbeStatus,
 )
-from gputui.domain.steady import Steady
-from gputui.domain.units import plural
+from gputui.domain.gpu_history import Steady
+from gputui.domain.text import plural
 
 
 class GpuFacts(Gpu, frozen=True, kw_only=True):

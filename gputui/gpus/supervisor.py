@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job
 from gputui.domain.settings import GpuSettings
-from gputui.domain.units import format_duration
+from gputui.domain.text import format_duration
 from gputui.gpus.probe import calls
 from gputui.gpus.readings import DECODER, Failed, ReadingAssembler, Sweep, describe_failure
 from gputui.ports import Clock, GpuProbe

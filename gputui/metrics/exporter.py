@@ -28,14 +28,12 @@ from prometheus_client import (
 )
 
 from gputui.config import listen_address
-from gputui.domain.cause import Blame, Cause, CauseCode
-from gputui.domain.errors import InputError
+from gputui.domain.errors import Blame, Cause, CauseCode, InputError
 from gputui.domain.event import Change, JobChanges
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import TERMINAL, Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Notice, Snapshot
-from gputui.domain.state import TERMINAL
 from gputui.engine.files.backup_file import read_backup_record
 from gputui.engine.hooks.delivery import sinks
 from gputui.engine.process.host import RECORDED

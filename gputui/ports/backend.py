@@ -7,19 +7,21 @@ is changed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from gputui.domain.access import Caller
 from gputui.domain.cluster import Caps
 from gputui.domain.container import ExecRequest
 from gputui.domain.settings import PolicySettings, SchedulerSettings
-from gputui.ports.actions import Performer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
+    from gputui.domain.action import Action, Done
     from gputui.domain.container import ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
@@ -27,9 +29,47 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
     from gputui.ports.channel import Channel
-    from gputui.ports.gpus import GpuProbe
+    from gputui.ports.machine import GpuProbe
     from gputui.ports.runtime import LogStream
     from gputui.ports.store import Queue
+
+
+class ActionChange(Protocol):
+    """Change by an action that can be undone."""
+
+    @property
+    def done(self) -> str:
+        """Sentence about the restored state."""
+        ...
+
+    def subject(self, indices: Mapping[str, str]) -> str:
+        """Return the name of the changed object; `indices` has the displayed index of each GPU, by UUID."""
+        ...
+
+
+class Performer(Protocol):
+    """Actions of one user. Methods may block, and raise GputuiError."""
+
+    def act(
+        self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
+    ) -> Done:
+        """Carry out an action for all of its jobs, or none.
+
+        `server` is that of a new job, a reservation or a pause in a console over several; where there is one queue, it
+        is ignored. `on_progress` is called now and then with the number of finished jobs and the total; an exception in
+        it undoes the action.
+        """
+        ...
+
+    def foresee(self, action: Action, /) -> Done:
+        """Return what `act` would do, with the jobs as they would be; raises the same errors, and changes nothing."""
+        ...
+
+    def undo(
+        self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
+    ) -> Sequence[tuple[Any, str]]:
+        """Undo changes, latest first; return each with the reason why it was not undone, empty if it was."""
+        ...
 
 
 class About(Struct, frozen=True):
@@ -229,3 +269,42 @@ class DirectBackend(Backend, Protocol):
         `tell` is called with a sentence for each node whose GPUs could not be read; `probe` reads already.
         """
         ...
+
+
+class CommandLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """A command of our own thin client, which the owner runs for its caller."""
+
+    version: str
+    """Version of the client's gputui: another one is refused with 421, and the client runs the command itself."""
+    argv: tuple[str, ...]
+    cwd: str
+    width: int = 0
+    """Columns of the terminal; 0: standard output is none."""
+    ttys: int = 0
+    """Sum of the standard streams that are terminals: 1 input, 2 output, 4 errors."""
+    umask: int = 0o022
+    limits: Mapping[str, int] = {}
+    """Soft limits of the client, by their names in lower case without RLIMIT_; -1: none."""
+    environ: Mapping[str, str] = {}
+    """Variables of the client, of which only those that commands read."""
+    config: str = ""
+    """Personal settings file of the client, if there is one. The owner does not open it: it compares the name."""
+
+
+OUT, ERR, UNPRINTED = 1, 2, 3
+"""Kinds of what a command says: on standard output, on stderr, and on stderr if the output before cannot be printed."""
+
+
+class CommandResult(Struct, frozen=True):
+    """Result of a command: its exit code, and what its client prints, in order."""
+
+    code: int
+    said: tuple[tuple[int, bytes], ...] = ()
+
+    def encoded(self) -> bytes:
+        """Return the result for a client that knows neither JSON nor msgspec: lines `CODE`, `KIND LENGTH` and data."""
+        return b"%d\n" % self.code + b"".join(b"%d %d\n%b" % (kind, len(data), data) for kind, data in self.said)
+
+
+RunCommand: TypeAlias = Callable[[Caller, CommandLine], CommandResult]
+"""Runs a command for its caller; raises ParseLocallyError, before anything is done, if its client must run it."""

@@ -1,10 +1,18 @@
-"""Channels: the streams of a command that a client is attached to."""
+"""Channels: the streams of a command that a client is attached to, and marks around the output of one."""
 
 from __future__ import annotations
 
+import os
+import re
 import select
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
+
+from gputui.domain import frames
+from gputui.domain.errors import Cause, CauseCode, GputuiError, RuntimeFault
+from gputui.domain.text import plain
 
 if TYPE_CHECKING:
     from gputui.domain.frames import PendingInput
@@ -74,3 +82,196 @@ def wait_for(channel: Channel, pending: PendingInput, others: Mapping[int, int])
             poll.register(descriptor, mask)
     is_urgent = channel.has_pending or (pending.is_waiting and out < 0)
     return dict(poll.poll(0 if is_urgent else None))
+
+
+_PIECE = 65536
+_MOST = 32768
+"""Maximum number of bytes of input in one frame."""
+
+
+class FrameChannel:
+    """Channel over a connected socket. Frames other than output are passed to `hear`."""
+
+    def __init__(self, connection: socket.socket, *, is_tty: bool) -> None:
+        self._connection = connection
+        self._frames = frames.Frames()
+        self._exit_code: int | None = None
+        self._early: list[tuple[bool, bytes]] = []
+        self.is_tty = is_tty
+        self.on_input: Callable[[], None] = lambda: None
+        self.hear: Callable[[bytes, bytes], None] = lambda kind, content: None
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._early)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def input_fileno(self) -> int:
+        return self._connection.fileno()
+
+    def receive(self) -> list[tuple[bool, bytes]] | None:
+        """Return output; None at the end. Raises GputuiError with the message of a refusal."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        try:
+            piece = self._connection.recv(_PIECE)
+            return self._parts(piece) if piece else None
+        except (ConnectionError, frames.MalformedFrameError):
+            return None
+
+    def keep(self, parts: list[tuple[bool, bytes]]) -> None:
+        """Keep output that arrived with the greeting, as on a busy machine, for the next `receive`."""
+        self._early += parts
+
+    def feed(self, piece: bytes) -> None:
+        """Take bytes that were received elsewhere; raises as `receive`, and MalformedFrameError."""
+        self._early += self._parts(piece)
+
+    def _parts(self, piece: bytes) -> list[tuple[bool, bytes]]:
+        return [part for part in map(self._part, self._frames.feed(piece)) if part]
+
+    def _part(self, message: tuple[bytes, bytes]) -> tuple[bool, bytes] | None:
+        kind, content = message
+        if kind in (frames.OUTPUT, frames.ERRORS):
+            return kind == frames.ERRORS, content
+        if kind == frames.REFUSED:
+            raise GputuiError(content.decode(errors="replace"))
+        if kind == frames.UNREACHABLE:
+            raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, content.decode(errors="replace")))
+        if kind == frames.EXIT:
+            self._exit_code = frames.exit_of(content)
+        self.hear(kind, content)
+        return None
+
+    def send(self, data: bytes) -> None:
+        """Send input; empty input tells only that there will be some. Raises OSError."""
+        self.on_input()
+        for at in range(0, max(1, len(data)), _MOST):
+            self._connection.sendall(frames.frame(frames.INPUT, data[at : at + _MOST]))
+
+    def end_input(self) -> None:
+        with suppress(OSError):
+            self._connection.sendall(frames.frame(frames.END_OF_INPUT))
+
+    def resize(self, rows: int, columns: int) -> None:
+        with suppress(OSError):
+            self._connection.sendall(frames.size_frame(rows, columns))
+
+    def exit_code(self) -> int | None:
+        return self._exit_code
+
+    def keep_exit_code(self, code: int | None) -> None:
+        """Keep an exit code that is known from elsewhere."""
+        self._exit_code = code
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Return the uid of the process at the other end, as recorded by the kernel when it connected or listened."""
+    import struct
+
+    uid: int = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+    return uid
+
+
+SHELL_SAYS = "its login shell prints lines around each command, which are left out: {!r}"
+_LONGEST_CODE = 8
+_MOST_WORDS = 4096
+"""Characters of what others print that are kept: the last ones, since errors come last."""
+_AROUND = """{{ set +xv; }} 2>/dev/null
+gputui_mark() {{ printf '\\033_gputui:{key}:%s\\033\\134\\n' "$1"; }}
+trap : INT QUIT
+gputui_mark begin; gputui_mark begin >&2
+(
+{script}
+)
+set -- $?; gputui_mark "$1"; gputui_mark "$1" >&2; exit "$1"
+"""
+"""Ctrl-C reaches these lines too, which have to outlive the command to tell its exit code."""
+
+
+class CommandMarks:
+    """Finds the marks of one command in a stream of its output; with `ends_line` each mark is a line of its own.
+
+    srun passes on the output of a command without a terminal line by line.
+    """
+
+    def __init__(self, *, ends_line: bool = True, key: str = "") -> None:
+        """`key` is that of the marks of another stream of the same command."""
+        self.key = key or os.urandom(12).hex()
+        self.has_begun = False
+        self.code: int | None = None
+        """Exit code of the command; None: it has not ended."""
+        self.words = ""
+        """The last of the output before the beginning: messages of the programs on the way."""
+        self._after = ""
+        self._start = b"\x1b_gputui:" + self.key.encode() + b":"
+        self._mark = re.compile(re.escape(self._start) + rb"(begin|\d{1,3})\x1b\\" + (rb"\r?\n" if ends_line else b""))
+        self._held = b""
+
+    def around(self, script: str) -> str:
+        """Return lines of sh that run these between marks on standard output and standard error."""
+        return _AROUND.format(key=self.key, script=script)
+
+    def before(self, script: str) -> str:
+        """Return lines of sh that run these after a mark on standard output, which stays without an end."""
+        return f"printf '\\033_gputui:{self.key}:begin\\033\\134\\n'; {script}"
+
+    def whole(self, output: bytes) -> bytes:
+        """Return the part of all output that is the command's; a terminal on the way changes its ends of line."""
+        own = self.feed(output) + self.rest()
+        return own.replace(b"\r\n", b"\n") if self._start + b"begin\x1b\\\r\n" in output else own
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the part of further output that is the command's; the beginning of a mark is held back."""
+        text, passed = self._held + data, b""
+        while (match := self._mark.search(text)) is not None:
+            passed += self._own(text[: match.start()])
+            if match[1] == b"begin":
+                self.has_begun = True
+            else:
+                self.code = int(match[1])
+            text = text[match.end() :]
+        kept = self._unfinished(text)
+        self._held = text[len(text) - kept :]
+        return passed + self._own(text[: len(text) - kept])
+
+    def first(self, data: bytes) -> bytes:
+        """Return the command's part of further output, with nothing held back once it has begun."""
+        own = self.feed(data)
+        return own + self.rest() if self.has_begun else own
+
+    def rest(self) -> bytes:
+        """Return what was held back, at the end of the output."""
+        held, self._held = self._held, b""
+        return self._own(held)
+
+    def told(self, most: int = 60) -> str:
+        """Return the last line of what programs on the way printed; empty if they printed nothing."""
+        lines = [line for line in f"{self._after}\n{self.words}".splitlines() if line.strip()]
+        return plain(lines[-1].strip(), most) if lines else ""
+
+    def _own(self, text: bytes) -> bytes:
+        if self.has_begun and self.code is None:
+            return text
+        words = text[-4 * _MOST_WORDS :].decode(errors="replace")
+        if self.has_begun:
+            self._after = (self._after + words)[-_MOST_WORDS:]
+        else:
+            self.words = (self.words + words)[-_MOST_WORDS:]
+        return b""
+
+    def _unfinished(self, text: bytes) -> int:
+        """Return the length of the end of the text that may be the beginning of a mark."""
+        at = text.rfind(b"\x1b")
+        if at < 0:
+            return 0
+        inside = text.rfind(self._start)
+        if inside >= 0 and len(text) - inside <= len(self._start) + _LONGEST_CODE:
+            return len(text) - inside
+        return len(text) - at if self._start.startswith(text[at:]) else 0

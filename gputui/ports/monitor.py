@@ -1,8 +1,13 @@
-"""Interface of a monitor of the scheduler, which counts events and durations."""
+"""Interface of a monitor of the scheduler, which counts events and durations, and the fields of its log."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from gputui.domain.job_spec import JobId
 
 if TYPE_CHECKING:
     from gputui.domain.snapshot import Notice, Snapshot
@@ -97,3 +102,21 @@ class Monitors:
 
 NO_MONITOR = Monitors()
 """Monitor for when metrics are off."""
+
+
+KEY = "gputui"
+"""Attribute of the record that has them."""
+
+
+class LogFields(Struct, frozen=True):
+    """Job, attempt and GPUs that a log record is about."""
+
+    job: JobId | None = None
+    attempt: int | None = None
+    gpus: tuple[str, ...] = ()
+    """UUIDs."""
+
+
+def about(job: JobId | None = None, attempt: int | None = None, gpus: Iterable[str] = ()) -> dict[str, object]:
+    """Return the `extra` argument for a call to the logger."""
+    return {KEY: LogFields(job, attempt, tuple(gpus))}

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
+    from gputui.domain.access import Actor, AuditEntry
+    from gputui.domain.accounting import JobRecord
     from gputui.domain.arrays import Entries
-    from gputui.domain.audit import Actor, AuditEntry
     from gputui.domain.job import Job
-    from gputui.domain.job_record import JobRecord
     from gputui.domain.job_spec import JobId, JobSpec
     from gputui.domain.recurring import RecurringJob
     from gputui.domain.snapshot import Controls, Unreadable

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gputui.domain.cause import CauseCode
-from gputui.domain.job import Attempt, Job
+from gputui.domain.errors import CauseCode
+from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.planning_context import run_kind
-from gputui.domain.state import JobState
 from gputui.replay.trace import Ran, TraceJob, rebased
 
 

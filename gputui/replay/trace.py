@@ -15,8 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY
-from gputui.domain.text import plain
-from gputui.domain.units import parse_duration
+from gputui.domain.text import parse_duration, plain
 
 HOUR = 3600.0
 BUCKETS = tuple(hours * HOUR for hours in (0.25, 1, 4, 12, 24, 72))

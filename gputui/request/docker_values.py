@@ -12,7 +12,7 @@ from pathlib import Path
 from gputui.config.options import typed_path
 from gputui.domain import docker_args
 from gputui.domain.errors import InputError
-from gputui.domain.units import parse_duration, parse_size, quoted
+from gputui.domain.text import parse_duration, parse_size, quoted
 from gputui.request import local_files
 from gputui.request.job_values import any_text, one_line, token
 

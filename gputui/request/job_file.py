@@ -23,7 +23,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Submission
 from gputui.domain.pod_template import KubernetesSettings
 from gputui.domain.settings import Settings
-from gputui.domain.units import format_duration, format_size, quoted
+from gputui.domain.text import format_duration, format_size, quoted
 from gputui.request import local_files
 from gputui.request.draft import Draft, check_further, filled_texts
 from gputui.request.job_options import BY_NAME, KEYS, JobOption, OptionKind

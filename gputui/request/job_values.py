@@ -21,8 +21,7 @@ from gputui.domain.job_spec import (
     LimitWarning,
     Pairs,
 )
-from gputui.domain.text import csv_field
-from gputui.domain.units import parse_duration, parse_size, parse_time_span, quoted
+from gputui.domain.text import csv_field, parse_duration, parse_size, parse_time_span, quoted
 
 _JOINERS = "\u200c\u200d"
 """Format characters needed by emoji and several scripts; the others can reorder displayed text."""

@@ -32,8 +32,7 @@ from gputui.domain.job_spec import (
     Pairs,
     Submission,
 )
-from gputui.domain.text import plain
-from gputui.domain.units import quoted
+from gputui.domain.text import plain, quoted
 from gputui.request import docker_values, job_values
 from gputui.request.inherited import is_taken_over, not_utf8
 from gputui.request.job_options import BY_NAME, DOCKER_KEYS, KEYS, JobOption, OptionKind

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import NamedTuple
 
 from gputui.domain.errors import InputError
-from gputui.domain.units import parse_duration, quoted
+from gputui.domain.text import parse_duration, quoted
 
 TONIGHT = time(20)
 """Meaning of `tonight` without a time of day."""

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 
 
 class Account(Struct, frozen=True):

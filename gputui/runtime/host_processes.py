@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
-from gputui.domain.units import user_name
+from gputui.domain.text import user_name
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _TICKS = os.sysconf("SC_CLK_TCK")

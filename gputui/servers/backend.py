@@ -27,6 +27,7 @@ from gputui.api.streams import Follower
 from gputui.domain.action import (
     Action,
     AddRecurring,
+    Done,
     DrainGpus,
     Edit,
     Pause,
@@ -36,6 +37,7 @@ from gputui.domain.action import (
     ResumeGpus,
     SetStanding,
     SetTenant,
+    SubmitJobs,
     Unpause,
     Unreserve,
 )
@@ -47,10 +49,8 @@ from gputui.domain.job import Job, Placed, Placing, check_running
 from gputui.domain.job_spec import JobId, JobSpec, Submission, own_id, server_of, shared_id
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
-from gputui.domain.settings import ServerSettings, Settings
+from gputui.domain.settings import ServerSettings, Settings, parse_ssh_address
 from gputui.domain.snapshot import Controls, Node, Notice, ServerView, Snapshot
-from gputui.domain.ssh_address import parse_ssh_address
-from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import plain
 from gputui.ports import Channel, LogStream

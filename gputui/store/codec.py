@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import NODEFAULT, Struct, field, structs
 
+from gputui.domain.access import AuditEntry
 from gputui.domain.arrays import Entries
-from gputui.domain.audit import AuditEntry
 from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError, InputError, NotFoundError, StoreFormatError
 from gputui.domain.job import Job

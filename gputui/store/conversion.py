@@ -20,13 +20,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.audit import AuditEntry
+from gputui.domain.access import AuditEntry
 from gputui.domain.decoding import decode_json
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.settings import StoreSettings
-from gputui.domain.state import JobState
-from gputui.domain.units import user_name
+from gputui.domain.text import user_name
 from gputui.store.codec import encode
 from gputui.store.files import OTHERS_WRITE, open_file, os_errors, sync_directory
 from gputui.store.tinydb_store import TinyJobStore

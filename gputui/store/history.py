@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.access import Actor, AuditEntry
 from gputui.domain.decoding import JsonDecoder, convert, decode_json, json_decoder
 from gputui.domain.errors import GputuiError, StoreFormatError
 from gputui.domain.job import Job
@@ -29,7 +29,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.kept_data import KeepLimits, KeptData
 from gputui.domain.runs import Run, Runs, Spans, find, joined_spans
 from gputui.domain.settings import StoreSettings
-from gputui.domain.units import plural
+from gputui.domain.text import plural
 from gputui.store.codec import JOBS, UNREADABLE, Document, decode_job, is_id, part_of_entry, runs_in
 from gputui.store.files import (
     FileAccess,
@@ -45,7 +45,7 @@ from gputui.store.files import (
 from gputui.store.queue_files import SCHEMA, AuditKey, Table, check_schema, migrate, parse_month
 
 if TYPE_CHECKING:
-    from gputui.domain.job_record import JobRecord
+    from gputui.domain.accounting import JobRecord
 
 
 def jobs_to_archive(jobs: Iterable[Job], settings: StoreSettings, now: datetime) -> list[Job]:

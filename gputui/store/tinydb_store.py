@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.domain.access import Actor, AuditEntry, requests_of
 from gputui.domain.arrays import ArrayPlaces, Entries, changes_of, chosen, numbered
-from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import InputError, NotFoundError, StoreBusyError, StoreError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
-from gputui.domain.keys import requests_of
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.settings import StoreSettings
@@ -48,7 +47,7 @@ from gputui.store.queue_files import JournalEntry, Meta, lock_path, new_store_id
 from gputui.store.storage import JournalDB, JournalStorage, begin_queue, check_not_orphaned
 
 if TYPE_CHECKING:
-    from gputui.domain.job_record import JobRecord
+    from gputui.domain.accounting import JobRecord
     from gputui.ports import Transaction
 
 
@@ -351,7 +350,7 @@ class TinyJobStore:
                 yield job
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
-        from gputui.domain.job_record import JobRecord, record_of
+        from gputui.domain.accounting import JobRecord, record_of
 
         def decode(key: str, document: Document) -> JobRecord | None:
             job = self._history.decoded(key, document)

@@ -14,9 +14,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.job_spec import JobId
-from gputui.domain.state import JobState
 
 Value: TypeAlias = str | int | float | bool | list[str]
 

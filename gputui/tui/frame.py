@@ -16,8 +16,7 @@ from gputui.domain.conditions import ConditionTracker, pressing
 from gputui.domain.gpu_history import GpuHistory
 from gputui.domain.queue_columns import absent_columns
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.text import plain
-from gputui.domain.units import plural
+from gputui.domain.text import plain, plural
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell, fitted, lay_out
 from gputui.tui.present.gpu import gpu_cells, node_line, node_titles
 from gputui.tui.present.gpu_rows import GpuLook, Labels, gpu_picture, node_rows

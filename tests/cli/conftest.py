@@ -23,8 +23,7 @@ from gputui.domain.job import Job
 from gputui.domain.settings import AccessSettings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.ports import JobStore
-from gputui.ports.backend import DirectBackend
-from gputui.ports.commands import CommandLine
+from gputui.ports.backend import CommandLine, DirectBackend
 from tests.factories import ACTOR, NOW, FakeClock
 from tests.memory_store import MemoryJobStore
 from tests.results import Result

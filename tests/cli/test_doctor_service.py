@@ -17,7 +17,7 @@ from gputui.api.server import DoorServer
 from gputui.cli.checks import CheckLevel
 from gputui.cli.checks import service as checks
 from gputui.config import options
-from gputui.domain.audit import Actor
+from gputui.domain.access import Actor
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec

@@ -17,7 +17,7 @@ from gputui.domain.as_json import gpu_json
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus, Sharer
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Node, Snapshot, WindowState, WindowView
-from gputui.domain.units import minute
+from gputui.domain.text import minute
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, NOW, gpu, running, sample, snapshot, uuid, view
 

@@ -14,7 +14,7 @@ import pytest
 
 from gputui.cli.install import units, with_users, without_group
 from gputui.config import Options
-from gputui.domain.audit import Actor
+from gputui.domain.access import Actor
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec

@@ -9,10 +9,8 @@ import pytest
 from gputui.bootstrap import backend
 from gputui.cli import logs
 from gputui.domain.access import others_job
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.errors import NotFoundError, RuntimeFault
-from gputui.domain.job import Job
-from gputui.domain.state import JobState
+from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault
+from gputui.domain.job import Job, JobState
 from tests.cli.conftest import KeptStore, Run, local, put
 from tests.factories import NOW, job, running
 

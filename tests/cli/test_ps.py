@@ -12,7 +12,7 @@ import pytest
 from gputui import bootstrap
 from gputui.cli import terminal
 from gputui.domain.gpu import GpuProcess, GpuState, Holder
-from gputui.domain.units import user_name
+from gputui.domain.text import user_name
 from gputui.runtime.host_processes import read_stat
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, running, sample, snapshot, uuid, view

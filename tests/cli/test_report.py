@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from gputui.cli import report, report_figures
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import Attempt, Job
-from gputui.domain.state import JobState
+from gputui.domain.errors import Cause, CauseCode
+from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.telemetry import Efficiency
-from gputui.domain.telemetry_tally import Tally, TallyRecord
+from gputui.domain.telemetry_series import Tally, TallyRecord
 from gputui.engine.files import telemetry_files
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, put

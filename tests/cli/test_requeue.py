@@ -6,9 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import ArrayRef, Job
-from gputui.domain.state import JobState
+from gputui.domain.errors import Cause, CauseCode
+from gputui.domain.job import ArrayRef, Job, JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running
 

@@ -7,12 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from gputui.cli import show
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import ArrayRef
+from gputui.domain.errors import Cause, CauseCode
+from gputui.domain.job import ArrayRef, JobState
 from gputui.domain.job_spec import ContainerOptions, PublishedPort
-from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Efficiency, Spread
-from gputui.domain.telemetry_tally import Tally, TallyRecord
+from gputui.domain.telemetry_series import Tally, TallyRecord
 from gputui.engine.files import telemetry_files
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import GIB, NOW, job, running, sample, snapshot, uuid

@@ -29,7 +29,7 @@ from gputui.config import Options, resolve
 from gputui.config.options import find_sockets
 from gputui.domain.access import Caller, Role
 from gputui.domain.errors import AccessError, ParseLocallyError
-from gputui.ports.commands import CommandLine, CommandResult
+from gputui.ports.backend import CommandLine, CommandResult
 from tests.api.scripted_owner import ScriptedOwner, answer_of, fixed
 from tests.cli.conftest import KeptStore, put
 from tests.factories import job

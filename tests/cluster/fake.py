@@ -24,16 +24,22 @@ from gputui.domain.action import (
     Top,
     Unsuspend,
 )
-from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
 from gputui.domain.container import ExecRequest, ProcessRow
-from gputui.domain.errors import CapabilityError, ClusterRefusedError, ClusterUnavailableError, NotFoundError
+from gputui.domain.errors import (
+    CapabilityError,
+    Cause,
+    CauseCode,
+    ClusterRefusedError,
+    ClusterUnavailableError,
+    NotFoundError,
+    cause_of_exit,
+)
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import ArrayRef, Attempt, Job
+from gputui.domain.job import ArrayRef, Attempt, Job, JobState, PendingReason, Reason
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.runs import Run
 from gputui.domain.snapshot import Leader, Node, Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.ports import Channel, Clock
 from gputui.ports.backend import Attach, Entry
 from gputui.ports.cluster import EngineAction

@@ -17,13 +17,11 @@ from gputui.cluster.slurm.picture import Pictures, job_of
 from gputui.cluster.slurm.poll import Polled, parted
 from gputui.cluster.slurm.states import reason_of
 from gputui.cluster.submissions import Submissions
-from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import array_of, element_id, is_element
-from gputui.domain.errors import ClusterRefusedError
+from gputui.domain.errors import CauseCode, ClusterRefusedError
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState, PendingReason
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, PendingReason
 from tests.cases import cases
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gputui.console import own_log
-from gputui.domain.log_fields import about
+from gputui.ports.monitor import about
 from tests.factories import uuid
 
 

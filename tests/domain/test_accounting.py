@@ -15,11 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputui.domain.accounting import GROUPINGS, Period, UsageAccount, account
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import Attempt, Job
-from gputui.domain.job_record import record_of
-from gputui.domain.state import JobState
+from gputui.domain.accounting import GROUPINGS, Period, UsageAccount, account, record_of
+from gputui.domain.errors import Cause, CauseCode
+from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.telemetry import AttemptTelemetry, Efficiency
 from tests.factories import array, job, uuid
 from tests.lane import examples

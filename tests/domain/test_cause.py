@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from gputui.domain.cause import Blame, Cause, CauseCode, cause_of_exit, end_unknown
+from gputui.domain.errors import Blame, Cause, CauseCode, cause_of_exit, end_unknown
 from tests.cases import cases
 
 BLAMED = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.cause import Cause, CauseCode, with_error
+from gputui.domain.errors import Cause, CauseCode, with_error
 from gputui.domain.log_errors import SHOWN, find_error_line
 from tests.cases import cases
 

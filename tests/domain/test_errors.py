@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 
-from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.errors import (
     AccessError,
+    Blame,
     CapabilityError,
+    Cause,
+    CauseCode,
     ClusterError,
     ClusterRefusedError,
     ClusterUnavailableError,

@@ -10,7 +10,7 @@ from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Hea
 from gputui.domain.gpu_processes import process_rows
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.units import UNKNOWN
+from gputui.domain.text import UNKNOWN
 from gputui.metrics.dcgm import add_dcgm
 from gputui.metrics.families import SeriesPage, TenantLabels
 from gputui.metrics.series import Holders, add_gpus

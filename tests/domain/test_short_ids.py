@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gputui.domain.arrays import begun_by, digits_for, short_id
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, Job
-from gputui.domain.short_ids import begun_by, digits_for, short_id
 from tests.factories import job
 
 LONG = (726_912_345_678, 726_999_000_111, 810_000_000_001)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.steady import HOLD, Steady, holds
+from gputui.domain.gpu_history import HOLD, Steady, holds
 from tests.factories import NOW
 
 SECOND = timedelta(seconds=1)

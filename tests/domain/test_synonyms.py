@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputui.cli.main import COMMANDS as SHELL
 from gputui.cli.main import cli
-from gputui.domain.synonyms import MEANINGS, Meaning, suggestion, words_of
+from gputui.domain.verbs import MEANINGS, Meaning, suggestion, words_of
 from gputui.tui.commands.places import by_group
 from gputui.tui.commands.table import BY_NAME
 from gputui.tui.screens.help import matching

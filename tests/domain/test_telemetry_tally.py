@@ -12,7 +12,7 @@ import pytest
 
 from gputui.domain.gpu import GpuProcess, GpuSample
 from gputui.domain.telemetry import MAX_GAP, AttemptTelemetry, Consumption, Spread
-from gputui.domain.telemetry_tally import Tally, TallyRecord
+from gputui.domain.telemetry_series import Tally, TallyRecord
 from tests.factories import GIB, NOW, sample, uuid
 
 BEGAN = NOW.timestamp()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
-from gputui.domain.units import (
+from gputui.domain.text import (
     MAX_DURATION,
     MAX_SIZE,
     format_duration,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.domain.access import Caller, Resolve, Role
-from gputui.domain.audit import Actor
+from gputui.domain.access import Actor, Caller, Resolve, Role
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions, account_number
 from gputui.ports import Clock, JobStore

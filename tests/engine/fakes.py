@@ -12,7 +12,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.container import (
     ContainerRecord,
     ContainerState,
@@ -22,7 +21,7 @@ from gputui.domain.container import (
     RuntimeFeatures,
     RuntimeStatus,
 )
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavailableError, cause_of_exit
 from gputui.domain.gpu import GpuSample, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job
 from gputui.domain.telemetry import Consumption

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gputui.domain.action import Signal
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import Attempt
 from gputui.engine.tick import attempt_workers
 from gputui.engine.tick.attempt_workers import AttemptWorkers

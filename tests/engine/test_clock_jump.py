@@ -7,10 +7,8 @@ from datetime import timedelta
 import pytest
 
 from gputui.domain.action import Cancel
-from gputui.domain.cause import CauseCode
-from gputui.domain.errors import StoreFullError
-from gputui.domain.job import Job
-from gputui.domain.state import JobState
+from gputui.domain.errors import CauseCode, StoreFullError
+from gputui.domain.job import Job, JobState
 from tests.engine.world import World
 
 HALF = timedelta(minutes=30)

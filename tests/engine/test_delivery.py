@@ -19,10 +19,10 @@ from typing import ClassVar
 
 import pytest
 
-from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.event import Event, disk_low, ended, weekly_report
+from gputui.domain.job import JobState
 from gputui.domain.settings import HookSettings
-from gputui.domain.state import JobState
 from gputui.engine.hooks.delivery import Deliver, NotDeliveredError, sinks
 from tests.cases import cases
 from tests.factories import NOW, running

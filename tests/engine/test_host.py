@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import SubmitJobs
 from gputui.domain.errors import NotLeaderError, StoreFormatError
 from gputui.domain.gpu import Drain, GpuState
-from gputui.domain.job import BootTime
+from gputui.domain.job import BootTime, JobState
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Leader, Node, Snapshot
-from gputui.domain.state import JobState
-from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.engine.files.leadership import LOCK_FILE, Leadership

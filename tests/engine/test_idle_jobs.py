@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.cause import CauseCode
+from gputui.domain.errors import CauseCode
+from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
-from gputui.domain.state import JobState
 from gputui.engine.files.input_marks import FOLDER, InputMark
 from tests.engine.world import World
 

@@ -9,10 +9,9 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.access import Caller, Role
+from gputui.domain.access import Caller, Role, further_key, name_of_key, stored_key
+from gputui.domain.action import Done
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.keys import further_key, name_of_key, stored_key
-from gputui.domain.submit_action import Done
 from gputui.engine.actions.known_requests import KnownRequests
 from tests.cases import cases
 from tests.memory_store import MemoryJobStore

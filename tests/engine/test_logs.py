@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError
 from gputui.engine.files.logs import FileLog, Logs
 from gputui.ports import LogStream
 from tests.engine.world import World

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.cause import CauseCode
 from gputui.domain.container import Box, Launch
-from gputui.domain.errors import AccessError, RuntimeFault
+from gputui.domain.errors import AccessError, CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import AdmissionSettings, PolicySettings, Settings
 from gputui.engine.actions.permissions import UserPermissions

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.access import Actor
 from gputui.domain.action import (
     AddRecurring,
     Edit,
@@ -20,17 +21,15 @@ from gputui.domain.action import (
     Requeue,
     SetPriority,
     SetTenant,
+    SubmitJobs,
     Top,
 )
-from gputui.domain.audit import Actor
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import Placed, Placing, Waited
+from gputui.domain.job import JobState, Placed, Placing, Waited
 from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import AccessSettings, PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import effective_policy
-from gputui.domain.state import JobState
-from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from tests.engine.callers import actions_of, caller_of

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.job import Job
-from gputui.domain.state import JobState
+from gputui.domain.job import Job, JobState
 from tests.engine.world import World
 
 

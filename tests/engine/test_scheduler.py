@@ -10,14 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.action import Cancel, DrainGpus, Hold, Pause, Release, Requeue, Unpause
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import Created, ForeignContainer, Launch
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError, StoreFullError
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavailableError, StoreFullError
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
+from gputui.domain.job import JobState, PendingReason
 from gputui.domain.policy.gpus.availability import UNANSWERED, UNASKED
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Notice
-from gputui.domain.state import JobState, PendingReason
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import GIB, uuid

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from gputui.domain.conditions import conditions
-from gputui.domain.steady import HOLD
+from gputui.domain.gpu_history import HOLD
 from gputui.gpus.readings import SteadyReasons, throttle_reasons
 from tests.cases import cases
 from tests.factories import NOW, gpu, sample, snapshot, uuid, view

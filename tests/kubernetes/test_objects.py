@@ -9,7 +9,7 @@ from gputui.cluster.kubernetes.jobs import cause_of, exit_code_of
 from gputui.cluster.kubernetes.objects import KubeJob, KubeNode, KubePod, Reader
 from gputui.cluster.kubernetes.picture import nodes_of
 from gputui.cluster.kubernetes.records import log_query
-from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import Cause, CauseCode
 from tests.cases import cases
 
 FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has reached its limit"}

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import Attempt, Job
+from gputui.domain.errors import Cause, CauseCode
+from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.job_spec import GpuRequest
-from gputui.domain.state import JobState
 from gputui.replay import history
 from gputui.replay.policies import plan
 from gputui.replay.simulation import figures

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
-from gputui.domain.units import parse_duration
+from gputui.domain.text import parse_duration
 from gputui.request import times
 from tests.cases import cases
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Created, Launch
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.ports import LogStream, Runtime
 from tests.factories import uuid

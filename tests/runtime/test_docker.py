@@ -17,9 +17,8 @@ import docker
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.cause import PART_OUT_OF_MEMORY, Blame, CauseCode
 from gputui.domain.container import ContainerState, Launch
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import PART_OUT_OF_MEMORY, Blame, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.request import job_values

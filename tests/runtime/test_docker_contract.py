@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerState
+from gputui.domain.errors import CauseCode
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
 from gputui.runtime.docker.runtime import DockerRuntime

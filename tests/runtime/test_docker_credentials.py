@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.cause import CauseCode
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker import pull_process
 from gputui.runtime.docker.pull_process import find_credentials

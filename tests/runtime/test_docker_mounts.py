@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import Launch
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.policy.permitted_options import MountSource
 from gputui.domain.settings import RuntimeSettings

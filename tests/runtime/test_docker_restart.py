@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import docker
 import pytest
 
-from gputui.domain.cause import Blame, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import Blame, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
 from gputui.runtime.docker.records import made_success_up

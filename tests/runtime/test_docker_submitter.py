@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.cause import CauseCode
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import AdmissionSettings, PolicySettings, RuntimeSettings, Settings
 from gputui.engine.actions.permissions import UserPermissions

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import Blame, Cause, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker import create

@@ -22,9 +22,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.cause import CauseCode
 from gputui.domain.container import ExecRequest
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.domain.policy.permitted_options import ALLOWABLE
 from gputui.domain.settings import (

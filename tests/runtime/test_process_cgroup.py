@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.cause import CauseCode
+from gputui.domain.errors import CauseCode
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime import cgroups

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerState
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest
 from gputui.runtime.process.runtime import ExitWatch, ProcessRuntime

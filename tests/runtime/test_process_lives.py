@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerState
+from gputui.domain.errors import CauseCode
 from gputui.runtime import host_processes
 from gputui.runtime.process import wrapper
 from gputui.runtime.process.attempt_folder import AttemptFolder, AttemptIndex

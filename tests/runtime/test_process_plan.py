@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.cause import CauseCode
 from gputui.domain.container import Launch
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.accounts import Account, ContainerUser, account_of, container_user

@@ -20,12 +20,11 @@ from gputui.api.http import AboutView
 from gputui.bootstrap.api_stdio import serve_stdio
 from gputui.config import Options
 from gputui.config.options import parse_probe
-from gputui.domain.action import Cancel
+from gputui.domain.action import Cancel, SubmitJobs
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import ClusterSettings, ServerSettings, Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.submit_action import SubmitJobs
 from tests.backend.harnesses import ALL_BUT, ClusterHarness
 from tests.factories import spec
 from tests.servers.connections import Connections, local_ssh

@@ -20,13 +20,12 @@ from msgspec.structs import replace
 
 from gputui.bootstrap import upkeep
 from gputui.config import Options
-from gputui.domain.audit import AuditEntry
+from gputui.domain.access import AuditEntry
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreDamagedError, StoreFormatError
-from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job import ArrayRef, Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Leader
-from gputui.domain.state import JobState
 from gputui.engine.files.leadership import Leadership
 from gputui.store import TinyJobStore
 from gputui.store.backup import MANIFEST, CapturedFile

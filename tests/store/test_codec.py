@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.audit import AuditEntry
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.errors import InputError, StoreFormatError
+from gputui.domain.access import AuditEntry
+from gputui.domain.errors import Cause, CauseCode, InputError, StoreFormatError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import ArrayRef, Attempt, Job, Stopping
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.audit import AuditEntry
-from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.access import AuditEntry
+from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import Drain, GpuFault
-from gputui.domain.job import ArrayRef, Attempt
+from gputui.domain.job import ArrayRef, Attempt, JobState
 from gputui.domain.runs import runs_of
 from gputui.domain.snapshot import Controls
-from gputui.domain.state import JobState
 from gputui.store import TinyJobStore, files
 from tests.factories import ACTOR, NOW, job, uuid
 from tests.store.conftest import SETTINGS

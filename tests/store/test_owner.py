@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.audit import AuditEntry
+from gputui.domain.access import AuditEntry
 from gputui.domain.errors import StoreBusyError, StoreDamagedError, StoreOwnedError
 from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
-from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, job
 
@@ -32,7 +32,7 @@ from pathlib import Path
 from gputui.domain.settings import StoreSettings
 from gputui.domain import runs
 from gputui.domain.job import ArrayRef
-from gputui.domain.state import JobState
+from gputui.domain.job import JobState
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, job
 

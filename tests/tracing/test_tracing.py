@@ -17,10 +17,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from gputui.config import Options
 from gputui.console.serving import monitor_opener
 from gputui.domain.arrays import Entries
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import Attempt, Job
+from gputui.domain.errors import Cause, CauseCode
+from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.settings import Settings, TracesSettings
-from gputui.domain.state import JobState
 from gputui.tracing.job_spans import root_id, spans_of, trace_id
 from gputui.tracing.tracer import JobTracer
 from tests.factories import NOW, job, snapshot, uuid

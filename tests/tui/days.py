@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
+from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import (
     Drain,
     Gpu,
@@ -22,9 +22,8 @@ from gputui.domain.gpu import (
     ProbeStatus,
     Sharer,
 )
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Attempt, Job, JobState, PendingReason, Reason
 from gputui.domain.snapshot import Controls, Notice, Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import GIB, NOW, gpu, job, running, uuid, view
 from tests.tui import plans, sample
 

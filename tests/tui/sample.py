@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
+from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import (
     DiskUse,
     Drain,
@@ -25,10 +25,9 @@ from gputui.domain.gpu import (
     ProbeCode,
     ProbeStatus,
 )
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Attempt, Job, JobState, PendingReason, Reason
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import GIB, NOW, job, running, sample, uuid, view
 
 HERE = Leader(4711, "node1", "alice", "console", NOW - timedelta(hours=3))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from textual._compositor import LayoutUpdate
 from textual.screen import Screen
 
-from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import (
     Gpu,
     GpuFault,
@@ -26,11 +26,10 @@ from gputui.domain.gpu import (
     Sharer,
 )
 from gputui.domain.gpu_history import STEP, GpuHistory, TakenStep, mean
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
-from gputui.domain.state import JobState
-from gputui.domain.units import UNKNOWN
+from gputui.domain.text import UNKNOWN
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, graph_lines, holders, topology_lines
 from gputui.tui.present.gpu_rows import gpu_picture

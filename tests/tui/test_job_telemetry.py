@@ -9,8 +9,7 @@ from datetime import timedelta
 from gputui.domain.job import Attempt
 from gputui.domain.job_spec import JobId
 from gputui.domain.telemetry import AttemptTelemetry, Consumption, Spread
-from gputui.domain.telemetry_series import Measured
-from gputui.domain.telemetry_tally import Tally, TallyRecord
+from gputui.domain.telemetry_series import Measured, Tally, TallyRecord
 from gputui.domain.text import width
 from gputui.tui.present.detail import telemetry_lines
 from tests.cases import cases

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from gputui.domain.gpu import DiskUse
+from gputui.domain.gpu_history import Steady
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.steady import Steady
 from gputui.tui.frame import FrameSize, frame
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.status import summary_line

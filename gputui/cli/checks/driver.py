@@ -10,7 +10,7 @@ from textwrap import shorten
 from gputui.cli.checks import CheckLevel, DoctorCheck, fail, ok, warn
 from gputui.domain.gpu import Gpu, GpuSample, HealthCode, ProbeCode, ProbeReading
 from gputui.domain.settings import SchedulerSettings
-from gputui.domain.units import format_duration, format_size, plural
+from gputui.domain.text import format_duration, format_size, plural
 
 _NO_READING = "Without readings no GPU counts as free, so no job with GPUs starts."
 _KERNEL_LOG = "sudo dmesg | grep -iE 'NVRM|Xid|nvidia' | tail -20"

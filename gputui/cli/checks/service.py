@@ -9,7 +9,7 @@ from gputui.cli.checks import DoctorCheck, fail, ok, warn
 from gputui.domain.access import EVERYBODY
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import Settings
-from gputui.domain.units import format_duration, plural
+from gputui.domain.text import format_duration, plural
 
 _NAMED = 5
 """Users that are named."""

@@ -19,7 +19,7 @@ from gputui.domain.job import spec_at
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission, whole_class
 from gputui.domain.pod_template import CLAIM, GPU, MOUNTED, merged, settings_of, template
 from gputui.domain.settings import Settings
-from gputui.domain.units import parse_size
+from gputui.domain.text import parse_size
 
 _HERE = frozenset(
     {

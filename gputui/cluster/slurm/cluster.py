@@ -17,7 +17,7 @@ from gputui.cluster.slurm.submission import BatchSubmitter, expanded, is_refused
 from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
-from gputui.domain.units import format_duration
+from gputui.domain.text import format_duration
 
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel

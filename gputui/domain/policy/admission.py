@@ -28,7 +28,7 @@ from gputui.domain.policy.permitted_options import (
     option_of,
 )
 from gputui.domain.settings import AdmissionSettings, AllowSettings
-from gputui.domain.units import format_size
+from gputui.domain.text import format_size
 
 FREE = frozenset(
     {"workdir", "entrypoint", "hostname", "domainname", "add_host", "dns", "dns_option", "dns_search", "expose"}

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState, Reason, utc_moment
 from gputui.domain.job_spec import CLASSES, JobId, whole_class
 from gputui.domain.policy.decide import is_unsatisfiable
 from gputui.domain.policy.lanes import ScoreTerms, level, score_terms
@@ -16,8 +16,7 @@ from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob, order_queu
 from gputui.domain.policy.whatif import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, Reason, utc_moment
-from gputui.domain.units import format_duration, plural
+from gputui.domain.text import format_duration, plural
 
 
 def why_never(context: PlanningContext, job: Job) -> str:

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import HealthCode
-from gputui.domain.job import Job, Placement
+from gputui.domain.job import Job, PendingReason, Placement, Reason, utc_moment
 from gputui.domain.job_spec import JobId, runtime_in
 from gputui.domain.policy.decide import Outcome, decide
 from gputui.domain.policy.forecast import Reach, expected_runs
@@ -28,8 +28,7 @@ from gputui.domain.policy.retry import JITTER, FastFailureGuard
 from gputui.domain.policy.waits import Dependencies
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot, WindowView
-from gputui.domain.state import PendingReason, Reason, utc_moment
-from gputui.domain.units import format_duration
+from gputui.domain.text import format_duration
 
 
 class GateContext(Struct, dict=True):

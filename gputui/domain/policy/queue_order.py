@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import fair_share_factor, usage_ratios
 from gputui.domain.policy.gpus.placement import is_plain
@@ -20,7 +20,6 @@ from gputui.domain.policy.lanes import FIRST, LaneKey, Waiting, credit, level, s
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.settings import Settings, TenantSettings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
 
 
 class QueuedJob(NamedTuple):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
 from gputui.domain.gpu import GpuState, GpuView, HealthCode
-from gputui.domain.job import Job
+from gputui.domain.job import Job, PendingReason, Reason, utc_moment
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow
 from gputui.domain.policy.decide import BackfillReservation, Outcome, Refusal, Refused, gpus_needed, is_unsatisfiable
@@ -23,8 +23,7 @@ from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.planning_context import DurationSource, PlanningContext
 from gputui.domain.policy.preemption import describe_preemption, was_preempted
 from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob
-from gputui.domain.state import PendingReason, Reason, utc_moment
-from gputui.domain.units import format_duration, format_size, listed, plural
+from gputui.domain.text import format_duration, format_size, listed, plural
 
 Tail: TypeAlias = tuple[str, tuple[datetime, ...]]
 """Reason's sentence up to the place in the queue, and the times in it."""

@@ -13,7 +13,7 @@ from gputui.domain.job import Job
 from gputui.domain.policy.gpus.placement import is_named
 from gputui.domain.settings import PolicySettings, Window
 from gputui.domain.snapshot import Controls, Snapshot, WindowState, WindowView
-from gputui.domain.units import format_duration, plural
+from gputui.domain.text import format_duration, plural
 
 _HINT = "gputui reserve list shows them; choose another time or other GPUs"
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gputui.domain.action import Action, Cancel, DrainGpus, EditJobs, JobAction, PlaceJobs, Requeue, ResumeGpus, put
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import RunningJob
 from gputui.domain.policy.forecast import Reach, expected_runs
@@ -25,7 +25,6 @@ from gputui.domain.policy.waits import Dependencies, keep_wait
 from gputui.domain.runs import Spans, spans_of
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
 
 MOST = 2000
 """Maximum number of forecast starts."""

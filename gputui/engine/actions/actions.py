@@ -12,15 +12,16 @@ from msgspec.structs import replace
 from gputui.domain.action import (
     Action,
     AddRecurring,
+    Done,
     JobAction,
     PauseRecurring,
     PlaceJobs,
     RemoveRecurring,
     ReserveGpus,
     ResumeRecurring,
+    SubmitJobs,
 )
 from gputui.domain.job_spec import JobId, Submission
-from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.engine.actions.context import (
     REPORT_EVERY,
     ActionContext,

@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from gputui.domain.action import Done
 from gputui.domain.arrays import new_entries, numbered
 from gputui.domain.errors import AccessError, GputuiError
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.waits import has_failed
 from gputui.domain.settings import PolicySettings
 from gputui.domain.snapshot import Controls, effective_policy
 from gputui.domain.spec_values import check_array, check_values
-from gputui.domain.state import JobState
-from gputui.domain.submit_action import Done
-from gputui.domain.units import plural
+from gputui.domain.text import plural
 from gputui.engine.actions import agents
 from gputui.engine.actions.context import ActionContext, PriorityCaps
 from gputui.engine.actions.permissions import within_time_limits

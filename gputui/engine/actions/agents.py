@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from gputui.domain.access import is_agents
 from gputui.domain.errors import AccessError
 from gputui.domain.job import Job
-from gputui.domain.units import plural
+from gputui.domain.text import plural
 from gputui.engine.actions.context import ActionContext
 
 AGENT_GPUS = "agent-gpus"

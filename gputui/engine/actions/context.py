@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.access import HOW_TO_USE, Caller, Resolve, Role, is_agents, others_job
+from gputui.domain.access import HOW_TO_USE, Actor, AuditEntry, Caller, Resolve, Role, is_agents, others_job
 from gputui.domain.action import (
     Action,
     AddRecurring,
@@ -33,12 +33,12 @@ from gputui.domain.action import (
     SetPriority,
     SetStanding,
     SetTenant,
+    SubmitJobs,
     Top,
     Unpause,
     Unreserve,
     Unsuspend,
 )
-from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import AccessError, GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain, Gpu
@@ -47,7 +47,6 @@ from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import AccessSettings, PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls, effective_policy
-from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.permissions import UserPermissions, account_number
 from gputui.ports import Clock, JobStore, Transaction
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gputui.domain.action import (
     ControlAction,
+    Done,
     DrainGpus,
     Pause,
     RemoveTenant,
@@ -28,7 +29,6 @@ from gputui.domain.gpu import Drain
 from gputui.domain.policy.reservations import check_conflicts, check_times
 from gputui.domain.settings import PolicySettings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, effective_policy
-from gputui.domain.submit_action import Done
 from gputui.engine.actions.context import ActionContext, DrainChange, PauseChange, UndoableChange
 from gputui.ports import Transaction
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property, partial
 
-from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.access import Actor, AuditEntry
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu_processes import ContainerDetail, ProcessTarget
 from gputui.domain.job import Job
 from gputui.domain.text import plain
 from gputui.ports import Clock, JobStore, LogStream
-from gputui.ports.foreign import ForeignContainers, HostProcesses
+from gputui.ports.machine import ForeignContainers, HostProcesses
 
 SIGNALS: Mapping[str, int] = {"INT": 2, "TERM": 15, "KILL": 9}
 """Signals that may be sent, by name."""

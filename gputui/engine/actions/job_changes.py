@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from gputui.domain import runs
 from gputui.domain.action import (
+    Done,
     Edit,
     EditJobs,
+    Ids,
     JobAction,
     PlaceJobs,
     Requeue,
@@ -26,15 +28,12 @@ from gputui.domain.action import (
     put,
     refuse_cancelled,
 )
-from gputui.domain.cause import signal_name
-from gputui.domain.errors import GputuiError, InputError, NotFoundError
-from gputui.domain.job import Job, Placed
+from gputui.domain.errors import GputuiError, InputError, NotFoundError, signal_name
+from gputui.domain.job import Job, JobState, Placed
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.policy.waits import Dependencies, keep_wait
 from gputui.domain.spec_values import check_values
-from gputui.domain.state import JobState
-from gputui.domain.submit_action import Done, Ids
-from gputui.domain.units import format_duration
+from gputui.domain.text import format_duration
 from gputui.engine.actions import agents
 from gputui.engine.actions.admission import with_dependencies, within_limits
 from gputui.engine.actions.context import REPORT_EVERY, ActionContext, JobChange, PriorityCaps, check_job

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gputui.domain.access import Caller
+from gputui.domain.access import Caller, check_same, name_of_key
+from gputui.domain.action import Done
 from gputui.domain.errors import StoreBusyError
 from gputui.domain.job_spec import JobId
-from gputui.domain.keys import check_same, name_of_key
-from gputui.domain.submit_action import Done
 from gputui.ports.store import Queue
 
 MOST = 100_000

@@ -27,7 +27,7 @@ from gputui.domain.policy.permitted_options import (
     option_refusals,
 )
 from gputui.domain.settings import AllowSettings, SchedulerSettings, Settings
-from gputui.domain.units import format_duration
+from gputui.domain.text import format_duration
 from gputui.engine.actions.plain_user import FileAccount, PlainUser, file_account, not_allowed
 
 

@@ -23,9 +23,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain import docker_args
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import HeldMount, Launch
-from gputui.domain.errors import AccessError, RuntimeFault
+from gputui.domain.errors import AccessError, Cause, CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.policy import admission
 from gputui.domain.policy.admission import AdmissionRules

@@ -12,13 +12,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputui.domain.action import AddRecurring, PauseRecurring, RemoveRecurring, ResumeRecurring
+from gputui.domain.action import AddRecurring, Done, PauseRecurring, RemoveRecurring, ResumeRecurring
 from gputui.domain.errors import AccessError, InputError, NotFoundError
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.spec_values import check_array
-from gputui.domain.submit_action import Done
-from gputui.domain.text import plain
-from gputui.domain.units import plural, quoted
+from gputui.domain.text import plain, plural, quoted
 from gputui.engine.actions.admission import checked_spec, with_tenant
 from gputui.engine.actions.agents import AGENT_GPUS
 from gputui.engine.actions.context import ActionContext, PriorityCaps, check_own_recurring

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace
 
 from gputui.domain.action import Cancel
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import Cause, CauseCode, GputuiError
 from gputui.domain.idle_gpus import IdleSpells, idle_by_gpu, idle_sentence, idle_times
+from gputui.domain.job import JobState
 from gputui.domain.snapshot import Notice
-from gputui.domain.state import JobState
 from gputui.domain.telemetry import efficiency_of
-from gputui.domain.telemetry_tally import Tally
+from gputui.domain.telemetry_series import Tally
 from gputui.engine.files import telemetry_files
 from gputui.engine.files.telemetry_files import AttemptKey, AttemptTallies
 

@@ -16,15 +16,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain import arrays
+from gputui.domain.access import Actor, AuditEntry, targets_of
 from gputui.domain.action import Cancel
-from gputui.domain.audit import Actor, AuditEntry, targets_of
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.cluster import Capability, array_of, index_of
-from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError, InputError
-from gputui.domain.job import Job, grouped, submission_of
+from gputui.domain.errors import Cause, CauseCode, ClusterRefusedError, ClusterUnavailableError, GputuiError, InputError
+from gputui.domain.job import Job, JobState, grouped, submission_of
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.policy.waits import Dependencies
-from gputui.domain.state import JobState
 from gputui.ports import Clock, Cluster, JobStore, Transaction
 
 VERB = "migrate"

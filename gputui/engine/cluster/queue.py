@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from gputui.domain.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from gputui.domain.access import AuditEntry
+    from gputui.domain.accounting import JobRecord
     from gputui.domain.arrays import Entries
-    from gputui.domain.audit import AuditEntry
     from gputui.domain.job import Job
-    from gputui.domain.job_record import JobRecord
     from gputui.domain.job_spec import JobId
     from gputui.domain.recurring import RecurringJob
     from gputui.domain.snapshot import Controls, Snapshot, Unreadable
@@ -97,7 +97,7 @@ class EngineQueue:
         try:
             found = self.cluster.job(job_id)
         except NotFoundError:
-            from gputui.domain.short_ids import begun_by
+            from gputui.domain.arrays import begun_by
 
             if (begun := begun_by(job_id, chain(self.jobs().values(), self.cluster.history()))) is None:
                 raise
@@ -107,7 +107,7 @@ class EngineQueue:
         return self.jobs().get(found.id) or next(self._with_telemetry((found,)))
 
     def whole_id(self, number: JobId) -> JobId:
-        from gputui.domain.short_ids import number_of
+        from gputui.domain.arrays import number_of
 
         if number in self.jobs() or number in self.arrays():
             return number
@@ -119,7 +119,7 @@ class EngineQueue:
         return iter(sorted(self._forgotten(since), key=lambda job: f"{job.end:%Y-%m}", reverse=True))
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
-        from gputui.domain.job_record import record_of
+        from gputui.domain.accounting import record_of
 
         yield from map(record_of, self.jobs().values())
         yield from map(record_of, self._forgotten(since))

@@ -20,8 +20,7 @@ from msgspec import Struct
 from gputui.domain.decoding import msgpack_decoder
 from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.telemetry_series import Measured, Series, packed, unpacked
-from gputui.domain.telemetry_tally import Tally, TallyRecord
+from gputui.domain.telemetry_series import Measured, Series, Tally, TallyRecord, packed, unpacked
 from gputui.engine.files.file_modes import folder_in, new_file, open_regular
 
 _MOST = 1 << 18

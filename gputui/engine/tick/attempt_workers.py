@@ -14,15 +14,12 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
-from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError, StoreError
-from gputui.domain.job import Attempt, Job
+from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError, StoreError
+from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.job_spec import JobId
-from gputui.domain.log_fields import about
 from gputui.domain.policy.retry import backoff, conclude
 from gputui.domain.settings import SchedulerSettings, Settings
-from gputui.domain.state import JobState
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files.file_modes import folder_in, is_file, open_file
 from gputui.engine.files.input_marks import forget_input
@@ -40,6 +37,7 @@ from gputui.engine.tick.start_protocol import (
 )
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import JobStore, Runtime, SteadyClock, Transaction
+from gputui.ports.monitor import about
 
 log = logging.getLogger(__name__)
 

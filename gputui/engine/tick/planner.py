@@ -15,7 +15,7 @@ from gputui.domain.container import ContainerRecord, ForeignContainer
 from gputui.domain.errors import StoreError
 from gputui.domain.gpu import GpuState, GpuView, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import RUNTIMES, JobId
 from gputui.domain.policy.gpus.availability import Evidence, gpu_views
 from gputui.domain.policy.plan import Plan, plan
@@ -23,7 +23,6 @@ from gputui.domain.policy.queue_order import OrderCache
 from gputui.domain.policy.reservations import with_claims
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot, Usage, WindowView
-from gputui.domain.state import JobState
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.observer import Observation
 from gputui.engine.tick.reconcile import find_strays

@@ -8,17 +8,16 @@ from datetime import datetime
 
 from gputui.domain.container import ContainerRecord
 from gputui.domain.errors import NotFoundError, StoreFormatError
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
-from gputui.domain.log_fields import about
 from gputui.domain.policy import retry
-from gputui.domain.state import JobState
 from gputui.domain.telemetry import efficiency_of
 from gputui.engine.tick import reconcile
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.start_protocol import adopted, finished, given_back, is_worth_reading, under_way, vanished
 from gputui.engine.tick.starts import latest_launch
 from gputui.ports import Runtime, Transaction
+from gputui.ports.monitor import about
 
 log = logging.getLogger(__name__)
 

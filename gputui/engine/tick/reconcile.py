@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState
-from gputui.domain.job import Attempt, Job
+from gputui.domain.errors import Cause, CauseCode
+from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.job_spec import JobId
-from gputui.domain.state import JobState
 
 if TYPE_CHECKING:
     from gputui.engine.files.telemetry_files import AttemptKey  # loads logging, which commands do not need

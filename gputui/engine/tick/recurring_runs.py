@@ -13,13 +13,12 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.access import Actor, AuditEntry
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import GputuiError, InputError, StoreError
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import Overlap, RecurringJob, Skipped, live_jobs
-from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.recurring import find_zone
 from gputui.engine.tick.context import TickContext

@@ -10,16 +10,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.event import Event, gpus_idle
 from gputui.domain.gpu import HealthCode
 from gputui.domain.idle_gpus import IdleSpells, idle_by_gpu, idle_times
-from gputui.domain.job import BootTime, Job
+from gputui.domain.job import BootTime, Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Notice
-from gputui.domain.state import JobState
-from gputui.domain.units import format_duration
+from gputui.domain.text import format_duration
 from gputui.engine.files.input_marks import last_input
 from gputui.engine.files.telemetry_files import AttemptKey
 from gputui.engine.tick.context import TickContext

@@ -16,10 +16,9 @@ from gputui.domain.event import Event, disk_low
 from gputui.domain.gpu import DOCKER, STATE, FaultEvidence, ProbeCode, judged, reported
 from gputui.domain.job import BootTime, Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.log_fields import about
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.text import format_duration, format_size
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files.backup_file import read_backup_record
 from gputui.engine.hooks.announcer import Announcer
@@ -42,6 +41,7 @@ from gputui.engine.tick.stops import (
 )
 from gputui.engine.tick.telemetry import TelemetryRecorder
 from gputui.engine.tick.worker_pools import Pools, WorkKind
+from gputui.ports.monitor import about
 
 log = logging.getLogger(__name__)
 

@@ -13,16 +13,15 @@ import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from gputui.domain.audit import AuditEntry
+from gputui.domain.access import AuditEntry
 from gputui.domain.container import Launch
-from gputui.domain.job import Job, Placement, Stopping
+from gputui.domain.job import Job, JobState, Placement, Stopping
 from gputui.domain.job_spec import JobId, whole_class
 from gputui.domain.policy.gpus.engine import cdi_names, present_gpus
 from gputui.domain.policy.plan import Preemption
 from gputui.domain.policy.preemption import is_candidate, preemption_cause
 from gputui.domain.policy.waits import Dependencies
-from gputui.domain.state import JobState
-from gputui.domain.units import listed
+from gputui.domain.text import listed
 from gputui.engine.tick import reconcile
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.start_protocol import claimed, launch_of

@@ -10,18 +10,17 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import Job, Stopping
+from gputui.domain.errors import Cause, CauseCode
+from gputui.domain.job import Job, JobState, Stopping
 from gputui.domain.job_spec import JobId
-from gputui.domain.log_fields import about
 from gputui.domain.policy.preemption import grace_of
 from gputui.domain.policy.retry import cancel_cause, conclude, requeued
 from gputui.domain.policy.waits import Dependencies
-from gputui.domain.state import JobState
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.snapshot_builder import QueueView
 from gputui.engine.tick.start_protocol import under_way
 from gputui.ports import JobStore
+from gputui.ports.monitor import about
 
 _UNKILLABLE = timedelta(minutes=1)
 """Time after which an attempt on a lost GPU is ended: a process blocked in the driver ignores even SIGKILL."""

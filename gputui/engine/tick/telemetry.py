@@ -16,8 +16,7 @@ from pathlib import Path
 from gputui.domain.container import ContainerRecord
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import ProbeReading
-from gputui.domain.job import Job
-from gputui.domain.state import JobState
+from gputui.domain.job import Job, JobState
 from gputui.domain.telemetry import AttemptTelemetry, Consumption
 from gputui.engine.files.telemetry_files import AttemptKey, AttemptTallies, Measurement
 from gputui.engine.tick.observer import Observer

@@ -11,14 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain import docker_args
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import DEFAULT_ENVIRONMENT, Box, HeldMount, Launch
 from gputui.domain.docker_args import MountSpec
-from gputui.domain.errors import InputError, RuntimeFault
+from gputui.domain.errors import Cause, CauseCode, InputError, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
-from gputui.domain.units import parse_size
+from gputui.domain.text import parse_size
 from gputui.runtime.accounts import Account, ContainerUser, container_user
 from gputui.runtime.docker.connection import bad_spec
 from gputui.runtime.docker.engine import EngineFacts, GpuMode

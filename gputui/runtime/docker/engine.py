@@ -20,9 +20,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import EngineGpus
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
 

@@ -13,9 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import COLUMNS, ExecRequest, ProcessRow, process_rows
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.job_spec import Interactive
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Channel, Permit

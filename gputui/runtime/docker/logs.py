@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerState
-from gputui.domain.errors import InputError, RuntimeFault, RuntimeUnavailableError
-from gputui.domain.units import format_size, parse_size
+from gputui.domain.errors import Cause, CauseCode, InputError, RuntimeFault, RuntimeUnavailableError
+from gputui.domain.text import format_size, parse_size
 from gputui.runtime.docker.connection import Connection, fault
 from gputui.runtime.docker.records import by_name, parse_time, state_of
 from gputui.runtime.process.log import kept_log

@@ -30,11 +30,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.domain.units import format_duration
+from gputui.domain.text import format_duration
 from gputui.runtime.docker.connection import cause_of, fault
 from gputui.runtime.docker.endpoint import config_directory, read_settings
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from gputui.domain.cause import PART_OUT_OF_MEMORY, Cause, CauseCode, cause_of_exit
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer, Launch
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import PART_OUT_OF_MEMORY, Cause, CauseCode, RuntimeFault, cause_of_exit
 from gputui.domain.job_spec import PublishedPort
 from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.runtime.docker.connection import cause_of, cause_of_init

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import (
     ContainerRecord,
     ContainerState,
@@ -26,7 +25,7 @@ from gputui.domain.container import (
     RuntimeFeatures,
     RuntimeStatus,
 )
-from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.gpu_processes import ContainerDetail
 from gputui.domain.policy.gpus.engine import engine_refusal
 from gputui.domain.settings import RuntimeSettings

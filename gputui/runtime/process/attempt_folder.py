@@ -36,9 +36,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.cause import PART_OUT_OF_MEMORY, Cause, CauseCode, cause_of_exit
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.decoding import decode_json
+from gputui.domain.errors import PART_OUT_OF_MEMORY, Cause, CauseCode, cause_of_exit
 from gputui.runtime import cgroups, host_processes
 from gputui.runtime.cgroups import at_the_end
 from gputui.runtime.host_processes import ProcessIdentity

@@ -17,12 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gputui.domain import frames
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerState, ExecRequest, ProcessRow
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.job_spec import Interactive
 from gputui.ports import Channel, Permit
-from gputui.ports.frame_channel import FrameChannel, peer_uid
+from gputui.ports.channel import FrameChannel, peer_uid
 from gputui.runtime.accounts import account_name
 from gputui.runtime.host_processes import ProcessSampler
 from gputui.runtime.process.attempt_folder import AttemptFolder, AttemptIndex, OpenFolder

@@ -20,7 +20,6 @@ from threading import Event
 
 from msgspec.structs import asdict
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import (
     DEFAULT_ENVIRONMENT,
     ContainerRecord,
@@ -31,7 +30,7 @@ from gputui.domain.container import (
     RuntimeFeatures,
     RuntimeStatus,
 )
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.telemetry import Consumption
 from gputui.ports import Clock, LogStream

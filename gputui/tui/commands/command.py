@@ -10,8 +10,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
-from gputui.domain.synonyms import words_of
-from gputui.domain.verbs import BaseVerb
+from gputui.domain.verbs import BaseVerb, words_of
 from gputui.tui.keys import key_name
 
 VIEW, MOVE, LOGS = "View", "Move", "Logs"

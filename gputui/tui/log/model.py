@@ -15,8 +15,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from gputui.domain.log_errors import error_in
-from gputui.domain.text import ELLIPSIS
-from gputui.domain.units import plural
+from gputui.domain.text import ELLIPSIS, plural
 from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.finder import Finder, Pattern, TooSlow, impatient, text_of
 from gputui.tui.log.follower import TAIL, EarlierLines

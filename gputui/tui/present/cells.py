@@ -13,8 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from gputui.domain.gpu_history import GpuPast
-from gputui.domain.text import broken, fit, width
-from gputui.domain.units import format_duration, minute
+from gputui.domain.text import broken, fit, format_duration, minute, width
 from gputui.tui.present.style import AMBER, DIM, GREEN, PLAIN, RAISED, TRACK
 
 

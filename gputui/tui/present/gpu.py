@@ -12,8 +12,7 @@ from gputui.domain.gpu import SICK, GpuProcess, GpuState, GpuView, HealthCode, H
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id
-from gputui.domain.text import fit, plain, width
-from gputui.domain.units import UNKNOWN, format_duration, format_size
+from gputui.domain.text import UNKNOWN, fit, format_duration, format_size, plain, width
 from gputui.tui.present.cells import Cell, Span, cell, fitted, graph, past_graph, span_words, split_at_word, width_of
 from gputui.tui.present.gpu_rows import (
     GpuNode,

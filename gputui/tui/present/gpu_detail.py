@@ -14,8 +14,7 @@ from rich.style import Style
 from gputui.domain.gpu import LOST, SICK, GpuFault, GpuProcess, GpuView, HealthCode, Link, fault_of, index_of
 from gputui.domain.job import Attempt, Job
 from gputui.domain.snapshot import Node, Snapshot
-from gputui.domain.text import fit, plain
-from gputui.domain.units import UNKNOWN, format_duration, format_size, minute
+from gputui.domain.text import UNKNOWN, fit, format_duration, format_size, minute, plain
 from gputui.tui.present.cells import Cell, Span, cell, fitted, past_graph, width_of
 from gputui.tui.present.gpu import gpu_cells, gpu_state_words, label_of
 from gputui.tui.present.gpu_rows import (

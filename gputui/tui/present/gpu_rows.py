@@ -20,8 +20,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Node, Snapshot
-from gputui.domain.text import plain
-from gputui.domain.units import UNKNOWN, format_duration, format_limit, format_size, plural
+from gputui.domain.text import UNKNOWN, format_duration, format_limit, format_size, plain, plural
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, block_bar, cell
 from gputui.tui.present.reserved import kept_words, reservations_by_gpu

@@ -8,8 +8,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from gputui.domain.gpu_processes import CONTAINER, FOREIGN, JOB, OTHER, ContainerDetail, GpuProcessRow, gpu_words
-from gputui.domain.text import broken, plain
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.text import broken, format_duration, format_size, plain
 from gputui.tui.present.cells import Cell, Column, Span, cell
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG, VIOLET
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
-from gputui.domain.text import plain
-from gputui.domain.units import minute
+from gputui.domain.text import minute, plain
 
 _SOON = timedelta(hours=24)
 

@@ -32,14 +32,12 @@ from gputui.domain.conditions import (
     keyed,
 )
 from gputui.domain.gpu import DiskUse, GpuSample, GpuState, GpuView, HostSample, ProbeCode, index_ranges
+from gputui.domain.gpu_history import Steady
 from gputui.domain.gpu_processes import JOB, GpuProcessRow, gpu_label, process_rows
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.state import JobState
-from gputui.domain.steady import Steady
-from gputui.domain.text import broken, plain, width
-from gputui.domain.units import UNKNOWN, format_duration, plural
+from gputui.domain.text import UNKNOWN, broken, format_duration, plain, plural, width
 from gputui.tui.present.cells import (
     Cell,
     Column,

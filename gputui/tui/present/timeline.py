@@ -12,14 +12,12 @@ from rich.style import Style
 
 from gputui.domain.arrays import Entries, count
 from gputui.domain.gpu import GpuState, GpuView, HealthCode
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.whatif import Bar, BarKind, Comparison, KeptWindow, Shift, Timeline
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
-from gputui.domain.text import fit, plain, width
-from gputui.domain.units import format_duration, plural
+from gputui.domain.text import fit, format_duration, plain, plural, width
 from gputui.tui.present.cells import Cell, Span, cell, clock, distance
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import JobContext, job_title, why
@@ -42,6 +40,7 @@ from gputui.tui.present.style import (
     TRACK,
     WARN,
 )
+from gputui.tui.present.timeline import Scale
 
 _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)

@@ -23,8 +23,7 @@ from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration, minute, plural
+from gputui.domain.text import format_duration, minute, plain, plural
 from gputui.ports import Clock
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.job import JobContext, group_cells, job_cells

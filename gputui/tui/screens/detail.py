@@ -14,13 +14,12 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.message import Message
 
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.explain import Explanation, explain
 from gputui.domain.policy.planning_context import Durations
 from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.state import JobState
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import width
 from gputui.ports.backend import Backend

@@ -32,8 +32,7 @@ from gputui.domain.gpu_processes import (
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.text import plain
-from gputui.domain.units import listed
+from gputui.domain.text import listed, plain
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.places import MENUS

@@ -18,8 +18,7 @@ from textual.widgets import Input, Static
 from gputui.config.options import present_directory, typed_path
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import shown_id
-from gputui.domain.text import plain
-from gputui.domain.units import plural
+from gputui.domain.text import plain, plural
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import GIVE_UP
 from gputui.tui.keymap import keymap_of

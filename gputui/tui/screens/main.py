@@ -17,10 +17,10 @@ from textual.widgets import Input
 from gputui.domain.action import Pause, Unpause
 from gputui.domain.conditions import pressing
 from gputui.domain.gpu import GpuView
+from gputui.domain.gpu_history import Steady
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, server_of
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.steady import Steady
 from gputui.tui.commands.command import Command, bindings
 from gputui.tui.commands.table import (
     APP_COMMANDS,

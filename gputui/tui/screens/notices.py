@@ -14,8 +14,7 @@ from textual.screen import Screen
 from gputui.domain.conditions import FAILED, INFORMATION, Condition
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.text import broken, plain
-from gputui.domain.units import format_duration, minute
+from gputui.domain.text import broken, format_duration, minute, plain
 from gputui.tui.commands.command import bound_to
 from gputui.tui.commands.table import NOTICES
 from gputui.tui.notifications import Notification

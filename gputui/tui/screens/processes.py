@@ -16,8 +16,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.text import plain
-from gputui.domain.units import UNKNOWN, format_duration, format_size, plural
+from gputui.domain.text import UNKNOWN, format_duration, format_size, plain, plural
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import APP_COMMANDS, BACK, COPY, SHELL
 from gputui.tui.present.cells import Cell, Column, cell

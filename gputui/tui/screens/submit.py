@@ -17,14 +17,14 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from gputui.config.options import present_directory
+from gputui.domain.action import SubmitJobs
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission, shown_id
 from gputui.domain.policy.gpus.placement import shortage
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.submit_action import SubmitJobs
-from gputui.domain.units import listed
+from gputui.domain.text import listed
 from gputui.request import draft as drafts
 from gputui.request import job_file, pasted_line
 from gputui.request.draft import Draft

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.timer import Timer
 
+from gputui.domain.action import Done
 from gputui.domain.arrays import Entries, new_entries, numbered
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import GpuState, GpuView
@@ -24,9 +25,7 @@ from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.whatif import Comparison, Timeline, compared, replaced, submitted, timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.submit_action import Done
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration, plural
+from gputui.domain.text import format_duration, plain, plural
 from gputui.tui.present.cells import Cell, cell, clock
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.reserved import kept_from

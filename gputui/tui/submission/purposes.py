@@ -8,15 +8,12 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from gputui.domain.action import Edit, differs
+from gputui.domain.action import Edit, SubmitJobs, differs
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, element_spec
+from gputui.domain.job import Job, JobState, element_spec
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
-from gputui.domain.submit_action import SubmitJobs
-from gputui.domain.text import plain
-from gputui.domain.units import listed
+from gputui.domain.text import listed, plain
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.draft import Draft

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gputui.domain.units import plural
+from gputui.domain.text import plural
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import MOVE_COMMANDS
 from gputui.tui.present.cells import (

@@ -17,8 +17,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from gputui.domain.job import Job
-from gputui.domain.text import plain
-from gputui.domain.units import plural
+from gputui.domain.text import plain, plural
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS
 from gputui.tui.keymap import keymap_of

@@ -9,8 +9,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gputui.domain.action import AddRecurring
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ProcessRow, Shell
+from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import Drain, GpuProcess, GpuView
 from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId, Submission

@@ -29,7 +29,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls, Unreadable
-from gputui.domain.units import format_duration, format_size, listed
+from gputui.domain.text import format_duration, format_size, listed
 
 
 class MeasuredUse(Struct, frozen=True):

@@ -21,7 +21,7 @@ from gputui.domain.job_spec import GpuRequest, JobId
 from gputui.domain.policy.gpus.availability import AWAITED
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node
-from gputui.domain.units import format_size, plural
+from gputui.domain.text import format_size, plural
 
 
 def suitable_gpus(request: GpuRequest, gpus: Iterable[Gpu]) -> list[Gpu]:

@@ -1,4 +1,8 @@
-"""Interface of GPU probes."""
+"""Interfaces to machines: their clock, GPUs, and processes and containers that are no jobs.
+
+Adapters to processes and containers act with the rights of this process, that is of its user, never with those of the
+scheduler; their calls block, and raise GputuiError.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime, timedelta
 
+    from gputui.domain.container import ProcessRow
     from gputui.domain.gpu import ProbeReading
-    from gputui.domain.job import Job
+    from gputui.domain.gpu_processes import ContainerDetail, ProcessTarget, SignalOutcome
+    from gputui.domain.job import BootTime, Job
+    from gputui.ports.runtime import LogStream
 
 
 class GpuProbe(Protocol):
@@ -77,4 +84,59 @@ class NodeProbes(Protocol):
 
     def close(self) -> None:
         """End all probes."""
+        ...
+
+
+class Clock(Protocol):
+    """Source of the current time."""
+
+    def now(self) -> datetime:
+        """Return the current time, aware, in UTC."""
+        ...
+
+
+class SteadyClock(Clock, Protocol):
+    """Clock that also measures elapsed time independently of changes to the wall clock."""
+
+    def boot_time(self) -> BootTime:
+        """Return the time since boot, the same for all processes of the machine; it stops during suspend."""
+        ...
+
+
+class HostProcesses(Protocol):
+    """Processes of this machine."""
+
+    def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> Mapping[int, ProcessRow]:
+        """Return the live processes by pid, and with `with_parents` their parents."""
+        ...
+
+    def environment(self, target: ProcessTarget) -> tuple[str, ...]:
+        """Return `NAME=value` of a process; refused for other users' processes, except to root."""
+        ...
+
+    def signal(self, target: ProcessTarget, number: int, patience: float, before: Callable[[], None]) -> SignalOutcome:
+        """Send a signal to exactly that process and watch it for `patience` seconds.
+
+        `before` is called right before the signal is sent.
+        """
+        ...
+
+
+class ForeignContainers(Protocol):
+    """Foreign containers on this machine's engine."""
+
+    def inspect(self, name: str) -> ContainerDetail:
+        """Return the container with that name or id; raises NotFoundError."""
+        ...
+
+    def stop(self, container_id: str, patience: int) -> ContainerDetail:
+        """Stop the container as `docker stop` does, with SIGKILL after `patience` seconds; return its final state."""
+        ...
+
+    def logs(self, container_id: str, *, tail: int | None, follow: bool, stamped: bool) -> LogStream:
+        """Return the container's output."""
+        ...
+
+    def close(self) -> None:
+        """Close connections."""
         ...
