@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.engine_service import service_at
-from gputui.domain.errors import RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import Cause, CauseCode, RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.endpoint import Endpoint, find_endpoint, tunnel_to
 

@@ -24,8 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.errors import InputError, RuntimeUnavailableError
-from gputui.domain.settings import RuntimeSettings
-from gputui.domain.ssh_address import parse_ssh_address
+from gputui.domain.settings import RuntimeSettings, parse_ssh_address
 
 DEFAULT_URL = "unix:///var/run/docker.sock"
 _UNIX = ("unix://", "http+unix://")
