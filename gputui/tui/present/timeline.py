@@ -40,7 +40,6 @@ from gputui.tui.present.style import (
     TRACK,
     WARN,
 )
-from gputui.tui.present.timeline import Scale
 
 _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
