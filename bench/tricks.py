@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from bench.order import cuts
 from gputui.domain.policy.cluster_state import RunningJob
-from gputui.domain.policy.forecast import Arrival, simulate
 from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.plan import Arrival, simulate
 from gputui.domain.settings import PolicySettings
 from gputui.replay.policies import Ran, plan
 from gputui.replay.simulation import Asks, empty_cluster

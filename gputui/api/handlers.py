@@ -350,7 +350,7 @@ class Handlers:
         return encoded(told, headers=headers)
 
     def explain(self, call: Call) -> dict[str, Any]:
-        from gputui.domain.policy.explain import explain
+        from gputui.domain.policy.whatif import explain
 
         snapshot, given = self._picture(call), call.the_job
         job = meant(snapshot, snapshot.job(given.id) or given, is_whole=True)

@@ -105,7 +105,7 @@ def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) 
 
 def measured_snapshot(options: Options, store: Queue, patience: float = 8.0, probe: GpuProbe | None = None) -> Snapshot:
     """Return a snapshot from a reading by this process (with `probe` if given), for use when no scheduler runs."""
-    from gputui.domain.policy.gpus.availability import Evidence, gpu_views
+    from gputui.domain.policy.availability import Evidence, gpu_views
 
     probe = probe or make_probe(options, once=True)
     probe.start()  # it reads while the runtimes are asked

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.kept_data import BackupRecord, KeptData
     from gputui.domain.snapshot import Leader
-    from gputui.store.conversion import Converted
+    from gputui.store.transfer import Converted
 
 _PART = 256 * 1024
 
@@ -117,7 +117,7 @@ def leader(options: Options) -> Leader | None:
 
 def is_shared(options: Options) -> bool:
     """Return whether the state directory is one that a group shared, and that `convert` has not taken over."""
-    from gputui.store.conversion import is_shared
+    from gputui.store.transfer import is_shared
 
     return is_shared(options.state)
 
@@ -130,7 +130,7 @@ def convert(options: Options, backup: Path, now: datetime) -> Converted:
     from gputui.bootstrap import actor
     from gputui.domain.snapshot import Leader
     from gputui.engine.files.leadership import Leadership
-    from gputui.store.conversion import convert
+    from gputui.store.transfer import convert
 
     leadership = Leadership(options.state)
     me = Leader(os.getpid(), os.uname().nodename, actor().user, "convert", now, uid=os.geteuid(), version=__version__)

@@ -30,7 +30,7 @@ from gputui.domain.container import RuntimeStatus
 from gputui.domain.engine_service import SYSTEM, service_at
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreDamagedError, StoreError
 from gputui.domain.gpu import Gpu, ProbeReading
-from gputui.domain.policy.gpus.engine import present_gpus
+from gputui.domain.policy.availability import present_gpus
 from gputui.domain.text import plain, user_name
 from gputui.ports import JobStore
 

@@ -17,7 +17,7 @@ from gputui.domain.as_json import explanation_json
 from gputui.domain.errors import GputuiError
 from gputui.domain.filter import meant
 from gputui.domain.job import Job, JobState
-from gputui.domain.policy.explain import Explanation, describe_terms, explain
+from gputui.domain.policy.whatif import Explanation, describe_terms, explain
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import format_duration, plain
 

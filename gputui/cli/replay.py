@@ -24,9 +24,8 @@ from gputui.domain.text import format_duration, parse_time_span, plain, plural
 
 if TYPE_CHECKING:
     from gputui.domain.job import Job
-    from gputui.replay.history import JobHistory
     from gputui.replay.simulation import Figures
-    from gputui.replay.trace import Site, TraceJob
+    from gputui.replay.trace import JobHistory, Site, TraceJob
 
 MANY = 5000
 """Number of jobs from which a replay takes long enough to show its progress."""

@@ -24,9 +24,8 @@ from gputui.domain.text import fit, format_duration, plain, plural
 
 if TYPE_CHECKING:
     from gputui.domain.job import Job
-    from gputui.replay.history import JobHistory
     from gputui.replay.simulation import Figures
-    from gputui.replay.trace import TraceJob
+    from gputui.replay.trace import JobHistory, TraceJob
 
 MOST = 64
 """Maximum number of variants in one comparison."""
@@ -145,7 +144,7 @@ AS_IT_WAS = "as-it-was"
 
 def read(session: Session, jobs: Iterable[Job] | None = None) -> tuple[JobHistory, int, Settings]:
     """Return the jobs that ended here (or those of `jobs`), the number of GPUs, and the current settings."""
-    from gputui.replay import history
+    from gputui.replay import trace as history
 
     with session.backend() as backend:
         moved = {job.id: job for job in backend.queue.past()} if jobs is None else {}

@@ -22,7 +22,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.telemetry import AttemptTelemetry
 
 if TYPE_CHECKING:
-    from gputui.domain.policy.explain import Explanation
+    from gputui.domain.policy.whatif import Explanation
     from gputui.domain.telemetry_series import Measured
 
 MASK = "***"

@@ -155,7 +155,7 @@ def check_gpus(
     gpus = known_gpus() if asking else ()
     if not gpus:
         return
-    from gputui.domain.policy.gpus.placement import shortage  # only where the GPUs are known
+    from gputui.domain.policy.placement import shortage  # only where the GPUs are known
 
     for spec in asking:
         if lack := shortage(spec.gpus, gpus):

@@ -38,8 +38,7 @@ from gputui.engine.files.backup_file import read_backup_record
 from gputui.engine.hooks.delivery import sinks
 from gputui.engine.process.host import RECORDED
 from gputui.metrics import families, server
-from gputui.metrics.collector import SnapshotCollector
-from gputui.metrics.dcgm import JobMapping
+from gputui.metrics.collector import JobMapping, SnapshotCollector
 from gputui.metrics.families import TenantLabels
 from gputui.metrics.server import MetricsServer
 from gputui.threads import Watcher

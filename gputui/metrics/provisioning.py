@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from gputui.domain.settings import MetricsSettings
-from gputui.metrics.dcgm import SERIES
+from gputui.metrics.collector import SERIES
 from gputui.metrics.families import FAMILIES, GPU_LABELS, Family
 from gputui.metrics.panels import DASHBOARDS, Dashboard, Panel
 

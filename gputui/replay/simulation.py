@@ -12,8 +12,8 @@ from typing import TypeAlias
 from gputui.domain.job_spec import CLASSES, JobId, whole_class
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob, UsageLedger
 from gputui.domain.policy.decide import Outcome, can_decide, decide
-from gputui.domain.policy.gpus.placement import SETTLING, Ask, NodeLayout
 from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.placement import SETTLING, Ask, NodeLayout
 from gputui.domain.policy.planning_context import predict_seconds
 from gputui.domain.policy.preemption import Candidate, Victims
 from gputui.domain.settings import PolicySettings

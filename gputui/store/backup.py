@@ -35,7 +35,7 @@ from gputui.domain.kept_data import Finding
 from gputui.store.files import QUEUE, is_same_file, open_file, os_errors, sync_directory
 from gputui.store.history import line_paths
 from gputui.store.queue_files import lock_path, read_meta
-from gputui.store.replica import LoadedQueue, Replica
+from gputui.store.storage import LoadedQueue, Replica
 
 _PIECE = 1 << 20
 _TRIES = 1000

@@ -67,8 +67,16 @@ from gputui.store.queue_files import (
     parse_month,
     read_record,
 )
-from gputui.store.replica import LoadedQueue, Replica, Rescue, read_rescue, rescue_paths
-from gputui.store.storage import begin_queue, journals, next_generation
+from gputui.store.storage import (
+    LoadedQueue,
+    Replica,
+    Rescue,
+    begin_queue,
+    journals,
+    next_generation,
+    read_rescue,
+    rescue_paths,
+)
 
 _ERRORS = (GputuiError, msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError)
 

@@ -25,7 +25,7 @@ from gputui.domain.gpu import Gpu, GpuView
 from gputui.domain.job import Job, JobState, Placing
 from gputui.domain.job_spec import MAX_PRIORITY, JobId, server_of, shown_id
 from gputui.domain.policy import reservations, whatif
-from gputui.domain.policy.reorder import Move
+from gputui.domain.policy.queue_order import Move
 from gputui.domain.policy.reservations import overlap_warnings
 from gputui.domain.policy.whatif import SnapshotChange
 from gputui.domain.runs import spans_of

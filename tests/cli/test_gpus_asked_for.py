@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gputui.bootstrap.backend import LocalBackend
 from gputui.domain.gpu import Gpu
 from gputui.domain.job_spec import GpuRequest
-from gputui.domain.policy.gpus.placement import shortage
+from gputui.domain.policy.placement import shortage
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, gpu, uuid

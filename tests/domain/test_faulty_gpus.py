@@ -11,9 +11,8 @@ from gputui.domain.gpu_processes import process_rows
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import UNKNOWN
-from gputui.metrics.dcgm import add_dcgm
+from gputui.metrics.collector import Holders, add_dcgm, add_gpus
 from gputui.metrics.families import SeriesPage, TenantLabels
-from gputui.metrics.series import Holders, add_gpus
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext, job_cells

@@ -14,7 +14,7 @@ from gputui.domain.container import Created, ForeignContainer, Launch
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavailableError, StoreFullError
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
 from gputui.domain.job import JobState, PendingReason
-from gputui.domain.policy.gpus.availability import UNANSWERED, UNASKED
+from gputui.domain.policy.availability import UNANSWERED, UNASKED
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Notice
 from tests.engine.fakes import LaterExecutor

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuState, ProbeCode, ProbeReading
-from gputui.domain.policy.gpus.availability import Evidence, gpu_views
+from gputui.domain.policy.availability import Evidence, gpu_views
 from gputui.domain.settings import SchedulerSettings
 from gputui.gpus.supervisor import HungCalls, NvmlProbe, first_reading
 from gputui.gpus.supervisor import is_whole as is_complete

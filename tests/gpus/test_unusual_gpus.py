@@ -7,7 +7,7 @@ import os
 import pytest
 
 from gputui.domain.gpu import GpuSample, GpuState, GpuView, HealthCode, ProbeCode, ProbeReading
-from gputui.domain.policy.gpus.availability import Evidence, gpu_views
+from gputui.domain.policy.availability import Evidence, gpu_views
 from gputui.domain.settings import SchedulerSettings
 from gputui.gpus.probe.host import memory_total
 from tests.factories import GIB

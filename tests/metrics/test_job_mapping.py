@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from gputui.domain.gpu import GpuState
-from gputui.metrics.dcgm import JobMapping
+from gputui.metrics.collector import JobMapping
 from tests.factories import gpu, running, snapshot, uuid, view
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.job_spec import GpuRequest
-from gputui.replay import history
+from gputui.replay import trace
 from gputui.replay.policies import plan
 from gputui.replay.simulation import figures
 from gputui.replay.trace import HOUR, Site, generate, prepare
@@ -33,8 +33,8 @@ def ended(
     return job(job_id, age=-submitted, **more).evolve(state=state, attempts=attempts, ended_at=last)
 
 
-def found(*jobs: Job) -> history.JobHistory:
-    made = history.job_history(jobs)
+def found(*jobs: Job) -> trace.JobHistory:
+    made = trace.job_history(jobs)
     assert made is not None
     return made
 
@@ -105,7 +105,7 @@ def test_jobs_without_gpus_or_still_running_are_left_out() -> None:
     still_runs = job(4, gpus=1).evolve(state=JobState.RUNNING, attempts=(replace(attempt(1, 0, 1, 5), ended_at=None),))
     own = found(ended(1, attempt(1, 0, 5, 0)), cancelled, on_the_cpu, still_runs)
     assert (len(own.jobs), own.left_out, own.gpus) == (1, 2, 1)
-    assert history.job_history([cancelled, still_runs]) is None
+    assert trace.job_history([cancelled, still_runs]) is None
 
 
 def test_a_job_is_submitted_when_it_became_eligible() -> None:

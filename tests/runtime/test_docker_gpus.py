@@ -11,7 +11,7 @@ import pytest
 
 from gputui.domain.container import EngineGpus, Launch
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.policy.gpus.engine import cdi_names, engine_support
+from gputui.domain.policy.availability import cdi_names, engine_support
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker import runtime as docker_runtime
 from gputui.runtime.docker.endpoint import Endpoint

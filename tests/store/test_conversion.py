@@ -20,8 +20,8 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore
-from gputui.store.conversion import HELD, convert, is_shared
 from gputui.store.repair import verify_directory
+from gputui.store.transfer import HELD, convert, is_shared
 from tests.needs import need
 from tests.store.shared_directory import share, with_warrant
 

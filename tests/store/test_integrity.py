@@ -14,7 +14,7 @@ from gputui.domain.errors import StoreBusyError, StoreDamagedError, StoreError, 
 from gputui.store import TinyJobStore
 from gputui.store.queue_files import read_record
 from gputui.store.repair import verify_directory
-from gputui.store.replica import rescue_paths
+from gputui.store.storage import rescue_paths
 from tests.factories import ACTOR, job
 
 Spoil = Callable[[Path], object]

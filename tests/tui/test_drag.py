@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gputui.domain.job import Placing
-from gputui.domain.policy.reorder import queue_standings
+from gputui.domain.policy.queue_order import queue_standings
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.actions import ExitChoice

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gputui.cli.explain import story
 from gputui.domain.job import Job, JobState
-from gputui.domain.policy.explain import Explanation, explain
+from gputui.domain.policy.whatif import Explanation, explain
 from gputui.domain.settings import Settings
 from gputui.tui.present.detail import ExplanationState, job_lines, standing_lines
 from gputui.tui.present.job import JobContext

@@ -28,7 +28,7 @@ from gputui.domain.engine_service import SYSTEM, EngineService, by_hand, service
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Gpu
 from gputui.domain.job_spec import RUNTIMES, GpuRequest
-from gputui.domain.policy.gpus.engine import engine_support
+from gputui.domain.policy.availability import engine_support
 
 HOOK = "nvidia-container-runtime-hook"
 """Program that a Docker engine must have on its PATH when it starts, or `--gpus` fails."""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.gpus.placement import (
+from gputui.domain.policy.lanes import Bands, Lane, LaneKey, Waiting, credit, lane_of, with_item, without_item
+from gputui.domain.policy.placement import (
     Ask,
     Grant,
     NodeLayout,
@@ -24,7 +25,6 @@ from gputui.domain.policy.gpus.placement import (
     size,
     usable_gpus,
 )
-from gputui.domain.policy.lanes import Bands, Lane, LaneKey, Waiting, credit, lane_of, with_item, without_item
 from gputui.domain.settings import PolicySettings, TenantSettings
 
 _FAR = 500.0

@@ -15,17 +15,6 @@ from msgspec import Struct, field
 
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow, RunningJob, release_gpus
-from gputui.domain.policy.gpus.placement import (
-    SOON,
-    Ask,
-    Grant,
-    NodeLayout,
-    PromisedRoom,
-    choose_shared,
-    pick,
-    size,
-    usable_gpus,
-)
 from gputui.domain.policy.lanes import (
     Band,
     BandLevel,
@@ -37,6 +26,17 @@ from gputui.domain.policy.lanes import (
     Waiting,
     is_top,
     without_item,
+)
+from gputui.domain.policy.placement import (
+    SOON,
+    Ask,
+    Grant,
+    NodeLayout,
+    PromisedRoom,
+    choose_shared,
+    pick,
+    size,
+    usable_gpus,
 )
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from gputui.domain.job import Job
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, whole_class
-from gputui.domain.policy.gpus.placement import Ask
+from gputui.domain.policy.placement import Ask
 from gputui.domain.settings import PolicySettings
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)

@@ -23,8 +23,8 @@ from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, ReservedWindow, RunningJob, UsageLedger
-from gputui.domain.policy.gpus.placement import GpuIndex, Grant, SharedGpus, gpu_bits, gpu_masks, lowest, recently_freed
 from gputui.domain.policy.lanes import LaneKey, LanePlace, topped_at_number
+from gputui.domain.policy.placement import GpuIndex, Grant, SharedGpus, gpu_bits, gpu_masks, lowest, recently_freed
 from gputui.domain.policy.preemption import Victims, find_victims, is_making_way, leaves_at
 from gputui.domain.policy.reservations import reservation_views
 from gputui.domain.policy.waits import Dependencies, counted_wait, eligible_since

@@ -19,7 +19,7 @@ from gputui.domain.job import Attempt, Job, JobState, utc_moment
 from gputui.domain.job_spec import CLASSES, RUNTIMES, JobId, whole_class
 from gputui.domain.policy.cluster_state import ClusterState, release_gpus
 from gputui.domain.policy.decide import BackfillReservation, QueueHead, decide, gpus_kept_for_others
-from gputui.domain.policy.gpus.placement import SETTLING, SOON, GpuIndex, choose, gpu_masks
+from gputui.domain.policy.placement import SETTLING, SOON, GpuIndex, choose, gpu_masks
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
 

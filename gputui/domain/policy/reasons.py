@@ -15,11 +15,11 @@ from gputui.domain import runs as arrays
 from gputui.domain.gpu import GpuState, GpuView, HealthCode
 from gputui.domain.job import Job, PendingReason, Reason, utc_moment
 from gputui.domain.job_spec import JobId
+from gputui.domain.policy.availability import UNANSWERED
 from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow
 from gputui.domain.policy.decide import BackfillReservation, Outcome, Refusal, Refused, gpus_needed, is_unsatisfiable
-from gputui.domain.policy.gpus.availability import UNANSWERED
-from gputui.domain.policy.gpus.placement import Ask, GpuBit, GpuIndex, size
 from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.placement import Ask, GpuBit, GpuIndex, size
 from gputui.domain.policy.planning_context import DurationSource, PlanningContext
 from gputui.domain.policy.preemption import describe_preemption, was_preempted
 from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob

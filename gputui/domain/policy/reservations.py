@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import Gpu, short_names
 from gputui.domain.job import Job
-from gputui.domain.policy.gpus.placement import is_named
+from gputui.domain.policy.placement import is_named
 from gputui.domain.settings import PolicySettings, Window
 from gputui.domain.snapshot import Controls, Snapshot, WindowState, WindowView
 from gputui.domain.text import format_duration, plural

@@ -17,7 +17,7 @@ from gputui.domain.gpu import GpuState, GpuView, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import RUNTIMES, JobId
-from gputui.domain.policy.gpus.availability import Evidence, gpu_views
+from gputui.domain.policy.availability import Evidence, gpu_views
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.queue_order import OrderCache
 from gputui.domain.policy.reservations import with_claims

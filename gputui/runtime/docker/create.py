@@ -15,7 +15,7 @@ from gputui.domain.container import DEFAULT_ENVIRONMENT, Box, HeldMount, Launch
 from gputui.domain.docker_args import MountSpec
 from gputui.domain.errors import Cause, CauseCode, InputError, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions
-from gputui.domain.policy.gpus.engine import CDI_KIND
+from gputui.domain.policy.availability import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.text import parse_size
 from gputui.runtime.accounts import Account, ContainerUser, container_user

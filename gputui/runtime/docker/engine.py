@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from gputui.domain.container import EngineGpus
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
-from gputui.domain.policy.gpus.engine import CDI_KIND
+from gputui.domain.policy.availability import CDI_KIND
 from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
 
 EngineJson = Mapping[str, Any]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer, Launch
 from gputui.domain.errors import PART_OUT_OF_MEMORY, Cause, CauseCode, RuntimeFault, cause_of_exit
 from gputui.domain.job_spec import PublishedPort
-from gputui.domain.policy.gpus.engine import CDI_KIND
+from gputui.domain.policy.availability import CDI_KIND
 from gputui.runtime.docker.connection import cause_of, cause_of_init
 from gputui.runtime.docker.create import ATTEMPT, GPUS, JOB, STORE, SUBMITTER, USER
 from gputui.runtime.docker.engine import EngineJson, is_podman

@@ -27,7 +27,7 @@ from gputui.domain.container import (
 )
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.gpu_processes import ContainerDetail
-from gputui.domain.policy.gpus.engine import engine_refusal
+from gputui.domain.policy.availability import engine_refusal
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.telemetry import Consumption
 from gputui.ports import Clock, LogStream

@@ -30,7 +30,7 @@ from gputui.tui.present.job import JobContext, gpu_list, job_title, state_words,
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED, STRONG
 
 if TYPE_CHECKING:
-    from gputui.domain.policy.explain import Explanation
+    from gputui.domain.policy.whatif import Explanation
 
 
 class ExplanationState(Struct, frozen=True):
@@ -50,7 +50,7 @@ def score_lines(job: Job, told: ExplanationState) -> list[Line]:
     first: Span = (" · at the head of the queue by hand, before any score" if job.topped_at else "", AMBER)
     total: Span = (f"{found.terms.total:.3f}", PLAIN)
     place: Span = (f" · number {found.position} of {found.waiting} waiting", DIM)
-    from gputui.domain.policy.explain import describe_terms
+    from gputui.domain.policy.whatif import describe_terms
 
     terms = describe_terms(job, found)
     if told.is_compact:

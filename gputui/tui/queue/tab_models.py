@@ -467,10 +467,10 @@ class ScoreLoader:
         self._throttle.begin()
 
         def work(is_wanted: IsWanted) -> Message:
-            from gputui.domain.policy import reorder
+            from gputui.domain.policy import queue_order
 
             parts = [(server.snapshot, server.settings) for server in snapshot.servers] or [(snapshot, settings)]
-            standings = (reorder.queue_standings(part, rules, now) for part, rules in parts)
+            standings = (queue_order.queue_standings(part, rules, now) for part, rules in parts)
             return ScoresMade({each.job.id: each.score for found in standings for each in found})
 
         self._worker.ask(work)

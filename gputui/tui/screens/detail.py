@@ -16,8 +16,8 @@ from textual.message import Message
 
 from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.explain import Explanation, explain
 from gputui.domain.policy.planning_context import Durations
+from gputui.domain.policy.whatif import Explanation, explain
 from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.telemetry_series import Measured

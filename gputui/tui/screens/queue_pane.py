@@ -42,7 +42,7 @@ from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.status_bars import FilterHistory, FilterLine
 
 if TYPE_CHECKING:
-    from gputui.domain.policy.reorder import Move
+    from gputui.domain.policy.queue_order import Move
     from gputui.domain.recurring import RecurringJob
     from gputui.domain.snapshot import WindowView
 
@@ -425,10 +425,12 @@ class QueueEditor:
         settings, now = services.settings, services.clock.now()
 
         def work(is_wanted: IsWanted) -> Message:
-            from gputui.domain.policy import reorder, whatif
+            from gputui.domain.policy import queue_order, whatif
 
-            order = reorder.queue_standings(whatif.change_of(PlaceJobs(tuple(wanted)), now)(snapshot), settings, now)
-            return MoveFound(ids, reorder.move_by_steps(order, ids, steps), steps)
+            order = queue_order.queue_standings(
+                whatif.change_of(PlaceJobs(tuple(wanted)), now)(snapshot), settings, now
+            )
+            return MoveFound(ids, queue_order.move_by_steps(order, ids, steps), steps)
 
         self._mover.ask(work)
 
@@ -533,6 +535,6 @@ def again(job: Job, expression: str) -> AddRecurring:
 
 
 def _not_moved(error: Exception) -> Message:
-    from gputui.domain.policy.reorder import Move
+    from gputui.domain.policy.queue_order import Move
 
     return MoveFound((), Move(refusal=str(error)))

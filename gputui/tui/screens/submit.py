@@ -22,7 +22,7 @@ from gputui.domain.cluster import Capability
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission, shown_id
-from gputui.domain.policy.gpus.placement import shortage
+from gputui.domain.policy.placement import shortage
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import listed
 from gputui.request import draft as drafts

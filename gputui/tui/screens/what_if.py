@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from gputui.domain.arrays import Names
-from gputui.domain.policy.reorder import Move, QueueStanding, move_by_steps, queue_standings
+from gputui.domain.policy.queue_order import Move, QueueStanding, move_by_steps, queue_standings
 from gputui.domain.policy.whatif import Comparison, compared, timeline
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain

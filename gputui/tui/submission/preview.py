@@ -18,11 +18,10 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
-from gputui.domain.policy.explain import why_never
-from gputui.domain.policy.gpus.placement import suitable_gpus
+from gputui.domain.policy.placement import suitable_gpus
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.planning_context import PlanningContext
-from gputui.domain.policy.whatif import Comparison, Timeline, compared, replaced, submitted, timeline
+from gputui.domain.policy.whatif import Comparison, Timeline, compared, replaced, submitted, timeline, why_never
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import format_duration, plain, plural

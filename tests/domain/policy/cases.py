@@ -14,7 +14,7 @@ from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView
 from gputui.domain.job import ArrayRef, Attempt, Job, JobState
 from gputui.domain.job_spec import GpuRequest, JobSpec
-from gputui.domain.policy.gpus.availability import AWAITED
+from gputui.domain.policy.availability import AWAITED
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, Node, Snapshot, Usage
 from tests.factories import GIB, NOW, gpu, sample, uuid, view

@@ -14,7 +14,7 @@ from functools import cached_property
 from gputui.domain.gpu import Gpu, GpuState, GpuView
 from gputui.domain.job import Job, JobState, PendingReason
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.gpus.availability import AWAITED
+from gputui.domain.policy.availability import AWAITED
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Snapshot
 

@@ -22,7 +22,7 @@ from gputui.domain.gpu import (
     ProbeStatus,
     faulty_gpus,
 )
-from gputui.domain.policy.gpus.availability import Evidence, gpu_views, resolve_devices
+from gputui.domain.policy.availability import Evidence, gpu_views, resolve_devices
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls, Unreadable
 from tests.cases import cases

@@ -11,7 +11,7 @@ from gputui.domain.action import Cancel, DrainGpus, SetPriority
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView
 from gputui.domain.job import Job, JobState, PendingReason
-from gputui.domain.policy.gpus.availability import AWAITED
+from gputui.domain.policy.availability import AWAITED
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.planning_context import Durations, DurationSource
 from gputui.domain.policy.whatif import Shift, change_of, submitted, what_if

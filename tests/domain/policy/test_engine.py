@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gputui.domain.container import EngineGpus
 from gputui.domain.gpu import Gpu
 from gputui.domain.job_spec import GpuRequest
-from gputui.domain.policy.gpus.engine import CDI_KIND, cdi_names, engine_support
+from gputui.domain.policy.availability import CDI_KIND, cdi_names, engine_support
 from tests.cases import cases
 from tests.factories import gpu, uuid
 

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
-from gputui.domain.policy.explain import explain
 from gputui.domain.policy.plan import plan
-from gputui.domain.policy.whatif import timeline
+from gputui.domain.policy.whatif import explain, timeline
 from gputui.domain.runs import Run
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot

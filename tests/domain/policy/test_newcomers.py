@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob, UsageLedger
-from gputui.domain.policy.forecast import Arrival, simulate
-from gputui.domain.policy.gpus.placement import Ask, NodeLayout
 from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.placement import Ask, NodeLayout
+from gputui.domain.policy.plan import Arrival, simulate
 from gputui.domain.settings import PolicySettings
 from tests.cases import cases
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gputui.domain.job_spec import whole_class
 from gputui.domain.policy.cluster_state import UsageLedger, fair_share_factor, usage_ratio, usage_ratios
-from gputui.domain.policy.gpus.placement import Ask
 from gputui.domain.policy.lanes import (
     Lane,
     LaneKey,
@@ -24,6 +23,7 @@ from gputui.domain.policy.lanes import (
     with_item,
     without_item,
 )
+from gputui.domain.policy.placement import Ask
 from gputui.domain.settings import PolicySettings
 
 DAY = 86400.0

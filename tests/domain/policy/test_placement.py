@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.gpu import Gpu, Link
-from gputui.domain.policy.gpus.placement import Ask, NodeLayout, choose, lowest, node_layout, pick
+from gputui.domain.policy.placement import Ask, NodeLayout, choose, lowest, node_layout, pick
 from tests.factories import gpu, uuid
 
 

@@ -14,8 +14,8 @@ from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView, Health, HealthCode
 from gputui.domain.job import ArrayRef, Job, JobState, PendingReason
 from gputui.domain.job_spec import GpuRequest
-from gputui.domain.policy.gpus.availability import UNANSWERED
-from gputui.domain.policy.gpus.placement import suitable_gpus
+from gputui.domain.policy.availability import UNANSWERED
+from gputui.domain.policy.placement import suitable_gpus
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.planning_context import Durations
 from gputui.domain.policy.whatif import timeline

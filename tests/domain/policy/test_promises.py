@@ -14,8 +14,8 @@ from gputui.domain.gpu import GpuState
 from gputui.domain.job import Attempt, Job, JobState, PendingReason
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, UsageLedger
 from gputui.domain.policy.decide import decide
-from gputui.domain.policy.gpus.placement import Ask, NodeLayout
 from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.placement import Ask, NodeLayout
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import Node, Snapshot

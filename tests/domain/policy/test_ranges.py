@@ -17,14 +17,12 @@ from gputui.domain.container import RuntimeStatus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy import decide as deciding
-from gputui.domain.policy import forecast
-from gputui.domain.policy import forecast as forecasting
+from gputui.domain.policy import plan as forecasting
 from gputui.domain.policy.decide import can_decide, decide
-from gputui.domain.policy.explain import explain
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.plan import Plan, decide_starts, plan
 from gputui.domain.policy.planning_context import PlanningContext
-from gputui.domain.policy.whatif import timeline
+from gputui.domain.policy.whatif import explain, timeline
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Snapshot
 from tests.domain.policy.cases import HOUR, MINUTE, Case, any_of, cases
@@ -132,7 +130,7 @@ PATIENT = Settings(policy=PolicySettings(patience=5 * MINUTE))
 def _every_look(seen: Snapshot) -> Plan:
     """Return the plan whose forecast plans again whenever the patience of a job ends."""
     settling = sorted((one.submitted_at + 5 * MINUTE).timestamp() for one in seen.jobs)
-    run_forward = forecast.simulate
+    run_forward = forecasting.simulate
 
     def looking(*args: Any, **kwargs: Any) -> Any:
         return run_forward(*args, **{**kwargs, "moments": [*kwargs["moments"], *settling]})

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from gputui.domain.action import PlaceJobs, SetPriority
 from gputui.domain.job import ArrayRef, Job, JobState
 from gputui.domain.policy import whatif
-from gputui.domain.policy.explain import describe_terms, explain
 from gputui.domain.policy.plan import plan
-from gputui.domain.policy.reorder import Move, move_by_steps, queue_standings
+from gputui.domain.policy.queue_order import Move, move_by_steps, queue_standings
+from gputui.domain.policy.whatif import describe_terms, explain
 from gputui.domain.runs import Run
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot, Usage

@@ -15,10 +15,9 @@ from gputui.domain.gpu import GpuState, GpuView, Sharer
 from gputui.domain.job import Attempt, Job, JobState, PendingReason
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob, UsageLedger
 from gputui.domain.policy.decide import decide
-from gputui.domain.policy.forecast import Arrival, simulate
-from gputui.domain.policy.gpus.placement import Ask, NodeLayout, SharedGpus, SharedSlots, gpu_bits
 from gputui.domain.policy.lanes import LaneKey, Waiting
-from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.policy.placement import Ask, NodeLayout, SharedGpus, SharedSlots, gpu_bits
+from gputui.domain.policy.plan import Arrival, Plan, plan, simulate
 from gputui.domain.policy.whatif import Shift, change_of, what_if
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot

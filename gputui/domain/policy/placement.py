@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from gputui.domain.gpu import Gpu, GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId
-from gputui.domain.policy.gpus.availability import AWAITED
+from gputui.domain.policy.availability import AWAITED
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node
 from gputui.domain.text import format_size, plural
