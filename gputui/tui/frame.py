@@ -19,7 +19,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain, plural
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell, fitted, lay_out
 from gputui.tui.present.gpu import gpu_cells, node_line, node_titles
-from gputui.tui.present.gpu_rows import GpuLook, Labels, gpu_picture, node_rows
+from gputui.tui.present.gpu_rows import GpuLook, Labels, gpu_picture
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import empty_queue_words, no_gpu_words, status_line, summary_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
@@ -76,7 +76,7 @@ def _gpus(snapshot: Snapshot, rows: QueueRows, history: GpuHistory | None, now: 
         return list(no_gpu_words(snapshot, width))
     picture = gpu_picture(snapshot, rows.jobs, history or GpuHistory(), now, GpuLook(span="10m"))
     if picture.nodes:
-        nodes = node_rows(picture)
+        nodes = picture.nodes
         lines = [node_titles(nodes, STRONG), *(node_line(node, nodes, is_open=False) for node in nodes)]
         return [tuple(fitted(((" ", DIM), *line), width)) for line in lines]
     unread = picture.unread() | (frozenset() if history else {"history"})

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from gputui.domain.arrays import elements_in_history
 from gputui.domain.cluster import ENGINES
+from gputui.domain.conditions import slowed_kind
 from gputui.domain.gpu_history import STEP
 from gputui.domain.job import Attempt, Job, JobState, element_spec
 from gputui.domain.job_spec import JobId, shown_id
@@ -25,7 +26,7 @@ from gputui.domain.text import fit, format_duration, format_size, plain, width
 from gputui.request.job_options import DOCKER_KEYS, RARER
 from gputui.tui.present.cells import Cell, Span, bar, cell, clock, fitted, graph, in_full, load_style, second, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
-from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, slowed_cell, slowed_style
+from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, slowed_cell, tone_of_kind
 from gputui.tui.present.job import JobContext, gpu_list, job_title, state_words, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED, STRONG
 
@@ -384,7 +385,7 @@ def _all_of_them(rows: Sequence[GpuRow]) -> Line:
     parts += [(("hottest ", DIM), (f"{max(heats):.0f}°", PLAIN))] if heats else []
     parts += [cell(f"{len(rows) - len(samples)} not read", AMBER)] if len(samples) < len(rows) else []
     slowed, is_fault = sum(bool(each.slowed) for each in samples), any(each.has_slowing_fault for each in samples)
-    parts += [cell(f"{slowed} slowed", slowed_style(is_fault=is_fault))] if slowed else []
+    parts += [cell(f"{slowed} slowed", tone_of_kind(slowed_kind(is_fault=is_fault)).style)] if slowed else []
     return f"{len(rows)} GPUs", _apart(parts)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 
 from rich.style import Style
 
 from gputui.domain.conditions import INTRUDER
-from gputui.domain.gpu import SICK, GpuProcess, GpuState, GpuView, HealthCode, Holder, index_of
+from gputui.domain.gpu import SICK, GpuState, HealthCode, Holder, index_of
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id
@@ -71,22 +71,12 @@ _STATE_WORDS = {
 def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
     if key in _FIGURES and row.view.health.code is HealthCode.LOST:
         return cell(UNKNOWN, DIM)
-    made = _CELLS[key](row, room)
-    if row.is_old and key in _READINGS:  # the state shows its age
-        return tuple((value, DIM) for value, _ in made)
-    return made
+    shown = _CELLS[key](row, room)
+    return tuple((value, DIM) for value, _ in shown) if row.is_old and key in _READINGS else shown  # the state is old
 
 
 def label_of(row: GpuRow) -> str:
     return row.label or index_of(row.view)
-
-
-def _model(row: GpuRow, room: int) -> Cell:
-    gpu = row.view.gpu
-    if not gpu.mig_profile:
-        return cell(model_in(short_model(gpu.model), room), PLAIN)
-    profile = plain(gpu.mig_profile, 16)
-    return cell(profile if len(profile) <= room else profile.removesuffix("gb"), PLAIN)
 
 
 def _state(row: GpuRow, room: int) -> Cell:
@@ -107,7 +97,7 @@ def _state(row: GpuRow, room: int) -> Cell:
 def _held(row: GpuRow, room: int) -> Cell:
     """Return the state if it says more than a running job, holders, and why the GPU is slowed down."""
     state = gpu_state_words(row)
-    who = _who(row, room - width_of(state) - 1 if state else room)
+    who = gpu_cells(row, "who", room - width_of(state) - 1 if state else room)
     if not who:
         return state
     if row.view.state is GpuState.FREE and row.view.drain is None:  # it is reserved, or has a harmless fault
@@ -123,11 +113,6 @@ def gpu_state_words(row: GpuRow) -> Cell:
     return () if state[0][0] == _STATE_WORDS[GpuState.ALLOCATED] else state
 
 
-def _who(row: GpuRow, room: int) -> Cell:
-    """Return faults, then holders, then why the GPU is slowed down."""
-    return with_dots([part for part in (with_dots(holder_parts(row, room)), slowed_cell(row.view.current)) if part])
-
-
 def sick_words(row: GpuRow, room: int, *, has_model: bool = True) -> Cell | None:
     """Return the line of a lost or sick GPU, whose readings no longer matter. None for any other."""
     health = row.view.health
@@ -139,38 +124,27 @@ def sick_words(row: GpuRow, room: int, *, has_model: bool = True) -> Cell | None
 
 
 def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cell]:
-    """Return faults, holders, drain and reservation, without words that repeat the state."""
+    """Return faults, holders, intruders, drain and reservation, without words that repeat the state."""
     view, state = row.view, _state(row, 7)[0][0]
-    drained: Cell | None = None
-    if view.drain is not None:
-        words = f"by {plain(view.drain.by, 32)}: {plain(view.drain.reason, 100)}"
-        drained = cell(words if state == _STATE_WORDS[GpuState.DRAINED] else f"drained {words}", DIM)
-    holder = _holder(row, room) if has_holder else None
-    ill: Cell | None = None
+    parts: list[Cell | None] = []
     if view.health.code is not HealthCode.OK and view.health.text:
         usable = view.health.is_schedulable or view.health.code is HealthCode.UNKNOWN
-        ill = cell(plain(view.health.reason, 200), DIM if usable else tone_of_kind(SICK).style)
-    parts = [ill, holder, _intruder(view), drained, cell(row.kept, BLUE) if row.kept else None]
+        parts.append(cell(plain(view.health.reason, 200), DIM if usable else tone_of_kind(SICK).style))
+    parts.append(_holder(row, room) if has_holder else None)
+    if view.job_id is not None and view.foreign:
+        other, more = view.foreign[0], f" +{len(view.foreign) - 1}" if len(view.foreign) > 1 else ""
+        user = f" {plain(other.user, 32)}" if other.user else ""
+        mark: Span = ("! ", tone_of_kind(INTRUDER).style)
+        parts.append((mark, ("also ", DIM), (plain(other.name, 80), VIOLET), (user + more, DIM)))
+    if view.drain is not None:
+        words = f"by {plain(view.drain.by, 32)}: {plain(view.drain.reason, 100)}"
+        parts.append(cell(words if state == _STATE_WORDS[GpuState.DRAINED] else f"drained {words}", DIM))
+    parts.append(cell(row.kept, BLUE) if row.kept else None)
     found = [part for part in parts if part]
-    is_told = view.state in {GpuState.FREE, GpuState.FOREIGN, GpuState.ALLOCATED} and not has_holder
-    if not found and view.why and not view.stale and view.state is not GpuState.FREE and not is_told:
+    is_clear = view.state in {GpuState.FREE, GpuState.FOREIGN, GpuState.ALLOCATED} and not has_holder
+    if not found and view.why and not view.stale and view.state is not GpuState.FREE and not is_clear:
         found.append(cell(plain(view.why, 200), DIM))
     return found
-
-
-def _intruder(view: GpuView) -> Cell | None:
-    """Return the foreign user of a GPU that is assigned to a job."""
-    others = () if view.job_id is None else view.foreign
-    if not others:
-        return None
-    user = f" {plain(others[0].user, 32)}" if others[0].user else ""
-    more = f" +{len(others) - 1}" if len(others) > 1 else ""
-    return (
-        ("! ", tone_of_kind(INTRUDER).style),
-        ("also ", DIM),
-        (plain(others[0].name, 80), VIOLET),
-        (user + more, DIM),
-    )
 
 
 def with_dots(parts: Sequence[Cell]) -> Cell:
@@ -180,20 +154,15 @@ def with_dots(parts: Sequence[Cell]) -> Cell:
     return result
 
 
-_LEAST = 4
-"""Cells of a name at least."""
-
-
 def _holder(row: GpuRow, room: int) -> Cell | None:
     view = row.view
     if view.job_id is not None and len(view.job_ids) < 2:
         return _job(view.job_id, row.job, room)
     if view.job_ids:
         jobs = {job.id: job for job in (row.job, *row.beside) if job is not None}
-        named = with_dots([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
-        if width_of(named) <= room:
-            return named
-        return cell(" ".join(f"#{shown_id(job_id)}" for job_id in row.view.job_ids), BLUE)
+        named = with_dots([_job(job_id, jobs.get(job_id)) for job_id in view.job_ids])
+        numbers = cell(" ".join(f"#{shown_id(job_id)}" for job_id in view.job_ids), BLUE)
+        return named if width_of(named) <= room else numbers
     if not view.holders:
         return None
     more = f" +{len(view.holders) - 1}" if len(view.holders) > 1 else ""
@@ -208,9 +177,9 @@ def _job(job_id: int, job: Job | None, room: int = 200) -> Cell:
 
 
 def _cut(name: str, room: int) -> str:
-    """Return the name in that many cells, but never in less than `_LEAST`."""
+    """Return the name in that many cells, but never in less than four."""
     name = plain(name, 80)
-    return name if width(name) <= max(_LEAST, room) else fit(name, max(_LEAST, room))
+    return name if width(name) <= max(4, room) else fit(name, max(4, room))
 
 
 def _foreign(holder: Holder, room: int) -> Cell:
@@ -227,25 +196,9 @@ def _foreign(holder: Holder, room: int) -> Cell:
     return ((kind, DIM), (_cut(name, room - width(user)), VIOLET), (user, DIM))
 
 
-def _history(row: GpuRow, room: int) -> Cell:
-    name = charted(row)
-    return cell(
-        past_graph(row.past, name, most_of(row, name), (room, 1), row.look.seconds)[0], history_style(row, name)
-    )
-
-
 def _ink(row: GpuRow, name: str, usual: Style = PLAIN) -> Style:
-    """Return the style of a figure: an alarm's, else the usual one."""
     judged = tone(row, name)
     return judged.style if judged.is_loud else usual
-
-
-def _percent(row: GpuRow, room: int) -> Cell:
-    sample = row.view.sample
-    if sample is None or sample.utilization is None:
-        return cell(UNKNOWN, DIM)
-    usual = PLAIN if sample.utilization >= 0.05 else DIM
-    return cell(f"{sample.utilization * 100:.0f}%", _ink(row, "utilization", usual))
 
 
 def _memory(row: GpuRow, room: int) -> Cell:
@@ -259,14 +212,11 @@ def _memory(row: GpuRow, room: int) -> Cell:
     if (of and shown[-1] == of[-1]) or not used:
         shown = shown.rstrip("GM")
     judged = tone(row, "memory_used")
-    mark: Cell = ((judged.mark, judged.style),) if judged.is_loud and room < MARKED_ELSEWHERE else ()
+    is_marked = judged.is_loud and room < 8  # a wider one stands beside a label with the mark
+    mark: Cell = ((judged.mark, judged.style),) if is_marked else ()
     if not of or len(shown) + len(of) + 1 + len(mark) > room:
         return (*cell(format_size(used), style), *mark)
     return ((shown, style), (f"/{of}", DIM), *mark)
-
-
-MARKED_ELSEWHERE = 8
-"""Minimum cells of a memory figure that stands beside a label with the mark."""
 
 
 def _marked(row: GpuRow, name: str, unit: str, room: int) -> Cell:
@@ -283,27 +233,42 @@ def _marked(row: GpuRow, name: str, unit: str, room: int) -> Cell:
     return cell(shown, judged.style if judged.is_loud else DIM)
 
 
-def _time(row: GpuRow, room: int) -> Cell:
-    """Return for how long its job has run, with the limit if there is room, or since when it is in foreign use."""
-    if row.now is not None and not row.is_held and (since := row.view.foreign_since):
+def _time(row: GpuRow, room: int, *, is_bar: bool = False) -> Cell:
+    """Return for how long its job has run, with the limit if there is room, or since when it is in foreign use.
+
+    As a bar: the share of its limit that the job has used.
+    """
+    if row.now is not None and not row.is_held and not is_bar and (since := row.view.foreign_since):
         return cell(age_words(row.now - since), PLAIN)
     if row.job is None or row.now is None or len(row.view.job_ids) > 1:
         return ()
+    if is_bar:
+        share = elapsed_share(row.job, row.now)
+        return () if share is None else progress_bar(share, room)
     words = elapsed_words(row.job, row.now)
     return cell(words if len(words) <= room else words.partition("/")[0], PLAIN)
 
 
-def _time_bar(row: GpuRow, room: int) -> Cell:
-    """Return the share of its time limit that its job has used."""
-    if row.job is None or row.now is None or len(row.view.job_ids) > 1:
-        return ()
-    share = elapsed_share(row.job, row.now)
-    return () if share is None else progress_bar(share, room)
-
-
-def _plain_figure(row: GpuRow, name: str, form: str) -> Cell:
+def _figure_in(row: GpuRow, name: str, form: str) -> Cell:
+    """Return a reading in that format; the load dim while it is low, in its alarm's colour if it has one."""
     value = getattr(row.view.sample, name) if row.view.sample else None
-    return cell(UNKNOWN if value is None else form.format(value), DIM)
+    if value is None:
+        return cell(UNKNOWN, DIM)
+    style = _ink(row, name, PLAIN if value >= 0.05 else DIM) if name == "utilization" else DIM
+    return cell(form.format(value), style)
+
+
+def _past(row: GpuRow, room: int) -> Cell:
+    name = charted(row)
+    drawn = past_graph(row.past, name, most_of(row, name), (room, 1), row.look.seconds)
+    return cell(drawn[0], history_style(row, name))
+
+
+def _model(row: GpuRow, room: int) -> Cell:
+    profile = plain(row.view.gpu.mig_profile or "", 16)
+    if not profile:
+        return cell(model_in(short_model(row.view.gpu.model), room), PLAIN)
+    return cell(profile if len(profile) <= room else profile.removesuffix("gb"), PLAIN)
 
 
 _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
@@ -311,23 +276,25 @@ _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
     "model": _model,
     "uuid": lambda row, room: cell(plain(row.view.gpu.known_uuid, 12), DIM),
     "state": _state,
-    "who": _who,
+    "who": lambda row, room: with_dots(
+        [part for part in (*holder_parts(row, room), slowed_cell(row.view.current)) if part]
+    ),
     "holders": lambda row, room: with_dots(holder_parts(row, room)),
     "held": _held,
     "holder": lambda row, room: _holder(row, room) or (),
     "steps": lambda row, room: cell(graph(row.past.values("utilization"), room), GRAPH),
-    "history": _history,
+    "history": _past,
     "time": _time,
-    "time_bar": _time_bar,
+    "time_bar": lambda row, room: _time(row, room, is_bar=True),
     "load": lambda row, room: gauge(row, "utilization", room),
-    "percent": _percent,
+    "percent": lambda row, room: _figure_in(row, "utilization", "{:.0%}"),
     "memory_bar": lambda row, room: gauge(row, "memory_used", room),
     "memory": _memory,
     "temperature": lambda row, room: _marked(row, "temperature", "°", room),
     "power": lambda row, room: _marked(row, "power", "W", room),
     "power_limit": lambda row, room: cell(UNKNOWN if (value := power_limit_of(row)) is None else f"{value:.0f}W", DIM),
-    "clock": lambda row, room: _plain_figure(row, "sm_clock", "{}MHz"),
-    "fan": lambda row, room: _plain_figure(row, "fan", "{:.0%}"),
+    "clock": lambda row, room: _figure_in(row, "sm_clock", "{}MHz"),
+    "fan": lambda row, room: _figure_in(row, "fan", "{:.0%}"),
 }
 _FIGURES = frozenset({"percent", "memory", "temperature", "power", "clock", "fan"})
 _READINGS = _FIGURES | {"history", "load", "memory_bar"}
@@ -339,33 +306,38 @@ _SECOND_FROM = 6
 """Lines of history from which memory gets some of them too."""
 _ALL_FROM = 12
 """Lines of history from which power and temperature get some too: they show more than flat lines on an idle GPU."""
-CardLine = tuple[Span, ...]
 _SPAN = 4
 """Cells of the span beside a graph, such as `96s `."""
 METERS = (("utilization", "UTL"), ("memory_used", "MEM"), ("power", "PWR"), ("temperature", "TMP"))
 """Readings that have a bar, with their labels."""
 
 
-def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = frozenset()) -> tuple[CardLine, ...]:
+def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = frozenset()) -> tuple[Cell, ...]:
     """Return the lines of the card from the top, each exactly `room` cells wide; `unread` readings have no line.
 
-    Bars have the same height in all cards. Notes and the elapsed time are at the bottom, history in between.
+    Bars have the same height in all cards. Notes and the elapsed time are at the bottom, history in between; of a GPU
+    without a reading why there is none, and the history until then.
     """
     below = height - 1
     lines: list[Cell] = [_title(row, room)]
     if row.is_old:
-        lines += _troubles(row, room, below)
+        rest = with_dots(holder_parts(row, room, has_holder=False))
+        while rest and len(lines) < max(2, below):
+            line, rest = split_at_word(rest, room)
+            lines.append(line)
+        view = row.view
+        age = view.age + row.late if view.sample is not None and view.age is not None and view.stale else None
+        lines.append(cell("no reading" if age is None else f"not read for {format_duration(age)}", DIM))
+        lines += _graphs(row, room, height - len(lines))
     else:
         wide = max(1, room - _LABEL - _FIGURE)
-        meters: list[Cell] = []
         for name, label in [(name, label) for name, label in METERS if name not in unread][:below]:
             judged = tone(row, name)
             head: Span = (label + judged.mark, judged.style if judged.is_loud else DIM)
             figure = fitted(_figure(row, name, judged), _FIGURE, right=True)
-            meters.append((head, *gauge(row, name, wide), *figure))
-        below -= len(meters)
-        foot = _foot(row, room, below)
-        lines += [*meters, *_graphs(row, room, below - len(foot)), *foot]
+            lines.append((head, *gauge(row, name, wide), *figure))
+        foot = _foot(row, room, height - len(lines))
+        lines += [*_graphs(row, room, height - len(lines) - len(foot)), *foot]
     blank: Cell = ()
     return tuple(tuple(fitted(line, room)) for line in [*lines, *[blank] * height][:height])
 
@@ -433,56 +405,41 @@ def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
 
     A slowed GPU is marked at its bar too, so the elapsed time is more important than that note.
     """
+    notes = [part for part in (slowed_cell(row.view.current), *holder_parts(row, room, has_holder=False)) if part]
+    while len(notes) > 1 and width_of(with_dots(notes)) > room:
+        notes.pop()  # rather than only its first letters
     if row.view.state is GpuState.FOREIGN and not row.is_held and most > 1:
-        notes = _notes(row, room)
-        return [*([with_dots(notes)] if notes else []), *_users(row, room, most - 1 - bool(notes))]
-    notes, progress = _notes(row, room), _progress(row, room)
-    lines = [line for line in (with_dots(notes) if notes else (), progress) if line]
+        return [*([with_dots(notes)] if notes else []), *_users(row, room, most - bool(notes) - 1)]
+    progress = _progress(row, room)
+    lines = [line for line in (with_dots(notes), progress) if line]
     if len(lines) < max(2, most):
         return lines[:most]
     is_slowed_only = len(notes) == 1 and row.view.current is not None and bool(row.view.current.slowed)
     return ([progress] if is_slowed_only else lines[:1]) if most else []
 
 
-def _notes(row: GpuRow, room: int) -> list[Cell]:
-    """Return why it is slowed down, faults, drain and reservation, and details of foreign use."""
-    parts = [part for part in holder_parts(row, room, has_holder=False) if part]
-    if slowed := slowed_cell(row.view.current):
-        parts.insert(0, slowed)
-    while len(parts) > 1 and width_of(with_dots(parts)) > room:
-        parts.pop()  # rather than only its first letters
-    return parts
-
-
 def _users(row: GpuRow, room: int, most: int) -> list[Cell]:
     """Return the processes on a GPU that no job holds, the largest first; of a single one what the title lacks."""
-    view = row.view
+    view, now = row.view, row.now
     listed = (view.sample.processes or ()) if view.sample else ()
-    found = sorted(listed, key=lambda each: -(each.memory or 0))
-    image = next((f"  {plain(holder.image, 100)}" for holder in view.holders if holder.image), "")
-    commands = [plain(program_words(each.command or ""), 200) for each in found]
-    if len(found) == 1:
-        facts = (*_facts(found[0], row.now), (image, DIM))
-        is_told = commands[0] in "".join(words for words, _ in _title(row, room))
-        return [facts, *([] if is_told else [cell(commands[0], VIOLET)])][:most]
-    if not found:
-        return [cell(foreign_words(view, holder, row.now), DIM) for holder in view.holders][:most]
-    lines = [
-        ((f"{plain(each.user or '?', 16)} ", PLAIN), *_facts(each, row.now), (" ", DIM), (command, VIOLET))
-        for each, command in zip(found, commands, strict=True)
-    ]
+    if not listed:
+        return [cell(foreign_words(view, holder, now), DIM) for holder in view.holders][:most]
+    lines: list[Cell] = []
+    for each in sorted(listed, key=lambda each: -(each.memory or 0)):
+        memory = "" if each.memory is None else f"{format_size(each.memory)} "
+        age = f"for {age_words(now - each.started_at)} " if now and each.started_at else ""
+        command = plain(program_words(each.command or ""), 200)
+        facts: Cell = ((f"{memory}{age}", PLAIN), (f"pid {each.pid}", DIM))
+        if len(listed) == 1:
+            image = next((f"  {plain(holder.image, 100)}" for holder in view.holders if holder.image), "")
+            is_shown = command in "".join(words for words, _ in _title(row, room))
+            return [(*facts, (image, DIM)), *([] if is_shown else [cell(command, VIOLET)])][:most]
+        lines.append(((f"{plain(each.user or '?', 16)} ", PLAIN), *facts, (" ", DIM), (command, VIOLET)))
     left = len(lines) - most
     return [*lines[: most - 1], ((f"+{left} ", DIM), *lines[most - 1])] if left > 0 < most else lines[:most]
 
 
-def _facts(process: GpuProcess, now: datetime | None) -> Cell:
-    memory = "" if process.memory is None else f"{format_size(process.memory)} "
-    age = f"for {age_words(now - process.started_at)} " if now and process.started_at else ""
-    return ((f"{memory}{age}", PLAIN), (f"pid {process.pid}", DIM))
-
-
 def _progress(row: GpuRow, room: int) -> Cell:
-    """Return the elapsed time of its job, as a bar if there is a limit."""
     if row.job is None or row.now is None or len(row.view.job_ids) > 1:
         return ()
     share, words = elapsed_share(row.job, row.now), elapsed_words(row.job, row.now)
@@ -493,25 +450,7 @@ def _progress(row: GpuRow, room: int) -> Cell:
     return (("RUN ", DIM), *progress_bar(share, wide), *fitted(cell(figure), room - _LABEL - wide, right=True))
 
 
-def _troubles(row: GpuRow, room: int, height: int) -> list[Cell]:
-    """Return why there is no reading now, and the history until then."""
-    parts = holder_parts(row, room, has_holder=False)
-    words: list[Cell] = []
-    rest = with_dots(parts)
-    while rest and len(words) < max(1, height - 1):
-        line, rest = split_at_word(rest, room)
-        words.append(line)
-    view = row.view
-    age = view.age + row.late if view.sample is not None and view.age is not None and view.stale else None
-    words.append(cell("no reading" if age is None else f"not read for {format_duration(age)}", DIM))
-    words = words[:height]
-    return [*words, *_graphs(row, room, height - len(words))]
-
-
-# several to a line
-
-
-def compact_line(row: GpuRow, room: int) -> CardLine:
+def compact_line(row: GpuRow, room: int) -> Cell:
     meter, is_full = max(4, min(12, room // 6)), room >= LINE_FULL - 2
     if (sick := sick_words(row, room)) is not None:
         return tuple(fitted(sick, room))
@@ -531,13 +470,12 @@ def compact_line(row: GpuRow, room: int) -> CardLine:
     return tuple(fitted((*parts, (" ", DIM), *held), room))
 
 
-def compact_title(room: int) -> CardLine:
+def compact_title(room: int) -> Cell:
     meter = max(4, min(12, room // 6))
     more = f"{'TEMP'.rjust(5)}{'PWR'.rjust(6)}" if room >= LINE_FULL - 2 else ""
     return tuple(fitted(cell(f"GPU {'UTIL'.ljust(meter + 5)}{'MEM'.rjust(5)}{more} HELD BY", DIM), room))
 
 
-NAME_LEAST, NAME_MOST = 4, 20
 _LEVELS = "▁▂▃▄▅▆▇█"
 _MARKS = {
     GpuState.FREE: ("·", DIM),
@@ -549,47 +487,57 @@ _MARKS = {
 """Marks of GPUs without a reading."""
 
 
-def name_width(nodes: Sequence[GpuNode]) -> int:
-    return min(NAME_MOST, max((len(node.name) for node in nodes), default=NAME_LEAST))
-
-
-def heat_width(nodes: Sequence[GpuNode]) -> int:
-    return max(4, max((len(node.rows) for node in nodes), default=0))
+def _node_widths(nodes: Sequence[GpuNode]) -> tuple[int, int]:
+    """Return the cells of names and of the heat of GPUs, as wide as the widest, so that nodes align."""
+    names, counts = [len(node.name) for node in nodes], [len(node.rows) for node in nodes]
+    return min(20, max(names, default=4)), max(4, *counts)
 
 
 def node_titles(nodes: Sequence[GpuNode], style: Style) -> Cell:
-    name, heat = name_width(nodes), heat_width(nodes)
+    name, heat = _node_widths(nodes)
     return ((f"  {'NODE':<{name}}  {'GPUS':<{heat}}  {'FREE':>7}  {'UTIL':>4}  {'MODEL':<9} JOBS", style),)
 
 
 def node_line(node: GpuNode, nodes: Sequence[GpuNode], *, is_open: bool) -> Cell:
     """Return the line of a node: whether it is open, name, heat of each GPU, free ones, load, model, and jobs."""
-    name, heat = name_width(nodes), heat_width(nodes)
+    name, heat = _node_widths(nodes)
     count = len(node.rows)
     load = f"{node.load:.0%}" if node.load is not None else "–"
     models = {short_model(row.view.gpu.model) for row in node.rows}
     model = model_in(models.pop(), 9) if len(models) == 1 else "mixed" if models else "–"
-    drain = next((row.view.drain for row in node.rows if row.view.drain), None)
+    spans: list[Span] = [("▾ " if is_open else "▸ ", DIM), (f"{fit(plain(node.name), name):<{name}}  ", STRONG)]
+    spans += [*map(_heat_of, node.rows), (" " * (heat - count + 2), DIM)]
+    spans.append((f"{node.free:>3}/{count:<3}", PLAIN if node.free else DIM))
+    spans.append((f"  {load:>4}  {model[:9]:<9} ", DIM))
+    if node.late is not None:
+        spans.append((f"{format_duration(node.late)} old  ", AMBER))
+    if not is_open:
+        spans += _node_jobs(node)
+    if (drain := next((row.view.drain for row in node.rows if row.view.drain), None)) is not None:
+        spans.append((f"  drained by {plain(drain.by, 20)}: {plain(drain.reason, 60)}", DIM))
     is_told = node.is_unread and (is_open or any(not each.is_unread for each in nodes))
-    return (
-        ("▾ " if is_open else "▸ ", DIM),
-        (f"{fit(plain(node.name), name):<{name}}  ", STRONG),
-        *map(heat_of, node.rows),
-        (" " * (heat - count + 2), DIM),
-        (f"{node.free:>3}/{count:<3}", PLAIN if node.free else DIM),
-        (f"  {load:>4}  {model[:9]:<9} ", DIM),
-        *([(f"{format_duration(node.late)} old  ", AMBER)] if node.late is not None else []),
-        *([] if is_open else _jobs(node)),
-        *([(f"  drained by {plain(drain.by, 20)}: {plain(drain.reason, 60)}", DIM)] if drain else []),
-        *(
-            [(f"  {plain(node.why_unread, 100)}", DIM)]
-            if node.why_unread and (node.late is not None or is_told)
-            else []
-        ),
-    )
+    if node.probe.text and (node.late is not None or is_told):
+        spans.append((f"  {plain(node.probe.text, 100)}", DIM))
+    return tuple(spans)
 
 
-def heat_of(row: GpuRow) -> Span:
+def _node_jobs(node: GpuNode) -> Iterator[Span]:
+    """Yield the jobs on a node, each once, with the number of its GPUs there."""
+    counts = Counter(job_id for row in node.rows for job_id in row.view.job_ids)
+    jobs = {row.job.id: row.job for row in node.rows if row.job is not None}
+    if not counts:
+        whys = (row.view.why for row in node.rows if row.view.state is GpuState.ALLOCATED and row.view.why)
+        for place, why in enumerate(dict.fromkeys(whys)):  # of a node whose engine does not tell which GPUs are used
+            yield (f"{' · ' if place else ''}{plain(why, 200)}", PLAIN)
+    for place, (job_id, count) in enumerate(counts.items()):
+        job = jobs.get(job_id)
+        words = f"{plain(job.name, 40)} {plain(job.spec.tenant, 20)}" if job else ""
+        yield (" · " if place else "", DIM)
+        yield (f"#{job.shown_id if job else job_id}", BLUE)
+        yield (f"×{count} {words}" if count > 1 else f" {words}", PLAIN)
+
+
+def _heat_of(row: GpuRow) -> Span:
     """Return a character for a GPU: a bar as high as its load, or a mark of its state if it is not read."""
     view = row.view
     if view.health.code is HealthCode.LOST or not view.health.is_schedulable:
@@ -601,26 +549,6 @@ def heat_of(row: GpuRow) -> Span:
         return _MARKS[view.state]
     style = VIOLET if view.state is GpuState.FOREIGN else tone_of(row, "utilization", load).style
     return _LEVELS[min(len(_LEVELS) - 1, int(load * len(_LEVELS)))], style
-
-
-def _jobs(node: GpuNode) -> Iterator[Span]:
-    """Yield the jobs on a node, each once, with the number of its GPUs there."""
-    counts: dict[int, int] = {}
-    names: dict[int, tuple[str, str]] = {}
-    for row in node.rows:
-        for job_id in row.view.job_ids:
-            counts[job_id] = counts.get(job_id, 0) + 1
-        if row.job is not None:
-            names[row.job.id] = (row.job.shown_id, f"{plain(row.job.name, 40)} {plain(row.job.spec.tenant, 20)}")
-    if not counts:
-        whys = (row.view.why for row in node.rows if row.view.state is GpuState.ALLOCATED and row.view.why)
-        for place, why in enumerate(dict.fromkeys(whys)):  # of a node whose engine does not tell which GPUs are used
-            yield (f"{' · ' if place else ''}{plain(why, 200)}", PLAIN)
-    for place, (job_id, count) in enumerate(counts.items()):
-        shown, words = names.get(job_id, (str(job_id), ""))
-        yield (" · " if place else "", DIM)
-        yield (f"#{shown}", BLUE)
-        yield (f"×{count} {words}" if count > 1 else f" {words}", PLAIN)
 
 
 LINE_FULL = 58

@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.style import Style
 
-from gputui.domain.gpu import LOST, SICK, GpuFault, GpuProcess, GpuView, HealthCode, Link, fault_of, index_of
-from gputui.domain.job import Attempt, Job
+from gputui.domain.gpu import LOST, SICK, GpuFault, GpuView, HealthCode, Link, fault_of, index_of
+from gputui.domain.job import Job
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.text import UNKNOWN, fit, format_duration, format_size, minute, plain
 from gputui.tui.present.cells import Cell, Span, cell, fitted, past_graph, width_of
@@ -22,12 +22,12 @@ from gputui.tui.present.gpu_rows import (
     JUDGED,
     GpuPicture,
     GpuRow,
-    container_of,
     foreign_words,
     graph_style,
     most_of,
     power_limit_of,
     running_words,
+    short_container,
     slowed_cell,
     tone,
 )
@@ -54,10 +54,10 @@ def graph_lines(row: GpuRow, room: int, rows: int, spare: int = 0) -> list[Cell]
 
     `rows`: the height of the page. `spare`: lines not needed otherwise.
     """
-    series = [one for one in _SERIES if _is_read(row, one[0])]
-    height = max(1, min(5, rows // 12), min(_HIGHEST, (spare - 2) // _bands(series, room)))
-    lines = _drawn(row, series, room, height)
-    return [*lines, _axes(row, room, len(series))] if lines else []
+    series = _series_of(row)
+    height = max(1, min(5, rows // 12), min(_HIGHEST, (spare - 2) // _Bands(room).count(series)))
+    lines = _Bands(room).drawn(row, series, height)
+    return [*lines, _Bands(room).axis(row, len(series))] if lines else []
 
 
 def several_graph_lines(gpus: Sequence[GpuRow], room: int, rows: int) -> list[Cell]:
@@ -65,10 +65,10 @@ def several_graph_lines(gpus: Sequence[GpuRow], room: int, rows: int) -> list[Ce
 
     They begin with utilisation; empty if even that does not fit.
     """
+    bands = _Bands(room)
     for most, least in _CHOICES:
-        read = [[one for one in _SERIES[:most] if _is_read(row, one[0])] for row in gpus]
-        bands = sum(_bands(series, room) for series in read)
-        height = min(_HIGHEST, (rows - len(gpus) - 1) // bands) if any(read) else 0
+        read = [_series_of(row, most) for row in gpus]
+        height = min(_HIGHEST, (rows - len(gpus) - 1) // sum(map(bands.count, read))) if any(read) else 0
         if height >= least:
             break
     else:
@@ -77,82 +77,78 @@ def several_graph_lines(gpus: Sequence[GpuRow], room: int, rows: int) -> list[Ce
     for row, series in zip(gpus, read, strict=True):
         model, state = f"  {plain(row.view.gpu.model or '', 40)}", gpu_state_words(row)
         title = ((f"GPU {label_of(row)}", STRONG), (f"{model}  " if state else model, DIM), *state)
-        lines += [title, *_drawn(row, series, room, height)]
-    return [*lines, _axes(gpus[0], room, max(map(len, read)))]
+        lines += [title, *bands.drawn(row, series, height)]
+    return [*lines, bands.axis(gpus[0], max(map(len, read)))]
 
 
 _CHOICES = ((6, 4), (4, 3), (2, 2), (1, 2))
 """Numbers of readings, each with the minimum height of graphs for which it is worth it."""
 
 
-def _width(room: int) -> tuple[int, int]:
-    """Return the number of graphs side by side, and the cells of each."""
-    across = max(1, min(_MOST_ACROSS, room // (_WIDE // 2)))
-    return across, (room - _GAP * (across - 1)) // across
+class _Bands:
+    """Graphs side by side, as many as fit into a room."""
 
+    def __init__(self, room: int) -> None:
+        self.across = max(1, min(_MOST_ACROSS, room // (_WIDE // 2)))
+        self.width = (room - _GAP * (self.across - 1)) // self.across
+        """Cells of each, with its figures."""
 
-def _bands(series: Sequence[_Series], room: int) -> int:
-    return max(1, -(-len(series) // _width(room)[0]))
+    def count(self, series: Sequence[_Series]) -> int:
+        return max(1, -(-len(series) // self.across))
 
+    def drawn(self, row: GpuRow, series: Sequence[_Series], height: int) -> list[Cell]:
+        """Return the graphs in bands of that height; the first has at least two lines."""
+        lines: list[Cell] = []
+        for number in range(0, len(series), self.across):
+            high = height + (number == 0 and height == 1)
+            drawn = [_graph(row, *one, self.width, high) for one in series[number : number + self.across]]
+            lines += [self._beside(parts) for parts in zip(*drawn, strict=True)]
+        return lines
 
-def _drawn(row: GpuRow, series: Sequence[_Series], room: int, height: int) -> list[Cell]:
-    """Return the graphs in bands of that height; the first has at least two lines."""
-    across, width = _width(room)
-    lines: list[Cell] = []
-    for number in range(0, len(series), across):
-        high = height + (number == 0 and height == 1)
-        drawn = [_graph(row, *one, width, high) for one in series[number : number + across]]
-        lines += [_side_by_side(parts) for parts in zip(*drawn, strict=True)]
-    return lines
+    def axis(self, row: GpuRow, count: int) -> Cell:
+        """Return the line below `count` graphs that shows how far back they go."""
+        wide = max(0, self.width - _FIGURES)
+        line = [" "] * wide
+        for cells in range(30, wide, 30):
+            past = timedelta(seconds=cells * 2 * _seconds(row, wide))
+            words = "-" + format_duration(past).removesuffix("00s")
+            line[wide - cells : wide - cells + len(words)] = words
+        line[max(0, wide - 3) :] = "now"
+        axis: Cell = ((" " * _FIGURES, DIM), ("".join(line[:wide]), DIM))
+        return self._beside([axis] * min(self.across, count))
 
-
-def _axes(row: GpuRow, room: int, count: int) -> Cell:
-    """Return the line below `count` graphs that shows how far back they go."""
-    across, width = _width(room)
-    wide = max(0, width - _FIGURES)
-    seconds = graph_seconds(row, wide)
-    line = [" "] * wide
-    for cells in range(30, wide, 30):
-        words = "-" + format_duration(timedelta(seconds=cells * 2 * seconds)).removesuffix("00s")
-        line[wide - cells : wide - cells + len(words)] = words
-    line[max(0, wide - 3) :] = "now"
-    axis: Cell = ((" " * _FIGURES, DIM), ("".join(line[:wide]), DIM))
-    return _side_by_side([axis] * min(across, count))
-
-
-def _is_read(row: GpuRow, name: str) -> bool:
-    now = getattr(row.view.sample, name) if row.view.sample is not None else None
-    return now is not None or any(getattr(step, name) is not None for step in row.past.steps)
-
-
-def _side_by_side(parts: Sequence[Cell]) -> Cell:
-    gap: Cell = ((" " * _GAP, DIM),)
-    return tuple(span for number, part in enumerate(parts) for span in ((*gap, *part) if number else part))
+    def _beside(self, parts: Sequence[Cell]) -> Cell:
+        gap: Cell = ((" " * _GAP, DIM),)
+        return tuple(span for number, part in enumerate(parts) for span in ((*gap, *part) if number else part))
 
 
 def _graph(row: GpuRow, name: str, label: str, unit: str, width: int, height: int) -> list[Cell]:
+    """Return the lines of one graph, beside its name, the current reading and the peak."""
     wide = max(0, width - _FIGURES)
-    seconds = graph_seconds(row, wide)
-    values = [value for value in row.past.columns(name, seconds, 2 * wide) if value is not None] if wide else []
-    now = getattr(row.view.current, name) if row.view.current is not None else None
-    drawn = past_graph(row.past, name, _top(row, name, values), (wide, height), row.look.seconds)
-    peak = max(values, default=None)
-    reading, most = amount(now, unit), f"peak {amount(peak, unit)}" if peak is not None else ""
+    values = row.past.columns(name, _seconds(row, wide), 2 * wide) if wide else []
+    known = [value for value in values if value is not None]
+    if name in {"utilization", "memory_utilization", "memory_used", "power"}:
+        top = most_of(row, name) or 1.0
+    else:
+        top = HOTTEST if name == "temperature" else max([_LEAST_TOP.get(name, 1.0), *known])
+    drawn = past_graph(row.past, name, top, (wide, height), row.look.seconds)
+    reading = amount(getattr(row.view.current, name) if row.view.current is not None else None, unit)
+    most = f"peak {amount(max(known), unit)}" if known else ""
     first: Cell = ((label.ljust(_LABEL), BLUE), (reading.rjust(_FIGURES - max(_LABEL, len(label)) - 1) + " ", PLAIN))
     second: Cell = ((most.rjust(_FIGURES - 1) + " ", DIM),)
     blank: Cell = ((" " * _FIGURES, DIM),)
     figures = [first, second, *[blank] * height][:height]
-    ink = _ink(row, name)
+    ink = GRAPH
+    if row.is_old or name == "utilization":
+        ink = graph_style(row)
+    elif name in JUDGED:
+        ink = tone(row, name).style
     return [(*figure, (line, ink)) for figure, line in zip(figures, drawn, strict=True)]
 
 
-def _ink(row: GpuRow, name: str) -> Style:
-    """Return the colour of a graph: that of the judgement on the reading, if there is one."""
-    if row.is_old:
-        return DIM
-    if name == "utilization":
-        return graph_style(row)
-    return tone(row, name).style if name in JUDGED else GRAPH
+def _seconds(row: GpuRow, wide: int) -> int:
+    """Return the seconds that a column of dots represents in a graph of that width."""
+    return max(1, -(-row.look.seconds // max(1, 2 * wide)))
 
 
 _SERIES: tuple[_Series, ...] = (
@@ -169,10 +165,15 @@ _SERIES: tuple[_Series, ...] = (
 )
 
 
-def _top(row: GpuRow, name: str, values: Sequence[float]) -> float:
-    if name in {"utilization", "memory_utilization", "memory_used", "power"}:
-        return most_of(row, name) or 1.0
-    return HOTTEST if name == "temperature" else max([_LEAST_TOP.get(name, 1.0), *values])
+def _series_of(row: GpuRow, most: int | None = None) -> list[_Series]:
+    """Return the readings that the GPU has now or had, of the first `most`."""
+    sample, steps = row.view.sample, row.past.steps
+    return [
+        one
+        for one in _SERIES[:most]
+        if (sample is not None and getattr(sample, one[0]) is not None)
+        or any(getattr(step, one[0]) is not None for step in steps)
+    ]
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -184,11 +185,6 @@ def amount(value: float | None, unit: str) -> str:
     if unit.startswith("B"):
         return format_size(round(value)) + unit[1:]
     return f"{value:.0f}{unit}"
-
-
-def graph_seconds(row: GpuRow, wide: int) -> int:
-    """Return the seconds that a column of dots represents in a graph of that width."""
-    return max(1, -(-row.look.seconds // max(1, 2 * wide)))
 
 
 _LABEL = 12
@@ -214,31 +210,28 @@ def remedy_lines(view: GpuView, fault: GpuFault | None, now: datetime) -> list[C
 
 
 def _remedies(view: GpuView) -> Sequence[tuple[str, str]]:
+    """Return commands, each with what it is for; of a GPU of a cluster's node, of which the cluster knows nothing."""
+    replaced = ("replace the board", "its memory cannot be repaired by a reset")
     if view.gpu.drivers_uuid:
-        return _remedies_on_node(view, view.gpu.uuid.rpartition(":")[0], view.gpu.drivers_uuid)
+        node = view.gpu.uuid.rpartition(":")[0]
+        drain = (f"gputui drain {node} --reason …", "keeps jobs off the node: the cluster does not know of this")
+        see = ("journalctl -k -g 'NVRM|Xid'", f"on {node}: an Xid names the fault")
+        if view.health.code is HealthCode.LOST:
+            return (drain, see, ("sudo reboot", "on the node, once its jobs have ended"))
+        if view.health.code is HealthCode.REMAP_FAILED:
+            return (drain, see, replaced)
+        reset = (f"sudo nvidia-smi -i {view.gpu.drivers_uuid} -r", "on the node, once no process uses it")
+        return (drain, see, reset, (f"gputui resume {node}", "gives the node jobs again"))
     index = index_of(view) if view.gpu.index >= 0 else "INDEX"
     see = ("journalctl -k -g 'NVRM|Xid'", "shows what the kernel reported: an Xid names the fault")
     check = ("gputui doctor", "checks driver, engine and every GPU")
-    resume = (f"gputui resume {index}", "gives it jobs again, unless a reset is detected")
     if view.health.code is HealthCode.LOST:
         reboot = ("sudo reboot", "brings back a GPU that fell off the bus; drain the others first")
         return (see, check, reboot, ("reseat or replace the board", "if it is lost again"))
     if view.health.code is HealthCode.REMAP_FAILED:
-        return (see, ("replace the board", "its memory cannot be repaired by a reset"))
+        return (see, replaced)
     reset = (f"sudo nvidia-smi -i {index} -r", "resets it, once no process uses it; X on the processes ends them")
-    return (see, check, reset, resume)
-
-
-def _remedies_on_node(view: GpuView, node: str, uuid: str) -> Sequence[tuple[str, str]]:
-    """Return what to do about a GPU of a cluster's node: the cluster's engine knows nothing of it."""
-    drain = (f"gputui drain {node} --reason …", "keeps jobs off the node: the cluster does not know of this")
-    see = ("journalctl -k -g 'NVRM|Xid'", f"on {node}: an Xid names the fault")
-    if view.health.code is HealthCode.LOST:
-        return (drain, see, ("sudo reboot", "on the node, once its jobs have ended"))
-    if view.health.code is HealthCode.REMAP_FAILED:
-        return (drain, see, ("replace the board", "its memory cannot be repaired by a reset"))
-    reset = (f"sudo nvidia-smi -i {uuid} -r", "on the node, once no process uses it")
-    return (drain, see, reset, (f"gputui resume {node}", "gives the node jobs again"))
+    return (see, check, reset, (f"gputui resume {index}", "gives it jobs again, unless a reset is detected"))
 
 
 def job_lines(view: GpuView, jobs: Iterable[Job], now: datetime, room: int, most: int, past: str = "") -> list[Cell]:
@@ -252,31 +245,24 @@ def job_lines(view: GpuView, jobs: Iterable[Job], now: datetime, room: int, most
         return [_line("last jobs", (past or _NONE, DIM))]
     shown = found[: max(_LEAST_JOBS, most - 1)]
     is_wide = room >= _WIDE
-    times = f"{'FROM':<12} {'FOR':<9} " if is_wide else ""
-    title = f"{'ID':>7}  {'NAME':<{_names(room)}} {'TENANT':<10} {'STATE':<10} {times}END"
+    names, times = (28, f"{'FROM':<12} {'FOR':<9} ") if is_wide else (14, "")
+    title = f"{'ID':>7}  {'NAME':<{names}} {'TENANT':<10} {'STATE':<10} {times}END"
     left = f", {len(found) - len(shown)} more" if len(found) > len(shown) else ""
     lines = [_line("last jobs", (f"{len(found)}{left}", PLAIN), (f"  {past}" if past else "", DIM)), cell(title, DIM)]
-    return [*lines, *(tuple(fitted(_job(attempt, job, now, room), room)) for attempt, job in shown)]
-
-
-def _names(room: int) -> int:
-    return 28 if room >= _WIDE else 14
-
-
-def _job(attempt: Attempt, job: Job, now: datetime, room: int) -> Cell:
-    begun = attempt.started_at or attempt.claimed_at
-    took = format_duration((attempt.ended_at or now) - begun) if begun else ""
-    is_last = attempt is job.attempts[-1]
-    state = state_words(job) if is_last else "ended"
-    cause = plain(attempt.cause.text, 200) if attempt.cause else job.end_words if is_last and attempt.is_over else ""
-    return (
-        (f"{'#' + job.shown_id:>7}  ", BLUE),
-        (fit(plain(job.name, 60), _names(room)) + " ", PLAIN),
-        (fit(plain(job.spec.tenant, 40), 10) + " ", DIM),
-        (f"{state:<10} ", JOB_STYLES[job.state] if is_last else DIM),
-        (f"{minute(begun, now) if begun else '':<12} {took:<9} " if room >= _WIDE else "", DIM),
-        (cause, RED if attempt.cause else DIM),
-    )
+    for attempt, job in shown:
+        begun, is_last = attempt.started_at or attempt.claimed_at, attempt is job.attempts[-1]
+        took = format_duration((attempt.ended_at or now) - begun) if begun else ""
+        end = job.end_words if is_last and attempt.is_over else ""
+        line: Cell = (
+            (f"{'#' + job.shown_id:>7}  ", BLUE),
+            (fit(plain(job.name, 60), names) + " ", PLAIN),
+            (fit(plain(job.spec.tenant, 40), 10) + " ", DIM),
+            (f"{state_words(job) if is_last else 'ended':<10} ", JOB_STYLES[job.state] if is_last else DIM),
+            (f"{minute(begun, now) if begun else '':<12} {took:<9} " if is_wide else "", DIM),
+            (plain(attempt.cause.text, 200), RED) if attempt.cause else (end, DIM),
+        )
+        lines.append(tuple(fitted(line, room)))
+    return lines
 
 
 def machine_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
@@ -300,8 +286,7 @@ def machine_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
     return lines
 
 
-_NEAREST = ("NVLINK", "PIX", "PXB", "PHB", "NODE", "SYS")
-_MEANING = {
+_NEAREST = {
     "NVLINK": "NVLink",
     "PIX": "one PCIe bridge",
     "PXB": "several PCIe bridges",
@@ -309,55 +294,46 @@ _MEANING = {
     "NODE": "between host bridges of a NUMA node",
     "SYS": "between NUMA nodes",
 }
+"""Kinds of links with their meaning, the nearest first."""
 _CELL = 6
 
 
-def link_word(link: Link) -> str:
-    """Return the name of a link, like `NV18` or `NODE`."""
-    return f"NV{link.lanes or '#'}" if link.kind == "NVLINK" else link.kind
-
-
 def topology_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
-    """Return the neighbours of a GPU, nearest first, and the matrix of all GPUs if it fits."""
-    lines = neighbour_lines(row, picture)
-    rows = [other for other in picture.rows.values() if other.view.gpu.links and not other.view.gpu.mig_parent]
-    is_shown = len(rows) >= 2 and lines and _LABEL + _CELL * len(rows) <= room
-    return [*lines, (), *matrix(row, rows)] if is_shown else lines
-
-
-def neighbour_lines(row: GpuRow, picture: GpuPicture) -> list[Cell]:
-    """Return `NV18 NVLink: 1, 2, 3`."""
+    """Return the neighbours of a GPU, nearest first, and the matrix of all GPUs with NUMA nodes if it fits."""
     labels = {uuid: label_of(other) for uuid, other in picture.rows.items()}
+    kinds = list(_NEAREST)
     groups: dict[tuple[int, str], list[str]] = {}
     for link in row.view.gpu.links:
-        place = _NEAREST.index(link.kind) if link.kind in _NEAREST else len(_NEAREST)
-        groups.setdefault((place, link_word(link)), []).append(labels.get(link.peer, "?"))
+        place = kinds.index(link.kind) if link.kind in _NEAREST else len(kinds)
+        groups.setdefault((place, _link_word(link)), []).append(labels.get(link.peer, "?"))
     lines: list[Cell] = []
     for (place, word), peers in sorted(groups.items(), key=lambda group: (group[0][0], -len(group[0][1]), group[0][1])):
-        meaning = _MEANING[_NEAREST[place]] if place < len(_NEAREST) else ""
-        label = "neighbours" if not lines else ""
-        spans: list[Span] = [(label.ljust(_LABEL), BLUE), (word.ljust(_CELL - 1), _style(word)), ("GPU ", DIM)]
-        lines.append((*spans, (", ".join(peers), PLAIN), (f"  {meaning}" if meaning else "", DIM)))
-    return lines
-
-
-def matrix(row: GpuRow, rows: Sequence[GpuRow]) -> list[Cell]:
-    """Return the links of every pair of GPUs, and the NUMA node of each."""
-    names = [f"GPU{label_of(other)}"[: _CELL - 1] for other in rows]
-    head = "topology".ljust(_LABEL) + "".join(name.rjust(_CELL) for name in names) + "  NUMA"
-    lines = [cell(head, DIM)]
+        meaning = f"  {_NEAREST[kinds[place]]}" if place < len(kinds) else ""
+        label = ("" if lines else "neighbours").ljust(_LABEL)
+        spans = ((label, BLUE), (word.ljust(_CELL - 1), _link_style(word)), ("GPU ", DIM))
+        lines.append((*spans, (", ".join(peers), PLAIN), (meaning, DIM)))
+    rows = [other for other in picture.rows.values() if other.view.gpu.links and not other.view.gpu.mig_parent]
+    if len(rows) < 2 or not lines or _LABEL + _CELL * len(rows) > room:
+        return lines
+    names = [f"GPU{label_of(other)}"[: _CELL - 1].rjust(_CELL) for other in rows]
+    lines += [(), cell("topology".ljust(_LABEL) + "".join(names) + "  NUMA", DIM)]
     for gpu, label in [(other.view.gpu, label_of(other)) for other in rows]:
         is_this = gpu.uuid == row.view.gpu.uuid
-        links = {link.peer: link_word(link) for link in gpu.links} | {gpu.uuid: "X"}
+        links = {link.peer: _link_word(link) for link in gpu.links} | {gpu.uuid: "X"}
         words = [links.get(peer.view.gpu.uuid, UNKNOWN) for peer in rows]
         numa = f"  {UNKNOWN if gpu.numa_node is None else gpu.numa_node}".ljust(6)
         name = f"{'▸' if is_this else ' '} GPU{label}".ljust(_LABEL)[:_LABEL]
-        styled = ((word.rjust(_CELL), _style(word)) for word in words)
+        styled = ((word.rjust(_CELL), _link_style(word)) for word in words)
         lines.append(((name, STRONG if is_this else DIM), *styled, (numa, DIM)))
     return lines
 
 
-def _style(word: str) -> Style:
+def _link_word(link: Link) -> str:
+    """Return the name of a link, like `NV18` or `NODE`."""
+    return f"NV{link.lanes or '#'}" if link.kind == "NVLINK" else link.kind
+
+
+def _link_style(word: str) -> Style:
     return GREEN if word.startswith("NV") else DIM
 
 
@@ -447,8 +423,10 @@ def _line(label: str, *spans: Span) -> Cell:
 
 
 def _now(page: GpuPage) -> list[Cell]:
-    view = page.row.view
-    lines = [_line("state", *gpu_cells(page.row, "state", 7), (_why(page), DIM))]
+    view, state = page.row.view, gpu_cells(page.row, "state", 7)
+    told = {"", view.health.text, *(words for words, _ in state)}
+    is_told = view.why in told or bool(page.jobs) or (view.drain is not None and view.why == "drained")
+    lines = [_line("state", *state, ("" if is_told else f"  {plain(view.why, 300)}", DIM))]
     if view.health.code is not HealthCode.OK:
         style = AMBER if view.health.is_schedulable or view.health.code is HealthCode.UNKNOWN else RED
         lines.append(_line("health", (plain(view.health.text or view.health.code, 300), style)))
@@ -459,23 +437,14 @@ def _now(page: GpuPage) -> list[Cell]:
         words = f"by {plain(view.drain.by, 32)} on {at}: {plain(view.drain.reason, 200)}"
         lines.append(_line("drained", (words, PLAIN)))
     lines += [_job_line(page, job, number) for number, job in enumerate(page.jobs)]
-    if view.job_id is None:
-        for holder in view.holders:
-            told = gpu_cells(GpuRow(GpuView(view.gpu, view.state, view.health, holders=(holder,))), "who", 100)
-            lines.append(_line("held by", *told, (f"  {foreign_words(view, holder, page.row.now)}", DIM)))
-    for window in reservations_by_gpu(page.snapshot).get(page.row.view.gpu.uuid, ()):
+    for holder in view.holders if view.job_id is None else ():
+        who = gpu_cells(GpuRow(GpuView(view.gpu, view.state, view.health, holders=(holder,))), "who", 100)
+        lines.append(_line("held by", *who, (f"  {foreign_words(view, holder, page.row.now)}", DIM)))
+    for window in reservations_by_gpu(page.snapshot).get(view.gpu.uuid, ()):
         start, end = window.window.start.astimezone(), window.window.end.astimezone()
         words = f"  {plain(window.window.name, 40)}: {start:%a %d %H:%M} to {end:%a %d %H:%M}"
         lines.append(_line("reserved", (kept_words([window], page.now) or "reserved", BLUE), (words, DIM)))
     return lines
-
-
-def _why(page: GpuPage) -> str:
-    """Return why it is not free, unless a later line says so."""
-    view = page.row.view
-    told = {"", view.health.text, *(words for words, _ in gpu_cells(page.row, "state", 7))}
-    is_told = view.why in told or bool(page.jobs) or (view.drain is not None and view.why == "drained")
-    return "" if is_told else f"  {plain(view.why, 300)}"
 
 
 def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
@@ -483,7 +452,8 @@ def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
     share = next((sharer for sharer in page.row.view.sharers if sharer.job_id == job.id), None)
     parts = [plain(job.spec.tenant, 32), running_words(job, page.now)]
     parts.append(f"counts {format_size(share.memory)}" if share else "")
-    parts.append(f"container {container_of(job)}" if container_of(job) else "")
+    container = job.attempt.container_id if job.attempt else None
+    parts.append(f"container {short_container(container)}" if container else "")
     is_meant = number == 0 and len(page.jobs) > 1
     hint: Span = (f"◂ {page.keys[0]} opens it, {page.keys[1]} the next  ", AMBER) if is_meant else ("", DIM)
     words = ", ".join(part for part in parts if part)
@@ -545,24 +515,23 @@ def _processes(page: GpuPage) -> list[Cell]:
     # the column stays if shares are requested, even while unknown: it would flicker as processes pause
     shares = not page.pcie and not view.gpu.mig_enabled and view.gpu.mig_parent is None
     title = f"{'PID':>9}  {'USER':<12} {'  SM  ' if shares else ''}{'MEMORY':>7}  {'CONTAINER':<12}  COMMAND"
-    rows = [_process(process, shares) for process in processes]
-    head = _line("processes", (str(len(processes)), PLAIN), ("" if view.current else "  when it was last read", AMBER))
-    return [head, ((title, DIM),), *rows]
-
-
-def _process(process: GpuProcess, shares: bool) -> Cell:
-    container = process.container_id[:12] if process.container_id else UNKNOWN
-    kind = "" if process.compute else " (graphics)"
-    where = "" if process.visible else " (in another PID namespace)"
-    return (
-        (f"{process.pid:>9}  ", PLAIN),
-        (fit(process.user or UNKNOWN, 12) + " ", PLAIN),
-        (f"{amount(process.sm, '%'):>4}  " if shares else "", PLAIN),
-        (f"{UNKNOWN if process.memory is None else format_size(process.memory):>7}  ", PLAIN),
-        (fit(container, 12) + "  ", DIM),
-        (plain(process.command or UNKNOWN, 300), PLAIN),
-        (kind + where, DIM),
-    )
+    age = "" if view.current else "  when it was last read"
+    lines = [_line("processes", (str(len(processes)), PLAIN), (age, AMBER)), cell(title, DIM)]
+    for process in processes:
+        container = process.container_id[:12] if process.container_id else UNKNOWN
+        memory = UNKNOWN if process.memory is None else format_size(process.memory)
+        note = ("" if process.compute else " (graphics)") + ("" if process.visible else " (in another PID namespace)")
+        line: Cell = (
+            (f"{process.pid:>9}  ", PLAIN),
+            (fit(process.user or UNKNOWN, 12) + " ", PLAIN),
+            (f"{amount(process.sm, '%'):>4}  " if shares else "", PLAIN),
+            (f"{memory:>7}  ", PLAIN),
+            (fit(container, 12) + "  ", DIM),
+            (plain(process.command or UNKNOWN, 300), PLAIN),
+            (note, DIM),
+        )
+        lines.append(line)
+    return lines
 
 
 def _instances(page: GpuPage) -> list[Cell]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from math import fsum
@@ -14,21 +13,19 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from gputui.domain.conditions import CAPPED, ERROR, HOT, IDLE, MEMORY, THROTTLED, WARNING, severity_of, slowed_kind
-from gputui.domain.gpu import CAP, GpuSample, GpuState, GpuView, Holder, ProbeCode, index_of, index_ranges
+from gputui.domain.gpu import CAP, GpuSample, GpuState, GpuView, Holder, ProbeCode, ProbeStatus, index_of, index_ranges
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
-from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import UNKNOWN, format_duration, format_limit, format_size, plain, plural
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, block_bar, cell
 from gputui.tui.present.reserved import kept_words, reservations_by_gpu
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, TRACK
 
-_ID = re.compile("[0-9a-f]{64}")
 _MINUTE = timedelta(minutes=1)
-SLOWED = "slowed: "
 
 
 def running_words(job: Job, now: datetime) -> str:
@@ -75,39 +72,32 @@ def foreign_words(view: GpuView, holder: Holder, now: datetime | None = None) ->
     listed = (view.sample.processes or ()) if view.sample else ()  # of a container, its first one
     known = (each for each in listed if each.pid == holder.pid or (its is not None and each.container_id == its))
     process = next(known, None)
-    pid = holder.pid if holder.pid is not None else (process.pid if process else None)
-    command = process.command if process and process.command else None
-    is_told = holder.kind == "process"  # its name is the command, and its pid is shown beside it
-    parts = [f"pid {pid}" if pid is not None and not is_told else ""]
-    parts += [plain(command, 60)] if command and not (is_told and command == holder.name) else []
-    memory = holder.memory if holder.memory is not None else (process.memory if process else None)
-    container = holder.container_id or (process.container_id if process else None)
-    user = process.user if process and process.user and not holder.user else None
-    age = f"for {age_words(now - holder.since)}" if now and holder.since else ""
-    words = [age, f"image {plain(holder.image, 100)}" if holder.image else ""]
-    words += [" ".join(part for part in parts if part), format_size(memory) if memory else ""]
-    words.append(f"user {plain(user, 32)}" if user else "")
-    words.append(f"container {_short_id(container)}" if container else "")
+    pid, memory, container, command, user = holder.pid, holder.memory, its, None, None
+    if process is not None:
+        pid = process.pid if pid is None else pid
+        memory = process.memory if memory is None else memory
+        container, command = container or process.container_id, process.command
+        user = None if holder.user else process.user
+    is_process = holder.kind == "process"  # its name is the command, and its pid is shown beside it
+    parts = [f"pid {pid}"] if pid is not None and not is_process else []
+    parts += [plain(command, 60)] if command and not (is_process and command == holder.name) else []
+    words = [f"for {age_words(now - holder.since)}" if now and holder.since else ""]
+    words += [f"image {plain(holder.image, 100)}" if holder.image else "", " ".join(parts)]
+    words += [format_size(memory) if memory else "", f"user {plain(user, 32)}" if user else ""]
+    words.append(f"container {short_container(container)}" if container else "")
     return ", ".join(word for word in words if word)
 
 
-def container_of(job: Job) -> str:
-    attempt = job.attempt
-    return _short_id(attempt.container_id) if attempt and attempt.container_id else ""
-
-
-def _short_id(container: str) -> str:
+def short_container(container: str) -> str:
     """Return the first twelve digits of a container id, as engines show it; a name unchanged."""
-    return container[:12] if _ID.fullmatch(container) else plain(container, 40)
-
-
-_VENDOR = re.compile(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", re.IGNORECASE)
+    return container[:12] if re.fullmatch("[0-9a-f]{64}", container) else plain(container, 40)
 
 
 @lru_cache(maxsize=256)
 def short_model(model: str | None) -> str:
     """Return `H100 80GB HBM3` of `NVIDIA H100 80GB HBM3`."""
-    return _VENDOR.sub("", plain(model, 60)) if model else UNKNOWN
+    vendor = r"^(NVIDIA|Tesla|GeForce|Quadro)\s+"
+    return re.sub(vendor, "", plain(model, 60), flags=re.IGNORECASE) if model else UNKNOWN
 
 
 def model_in(model: str, room: int) -> str:
@@ -125,14 +115,11 @@ class Labels(Struct, frozen=True):
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Labels:
-        several = len(snapshot.nodes) > 1
-        return cls(
-            {
-                view.gpu.uuid: (f"{plain(node.name, 12)}:" if several else "") + index_of(view)
-                for node in snapshot.nodes
-                for view in node.gpus
-            }
-        )
+        labels = {}
+        for node in snapshot.nodes:
+            before = f"{plain(node.name, 12)}:" if len(snapshot.nodes) > 1 else ""
+            labels.update({view.gpu.uuid: before + index_of(view) for view in node.gpus})
+        return cls(labels)
 
     @property
     def width(self) -> int:
@@ -148,13 +135,11 @@ class Labels(Struct, frozen=True):
                 continue
             node, _, index = self.by_uuid[uuid].rpartition(":")
             by_node.setdefault(node, []).append(index)
-        parts = [
-            f"{node}:{index_ranges(indices)}" if node else index_ranges(indices) for node, indices in by_node.items()
-        ]
-        told = [f"GPU {' '.join(parts)}"] if parts else []
+        parts = [(f"{node}:" if node else "") + index_ranges(indices) for node, indices in by_node.items()]
+        words = [f"GPU {' '.join(parts)}"] if parts else []
         if unlisted:
-            told.append(f"{unlisted} more" if told else plural(unlisted, "GPU"))
-        return " and ".join(told) or "no GPU"
+            words.append(f"{unlisted} more" if words else plural(unlisted, "GPU"))
+        return " and ".join(words) or "no GPU"
 
 
 SPANS = {"live": 0, "10m": 600, "1h": 3600}
@@ -162,8 +147,6 @@ SPANS = {"live": 0, "10m": 600, "1h": 3600}
 COLOURS = ("judgement", "intensity")
 _SECTION = "gpus"
 """Section of the preferences."""
-_WORDS = {"live": "2 seconds a cell", "10m": "10 minutes across", "1h": "1 hour across"}
-_MEANING = {"judgement": "by judgement: busy green, idle amber", "intensity": "by intensity: the more the redder"}
 
 
 class GpuLook(Struct, frozen=True):
@@ -180,23 +163,18 @@ class GpuLook(Struct, frozen=True):
 
     @property
     def span_words(self) -> str:
-        return _WORDS[self.span]
+        return {"live": "2 seconds a cell", "10m": "10 minutes across", "1h": "1 hour across"}[self.span]
 
     @property
     def colour_words(self) -> str:
-        return _MEANING[self.colours]
+        if self.colours == "judgement":
+            return "by judgement: busy green, idle amber"
+        return "by intensity: the more the redder"
 
     def with_next_span(self) -> GpuLook:
         """Return the look with graphs that go further back; after the longest, the shortest."""
         names = tuple(SPANS)
         return replace(self, span=names[(names.index(self.span) + 1) % len(names)])
-
-    def with_longest_span(self, recorded: timedelta) -> GpuLook:
-        """Return the look with the longest span of which half is recorded, unless one was chosen: no graph is empty."""
-        if self.seconds:
-            return self
-        filled = [name for name, seconds in SPANS.items() if seconds <= 2 * recorded.total_seconds()]
-        return replace(self, span=filled[-1])
 
     def with_next_colours(self) -> GpuLook:
         return replace(self, colours=COLOURS[1 - COLOURS.index(self.colours)])
@@ -263,13 +241,48 @@ class GpuRow(Struct, frozen=True, dict=True):
         return self.view.current is None
 
 
+class GpuNode(Struct, frozen=True, dict=True):
+    """A node of a cluster with its GPUs."""
+
+    name: str
+    rows: tuple[GpuRow, ...] = ()
+    probe: ProbeStatus = ProbeStatus()
+
+    @property
+    def key(self) -> str:
+        """Key of its line in the grid, among the UUIDs of GPUs."""
+        return f"node {self.name}"
+
+    @property
+    def is_unread(self) -> bool:
+        """True if its GPUs have no readings."""
+        return self.probe.code is not ProbeCode.OK and not any(row.view.sample for row in self.rows)
+
+    @cached_property
+    def free(self) -> int:
+        return sum(row.view.state is GpuState.FREE for row in self.rows)
+
+    @cached_property
+    def load(self) -> float | None:
+        """Mean utilization of its GPUs; None without readings."""
+        samples = [row.view.current for row in self.rows if row.view.current is not None]
+        found = [sample.utilization for sample in samples if sample.utilization is not None]
+        return fsum(found) / len(found) if found else None
+
+    @cached_property
+    def late(self) -> timedelta | None:
+        """Age of its readings if all of them are late."""
+        ages = [row.view.age + row.late for row in self.rows if row.view.stale and row.view.age is not None]
+        return min(ages) if ages and len(ages) == len(self.rows) else None
+
+
 class GpuPicture(Struct, frozen=True):
     """Rows of the grid by UUID, in the driver's order."""
 
     rows: Mapping[str, GpuRow] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     """Columns that are hidden."""
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[GpuNode, ...] = ()
     """The nodes, if there are several."""
 
     @property
@@ -299,9 +312,8 @@ class GpuPicture(Struct, frozen=True):
     @property
     def has_no_probe(self) -> bool:
         """Return whether no node of a cluster is read."""
-        return bool(self.nodes) and all(
-            node.probe.code in _UNREAD and not any(view.sample for view in node.gpus) for node in self.nodes
-        )
+        missing = {ProbeCode.NO_PROBE, ProbeCode.UNREACHABLE}
+        return bool(self.nodes) and all(node.is_unread and node.probe.code in missing for node in self.nodes)
 
     def unread(self) -> frozenset[str]:
         """Return the columns that no GPU has readings for; empty before anything was read."""
@@ -310,22 +322,19 @@ class GpuPicture(Struct, frozen=True):
             return self.left_out | _FIELDS.keys() | {"uuid"}
         if not samples:
             return self.left_out | {"fan"}
-        gone = {name for name, fields in _FIELDS.items() if not any(_has(sample, fields) for sample in samples)}
+        gone = {
+            column
+            for column, names in _FIELDS.items()
+            if all(getattr(sample, name) is None for sample in samples for name in names)
+        }
         known_limit = any(row.view.gpu.power_limit is not None for row in self.rows.values())
         return self.left_out | (gone - {"power_limit"} if known_limit else gone)
 
     def unread_fields(self) -> frozenset[str]:
         """Return the readings that no GPU has; empty before anything was read."""
         samples = [row.view.sample for row in self.rows.values() if row.view.sample is not None]
-        names = ("utilization", "memory_used", "power", "temperature") if samples else ()
-        return frozenset(name for name in names if not any(_has(sample, (name,)) for sample in samples))
-
-
-_UNREAD = frozenset({ProbeCode.NO_PROBE, ProbeCode.UNREACHABLE})
-
-
-def _has(sample: GpuSample, fields: Iterable[str]) -> bool:
-    return any(getattr(sample, name) is not None for name in fields)
+        names = JUDGED if samples else ()
+        return frozenset(name for name in names if all(getattr(sample, name) is None for sample in samples))
 
 
 _FIELDS = {
@@ -368,29 +377,25 @@ def gpu_picture(
 ) -> GpuPicture:
     """Return every GPU with its jobs, reservation and past readings."""
     labels = Labels.of(snapshot).by_uuid if len(snapshot.nodes) > 1 else {}
-    late = max(now - snapshot.taken_at, now - now)
+    late = max(now - snapshot.taken_at, timedelta(0))
     kept = reservations_by_gpu(snapshot)
-
-    def row(view: GpuView) -> GpuRow:
-        uuid = view.gpu.uuid
-        return GpuRow(
+    rows = {
+        view.gpu.uuid: GpuRow(
             view,
             holder(view, jobs),
-            history.past_of(uuid),
+            history.past_of(view.gpu.uuid),
             late,
             tuple(jobs[job_id] for job_id in view.job_ids[1:] if job_id in jobs),
-            kept_words(kept.get(uuid, ()), now),
-            labels.get(uuid, ""),
+            kept_words(kept.get(view.gpu.uuid, ()), now),
+            labels.get(view.gpu.uuid, ""),
             now,
             look or GpuLook(),
         )
-
+        for view in snapshot.gpus
+    }
     nodes = snapshot.nodes if len(snapshot.nodes) > 1 else ()
-    return GpuPicture({view.gpu.uuid: row(view) for view in snapshot.gpus}, nodes=nodes)
-
-
-_IN_USE = frozenset({GpuState.ALLOCATED, GpuState.FOREIGN})
-"""States of GPUs of which the last minute matters; where there are none, graphs show up to the last hour."""
+    shown = (GpuNode(node.name, tuple(rows[view.gpu.uuid] for view in node.gpus), node.probe) for node in nodes)
+    return GpuPicture(rows, nodes=tuple(shown))
 
 
 class GpuPictures:
@@ -406,11 +411,17 @@ class GpuPictures:
         return replace(picture, left_out=self._left_out)
 
     def look_for(self, snapshot: Snapshot) -> GpuLook:
-        """Return the user's chosen look; while no GPU is in use, live graphs show up to an hour instead."""
-        look = self._choice.current
-        if any(view.job_ids or view.job_id is not None or view.state in _IN_USE for view in snapshot.gpus):
+        """Return the user's chosen look; while no GPU is in use, live graphs show up to an hour instead.
+
+        That is the longest span of which half is recorded, so that no graph is empty.
+        """
+        look, in_use = self._choice.current, {GpuState.ALLOCATED, GpuState.FOREIGN}
+        if look.seconds or any(
+            view.job_ids or view.job_id is not None or view.state in in_use for view in snapshot.gpus
+        ):
             return look
-        return look.with_longest_span(self._history.recorded)
+        recorded = self._history.recorded.total_seconds()
+        return replace(look, span=[name for name, seconds in SPANS.items() if seconds <= 2 * recorded][-1])
 
 
 def holder(view: GpuView, jobs: Mapping[JobId, Job]) -> Job | None:
@@ -448,67 +459,44 @@ def tone_of(row: GpuRow, name: str, share: float | None) -> Tone:
     """Return the judgement on a reading of that name; `share` is relative to its maximum, None if that is unknown."""
     if row.is_old:
         return QUIET
-    if (trouble := _troubled(row, name)) is not None:
-        return trouble
+    reasons = row.view.sample.slowed if row.view.sample is not None else ()
+    if name == "power" and (BRAKE in reasons or CAP in reasons):
+        return tone_of_kind(THROTTLED if BRAKE in reasons else CAPPED)
+    if name == "temperature" and any(reason not in {BRAKE, CAP} for reason in reasons):
+        return tone_of_kind(THROTTLED)
     if share is None:
         return QUIET
-    if row.look.colours == "intensity":
-        rules = row.look.rules
-        if name == "temperature":
-            return judged if (judged := _temperature(row, share)).is_loud else Tone(GREEN)
-        high, heavy = (
-            (rules.memory_moderate, rules.memory_heavy)
-            if name == "memory_used"
-            else (rules.load_moderate, rules.load_heavy)
-        )
-        percent = 100 * share
-        return Tone(RED if percent >= heavy else AMBER if percent >= high else GREEN)
-    return _JUDGES[name](row, share) if row.is_used else QUIET
+    if row.look.colours != "intensity":
+        return _judged(row, name, share) if row.is_used else QUIET
+    if name == "temperature":
+        return judged if (judged := _judged(row, name, share)).is_loud else Tone(GREEN)
+    rules = row.look.rules
+    high, heavy = (rules.load_moderate, rules.load_heavy)
+    if name == "memory_used":
+        high, heavy = (rules.memory_moderate, rules.memory_heavy)
+    percent = 100 * share
+    return Tone(RED if percent >= heavy else AMBER if percent >= high else GREEN)
 
 
-def _utilization(row: GpuRow, share: float) -> Tone:
-    if row.idle is not None:
-        return tone_of_kind(IDLE)
-    return Tone(GREEN if share >= _HALF else LIGHT_GREEN)
+def _judged(row: GpuRow, name: str, share: float) -> Tone:
+    """Return an alarm that has lasted, else the colour of the reading."""
+    rules = row.look.rules
+    if name == "utilization":
+        usual = Tone(GREEN if share >= _HALF else LIGHT_GREEN)
+        return usual if row.idle is None else tone_of_kind(IDLE)
+    if name == "memory_used":
+        least, total = rules.memory_high / 100, row.memory_total or 0
+        is_high = row.past.holds_from(name, least * total) if total else None
+        return tone_of_kind(MEMORY) if (share >= least if is_high is None else is_high) else Tone(BLUE)
+    if name == "temperature":
+        limit = rules.temperature_high
+        is_high = row.past.holds_from(name, limit)
+        return tone_of_kind(HOT) if (HOTTEST * share >= limit if is_high is None else is_high) else Tone(GRAPH)
+    return Tone(GRAPH)  # power has no alarm: a well-used GPU is at its limit
 
 
-def _memory(row: GpuRow, share: float) -> Tone:
-    least, total = row.look.rules.memory_high / 100, row.memory_total or 0
-    is_high = row.past.holds_from("memory_used", least * total) if total else None
-    return tone_of_kind(MEMORY) if (share >= least if is_high is None else is_high) else Tone(BLUE)
-
-
-def _temperature(row: GpuRow, share: float) -> Tone:
-    least = row.look.rules.temperature_high
-    is_high = row.past.holds_from("temperature", least)
-    return tone_of_kind(HOT) if (HOTTEST * share >= least if is_high is None else is_high) else Tone(GRAPH)
-
-
-_JUDGES: dict[str, Callable[[GpuRow, float], Tone]] = {
-    "utilization": _utilization,
-    "memory_used": _memory,
-    "power": lambda row, share: Tone(GRAPH),  # no alarm: a well-used GPU is at its limit
-    "temperature": _temperature,
-}
-JUDGED = frozenset(_JUDGES)
+JUDGED = frozenset({"utilization", "memory_used", "power", "temperature"})
 """Readings that are judged."""
-
-
-def _troubled(row: GpuRow, name: str) -> Tone | None:
-    """Return the alarm of a GPU that is slowed down because of its power or its temperature."""
-    reasons = row.view.sample.slowed if row.view.sample is not None else ()
-    if name == "power":
-        kind = THROTTLED if BRAKE in reasons else CAPPED if CAP in reasons else None
-    elif name == "temperature":
-        kind = THROTTLED if any(reason not in {BRAKE, CAP} for reason in reasons) else None
-    else:
-        kind = None
-    return None if kind is None else tone_of_kind(kind)
-
-
-def slowed_style(*, is_fault: bool) -> Style:
-    """Return the colour of a GPU that is slowed down for a fault, or for a limit that was set."""
-    return tone_of_kind(slowed_kind(is_fault=is_fault)).style
 
 
 def slowed_cell(sample: GpuSample | None, most: int = 100) -> Cell:
@@ -516,7 +504,8 @@ def slowed_cell(sample: GpuSample | None, most: int = 100) -> Cell:
     if sample is None or not sample.slowed:
         return ()
     reasons = plain(", ".join(sample.slowed), most)
-    return (((SLOWED + reasons if reasons else ""), slowed_style(is_fault=sample.has_slowing_fault)),)
+    style = tone_of_kind(slowed_kind(is_fault=sample.has_slowing_fault)).style
+    return cell(f"slowed: {reasons}" if reasons else "", style)
 
 
 def charted(row: GpuRow) -> str:
@@ -578,66 +567,3 @@ def progress_bar(share: float, room: int) -> Cell:
     """Return a thin progress bar; amber beyond its end."""
     filled = round(min(1.0, max(0.0, share)) * room)
     return (("━" * filled, BLUE if share <= 1 else AMBER), ("─" * (room - filled), TRACK))
-
-
-MARK = "node "
-"""Beginning of the key of a node among the UUIDs of GPUs."""
-
-
-@dataclasses.dataclass(frozen=True)
-class GpuNode:
-    """A node with its GPUs."""
-
-    name: str
-    rows: tuple[GpuRow, ...] = ()
-    is_unread: bool = False
-    """True if its GPUs have no readings."""
-    why_unread: str = dataclasses.field(default="", compare=False)
-    """Why there are none, or no new ones."""
-
-    @property
-    def key(self) -> str:
-        """Key of its line in the grid."""
-        return MARK + self.name
-
-    @property
-    def uuids(self) -> Iterator[str]:
-        return (row.view.gpu.uuid for row in self.rows)
-
-    @cached_property
-    def free(self) -> int:
-        return sum(row.view.state is GpuState.FREE for row in self.rows)
-
-    @cached_property
-    def load(self) -> float | None:
-        """Mean utilization of its GPUs; None without readings."""
-        found = [
-            row.view.current.utilization
-            for row in self.rows
-            if row.view.current is not None and row.view.current.utilization is not None
-        ]
-        return fsum(found) / len(found) if found else None
-
-    @cached_property
-    def late(self) -> timedelta | None:
-        """Age of its readings if all of them are late."""
-        ages = [row.view.age + row.late for row in self.rows if row.view.stale and row.view.age is not None]
-        return min(ages) if ages and len(ages) == len(self.rows) else None
-
-    @property
-    def idleness(self) -> tuple[int, float]:
-        """Rank among nodes, the idlest first: by free GPUs, then by load."""
-        return -self.free, self.load or 0.0
-
-
-def node_rows(picture: GpuPicture) -> tuple[GpuNode, ...]:
-    """Return the nodes of a picture with their GPUs; empty if there is only one."""
-    return tuple(
-        GpuNode(
-            node.name,
-            tuple(picture.rows[view.gpu.uuid] for view in node.gpus),
-            node.probe.code is not ProbeCode.OK and not any(view.sample for view in node.gpus),
-            node.probe.text,
-        )
-        for node in picture.nodes
-    )

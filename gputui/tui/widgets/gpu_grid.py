@@ -23,7 +23,6 @@ from gputui.tui.commands.table import GRID_COMMANDS, MOVE_COMMANDS
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, cell, changed_runs, segments, span_words
 from gputui.tui.present.gpu import (
     LINE_FULL,
-    CardLine,
     card_lines,
     compact_line,
     compact_title,
@@ -32,7 +31,7 @@ from gputui.tui.present.gpu import (
     node_titles,
     sick_words,
 )
-from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuNode, GpuPicture, node_rows
+from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuNode, GpuPicture
 from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED, STRONG
 from gputui.tui.widgets.line_table import CursorMoved, LineTable, tell_click
 
@@ -53,17 +52,16 @@ class NodeFolds:
 
     def show(self, picture: GpuPicture, room: int) -> None:
         """Take the nodes of a picture; they are open if all lines fit into that many."""
-        nodes = node_rows(picture)
-        ordered = sorted(nodes, key=lambda node: node.idleness) if self.by_idleness else nodes
-        self.rows = {node.key: node for node in ordered}
+        nodes = list(picture.nodes)
+        if self.by_idleness:
+            nodes.sort(key=lambda node: (-node.free, node.load or 0.0))
+        self.rows = {node.key: node for node in nodes}
         self._are_open = len(nodes) + len(picture.rows) <= room
 
     @property
     def keys(self) -> list[str]:
         """Keys of the visible lines: nodes, each followed by its GPUs if it is open."""
-        return [
-            key for node in self.rows.values() for key in (node.key, *(node.uuids if self.is_open(node.key) else ()))
-        ]
+        return [key for node in self.rows.values() for key in (node.key, *self.uuids(node.key))]
 
     @property
     def are_closed(self) -> bool:
@@ -76,11 +74,12 @@ class NodeFolds:
         """Return the key of the node of a line: the node itself, or a GPU in it."""
         if key in self.rows:
             return key
-        return next((node.key for node in self.rows.values() if key in set(node.uuids)), None)
+        nodes = self.rows.values()
+        return next((node.key for node in nodes if any(key == row.view.gpu.uuid for row in node.rows)), None)
 
     def uuids(self, key: str | None) -> tuple[str, ...]:
         node = self.rows.get(key) if key is not None else None
-        return tuple(node.uuids) if node is not None and self.is_open(node.key) else ()
+        return tuple(row.view.gpu.uuid for row in node.rows) if node is not None and self.is_open(node.key) else ()
 
     def toggle(self, key: str) -> None:
         self._chosen[key] = not self.is_open(key)
@@ -172,7 +171,7 @@ class _Tile(Struct, frozen=True):
 
     key: str
     picked: bool
-    lines: tuple[CardLine, ...]
+    lines: tuple[Cell, ...]
 
 
 class GpuCards(Widget, can_focus=True):
