@@ -34,12 +34,12 @@ from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import GpuSettings, Settings
 from gputui.domain.telemetry import Consumption
 from gputui.domain.telemetry_series import Tally, TallyRecord
+from gputui.engine import telemetry_files
 from gputui.engine.files import telemetry_files
 from gputui.engine.tick.context import TickContext
-from gputui.engine.tick.observer import Observer
-from gputui.engine.tick.run_limits import IdleGpus
 from gputui.engine.tick.snapshot_builder import QueueView
-from gputui.engine.tick.telemetry import TelemetryRecorder
+from gputui.engine.tick.stops import IdleGpus
+from gputui.engine.tick.workers import Observer, TelemetryRecorder
 from gputui.gpus.supervisor import NvmlProbe
 from gputui.runtime.cgroups import MOUNT, ConsumptionReader
 from tests.gpus.standin import LIKE_HARDWARE, StandIn

@@ -22,9 +22,9 @@ from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Snapshot
-from gputui.engine.tick.observer import Observation
 from gputui.engine.tick.planner import Observations, leader_snapshot
 from gputui.engine.tick.snapshot_builder import QueueView, with_plan
+from gputui.engine.tick.workers import Observation
 from gputui.gpus.simulated import SimulatedProbe, ticks_of
 
 NOW = datetime(2026, 3, 2, 14, 32, 7, tzinfo=UTC)

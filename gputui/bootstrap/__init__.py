@@ -162,7 +162,7 @@ def _ask_leader(directory: Path, stored: int) -> None:
 
     A leader of 0.1 does not tell its schema; it is taken to know that of the files and none later.
     """
-    from gputui.engine.files.leadership import current_leader
+    from gputui.engine.leadership import current_leader
     from gputui.store.queue_files import SCHEMA
 
     leader = current_leader(directory)
@@ -192,7 +192,7 @@ def open_repair(options: Options) -> Repair:
 
     Raises GputuiError if it writes none: it hangs, or it began after the loss and has no more than the files.
     """
-    from gputui.engine.files.leadership import current_leader
+    from gputui.engine.leadership import current_leader
     from gputui.store.repair import repair_of
 
     repair = repair_of(options.state, options.settings.store, partial(_ask_leader, options.state))
@@ -292,7 +292,7 @@ def current_snapshot(options: Options, store: JobStore, *, planned: bool = True)
 
 def is_scheduled(options: Options) -> bool:
     """Return whether a process schedules in the state directory now."""
-    from gputui.engine.files.leadership import current_leader
+    from gputui.engine.leadership import current_leader
 
     return current_leader(options.state) is not None
 
@@ -301,6 +301,6 @@ def gpu_past(options: Options) -> list[TakenStep]:
     """Return the recorded GPU readings of the last hour or two; none in cluster mode, whose GPUs are elsewhere."""
     if options.in_cluster:
         return []
-    from gputui.engine.files import gpu_log
+    from gputui.engine import telemetry_files
 
-    return gpu_log.read(options.state)
+    return telemetry_files.read_gpu_log(options.state)

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from gputui.domain.job_spec import JobId, JobSpec, Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
+    from gputui.engine.actions.admission import KnownRequests
     from gputui.engine.actions.foreign_use import ForeignUse
-    from gputui.engine.actions.known_requests import KnownRequests
-    from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance
+    from gputui.engine.saved_logs import Logs
     from gputui.ports import Channel, GpuProbe, JobStore, LogStream, Runtime
     from gputui.ports.backend import AwaitedChannel, DirectBackend, Entry, Performer
     from gputui.ports.machine import ForeignContainers, HostProcesses
@@ -55,7 +55,7 @@ _OWNER_WITHIN = 5.0
 
 
 def _known_requests() -> KnownRequests:
-    from gputui.engine.actions.known_requests import KnownRequests  # only requests with keys need it
+    from gputui.engine.actions.admission import KnownRequests  # only requests with keys need it
 
     return KnownRequests()
 
@@ -278,7 +278,7 @@ class LocalBackend:
         return self._entrance.processes(self._own(job_id, "list its processes"))
 
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
-        from gputui.engine.files import telemetry_files
+        from gputui.engine import telemetry_files
 
         job = self.store.get(job_id)
         return {each.number: telemetry_files.measured(self._options.state, job, each) for each in job.attempts}
@@ -338,7 +338,7 @@ def open_logs(options: Options, store: JobStore) -> Logs:
 
 def logs_for(options: Options, job_of: Callable[[JobId], Job], store_id: Callable[[], str]) -> Logs:
     """Return the logs of jobs that are known by other means than a store."""
-    from gputui.engine.files.logs import Logs
+    from gputui.engine.saved_logs import Logs
 
     runtimes: dict[str, Runtime] = {}
 
@@ -357,7 +357,7 @@ def output_of(
 
     `lines` opens its log, which does not tell. Raises GputuiError.
     """
-    from gputui.engine.files.logs import log_path
+    from gputui.engine.saved_logs import log_path
     from gputui.runtime.process.attempt_folder import AttemptFolder
     from gputui.runtime.process.job_exec import kept_log, live_log
 
@@ -381,8 +381,8 @@ def entrance_for(
 ) -> Entrance:
     """Return the way into jobs that this caller may enter; `record` is called each time. It connects only on use."""
     from gputui.domain.access import others_job
-    from gputui.engine.files.input_marks import InputMark
     from gputui.engine.job_exec import Entrance
+    from gputui.engine.telemetry_files import InputMark
 
     def check(job: Job, submitter: int | None) -> None:
         """Raise AccessError unless the queue and the runtime's own record, if it has one, say that it is his job."""

@@ -21,7 +21,7 @@ from gputui import bootstrap
 from gputui.config.options import SOCKET
 from gputui.domain.errors import StoreError
 from gputui.domain.snapshot import Notice
-from gputui.engine.files.leadership import SILENT_AFTER
+from gputui.engine.leadership import SILENT_AFTER
 
 if TYPE_CHECKING:
     from gputui.api.connections import Listener

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from gputui.engine.cluster.poll import Duty
     from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
-    from gputui.engine.process.host import Adapters, Host
-    from gputui.engine.process.streams import Streams
+    from gputui.engine.host import Adapters, Host
+    from gputui.engine.streams import Streams
     from gputui.ports import GpuProbe, JobStore, Monitor
     from gputui.ports.backend import About, DirectBackend
     from gputui.ports.machine import ForeignContainers, HostProcesses
@@ -163,8 +163,8 @@ def make_host(
     from gputui.api.connections import has_inherited
     from gputui.bootstrap.door import Door, make_services
     from gputui.bootstrap.owner import OwnerEvents
-    from gputui.engine.hooks.announcer import made_report
-    from gputui.engine.process.host import Adapters, Extras, Host
+    from gputui.engine.hooks import made_report
+    from gputui.engine.host import Adapters, Extras, Host
     from gputui.store.queue_files import SCHEMA  # the store is opened after the console's first frame
 
     def open_adapters() -> Adapters:
@@ -261,7 +261,7 @@ def former_users(options: Options) -> Callable[[int], bool]:
 def open_streams(options: Options, store: JobStore) -> Streams:
     """Return the streams of the jobs of this machine's queue, each in a process of its own."""
     from gputui.bootstrap.backend import entry_of
-    from gputui.engine.process.streams import Streams
+    from gputui.engine.streams import Streams
 
     def record(caller: Caller, job: Job, verb: str, request: ExecRequest | None) -> None:
         store.note(entry_of(caller, job, verb, request))
@@ -281,7 +281,7 @@ class DemoMachine:
 
     def adapters(self) -> Adapters:
         """Return new GPUs and their runtime."""
-        from gputui.engine.process.host import Adapters
+        from gputui.engine.host import Adapters
         from gputui.gpus.simulated import FOREIGN, SimulatedContainers, furnish
         from gputui.runtime.process.runtime import DemoRuntime
 

@@ -181,7 +181,7 @@ def client_of(
 
 def _name(options: Options, server: Server) -> tuple[str, str]:
     """Return the name of the owner for a sentence, and what helps if it hangs; its lock file tells who may read it."""
-    from gputui.engine.files.leadership import current_leader
+    from gputui.engine.leadership import current_leader
 
     leader = current_leader(options.state) if options.sockets.in_process else None
     if leader is None or not leader.pid:
@@ -224,7 +224,7 @@ LONGEST_PAUSE = 1.0
 
 
 class OwnerEvents:
-    """Follows the owner of a state directory; see `engine.process.host.FollowPort`. `next` is for one thread."""
+    """Follows the owner of a state directory; see `engine.host.FollowPort`. `next` is for one thread."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

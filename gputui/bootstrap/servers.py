@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gputui.api.client import Dial
     from gputui.cluster.ssh import SshConnection
     from gputui.engine.feed import Feed
-    from gputui.servers.backend import RemoteBackend
+    from gputui.servers import RemoteBackend
 
 LOCAL = "local"
 """Name of this machine after `--on`."""
@@ -135,7 +135,7 @@ def _why_ended(server: ServerSettings, code: int, errors: Sequence[bytes]) -> st
 
 def open_servers(settings: Sequence[ServerSettings]) -> RemoteBackend:
     """Return the queues of these servers, not connected yet."""
-    from gputui.servers.backend import RemoteBackend
+    from gputui.servers import RemoteBackend
 
     return RemoteBackend(settings, bootstrap.clock().now, bootstrap.actor().user, dial_of)
 

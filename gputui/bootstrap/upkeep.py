@@ -28,12 +28,12 @@ _PART = 256 * 1024
 
 def kept_data(options: Options) -> list[KeptData]:
     """Return the use of the state directory by ended jobs, by kind; logs are counted for a second at most."""
-    from gputui.engine.files import log_retention
+    from gputui.engine import saved_logs
     from gputui.store.history import line_files
 
     settings = options.settings.store
     lines = [files.kept() for files in line_files(options.state, settings)]
-    return [*log_retention.kept(options.state, settings), *lines]
+    return [*saved_logs.kept(options.state, settings), *lines]
 
 
 class BackupResult(Struct, frozen=True):
@@ -92,12 +92,12 @@ def scheduled_backup(
 def _record_backup(options: Options, folder: Path, now: datetime, problem: str = "") -> None:
     """Record the result of a backup for the scheduler; raises GputuiError where that is not possible."""
     from gputui.domain.kept_data import BackupRecord
-    from gputui.engine.files.backup_file import FILE, read_backup_record, write_backup_record
+    from gputui.engine.files import BACKUP_RECORD, read_backup_record, write_backup_record
     from gputui.store.files import os_errors
 
     before = read_backup_record(options.state)
     good_at = (before.good_at if before else None) if problem else now
-    with os_errors(options.state / FILE):
+    with os_errors(options.state / BACKUP_RECORD):
         write_backup_record(options.state, BackupRecord(now, str(folder), problem, good_at))
 
 
@@ -110,7 +110,7 @@ def make_directory(options: Options) -> None:
 
 def leader(options: Options) -> Leader | None:
     """Return the process that schedules in the state directory; None: none does."""
-    from gputui.engine.files.leadership import current_leader
+    from gputui.engine.leadership import current_leader
 
     return current_leader(options.state)
 
@@ -129,7 +129,7 @@ def convert(options: Options, backup: Path, now: datetime) -> Converted:
     """
     from gputui.bootstrap import actor
     from gputui.domain.snapshot import Leader
-    from gputui.engine.files.leadership import Leadership
+    from gputui.engine.leadership import Leadership
     from gputui.store.transfer import convert
 
     leadership = Leadership(options.state)
@@ -148,7 +148,7 @@ def convert(options: Options, backup: Path, now: datetime) -> Converted:
 
 def last_backup(options: Options) -> BackupRecord | None:
     """Return the result of the last backup into a directory; None if none was made."""
-    from gputui.engine.files.backup_file import read_backup_record
+    from gputui.engine.files import read_backup_record
 
     return read_backup_record(options.state)
 

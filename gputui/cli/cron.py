@@ -24,7 +24,7 @@ from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.spec_values import check_gpus
 from gputui.domain.text import local_time, plain
 from gputui.domain.verbs import RECURRING_VERBS, Verb
-from gputui.engine.actions.recurring import local_zone_name
+from gputui.engine.actions.admission import local_zone_name
 from gputui.request import job_values, submitter
 
 COLUMNS = (

@@ -23,7 +23,7 @@ from gputui.bootstrap import adapters, hosting
 from gputui.cli import trainer
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, ProbeSpec
-from gputui.console import own_log
+from gputui.console import startup
 from gputui.console.startup import terminal
 from gputui.domain.action import DrainGpus, SubmitJobs
 from gputui.domain.conditions import keyed
@@ -42,7 +42,7 @@ from gputui.domain.settings import (
     SchedulerSettings,
     TracesSettings,
 )
-from gputui.engine.files.logs import log_path
+from gputui.engine.saved_logs import log_path
 from gputui.ports import JobStore, Runtime
 from gputui.ports.backend import Performer
 
@@ -57,7 +57,6 @@ END_WITHIN = 3.0
 
 def run(options: Options) -> int:
     """Show the console on a temporary state directory, which is removed at the end."""
-    from gputui.console import startup
 
     startup.limit_frame_rate(options)
     with startup.no_collections():
@@ -82,7 +81,7 @@ def run(options: Options) -> int:
             return hosting.demo_past(here, store(), opened_at - HISTORY)
 
         with closing(backend):
-            own_log.log_to_file(here.state)
+            startup.log_to_file(here.state)
             return Console(
                 here,
                 backend,

@@ -141,7 +141,7 @@ def _members(group: str) -> list[str]:
 
 def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
     """Check the cluster; nothing of this machine but its commands matters then."""
-    from gputui.bootstrap import clusters, nodes
+    from gputui.bootstrap import clusters
 
     with closing(clusters.open_backend(options)) as backend:
         cluster = backend.queue.cluster
@@ -150,7 +150,7 @@ def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
         if not any(fault.stops_jobs for fault in found):
             snapshot = backend.queue.read()
             yield from state.of_snapshot(cluster.name, cluster.caps, snapshot)
-            yield from state.of_readings(nodes.read_once(options, snapshot).nodes, options.settings.cluster.probe)
+            yield from state.of_readings(clusters.read_once(options, snapshot).nodes, options.settings.cluster.probe)
             yield from state.of_settings(options.settings)
 
 

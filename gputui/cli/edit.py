@@ -26,7 +26,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.policy.waits import asks_for_more
 from gputui.domain.spec_values import check_gpus
 from gputui.domain.text import local_time, quoted
-from gputui.engine.actions.job_changes import check_editable
+from gputui.engine.actions.actions import check_editable
 from gputui.ports import Queue
 from gputui.ports.backend import DirectBackend
 from gputui.request import draft as drafts

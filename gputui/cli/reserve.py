@@ -151,7 +151,7 @@ def standing(session: Session, rule: str, quiet: bool) -> None:
 
 def _words(window: Window, gpus: Sequence[Gpu]) -> str:
     """Return `reservation r1: any 4 GPUs from 20:00 to Tue 2026-03-03 04:00 CET, 8h00m, for alice`."""
-    from gputui.engine.actions.controls import beneficiary
+    from gputui.engine.actions.actions import beneficiary
 
     names = [str(gpu.index) for gpu in gpus if gpu.uuid in window.gpus]
     which = f"GPU {', '.join(names)}" if names else f"any {plural(window.count, 'GPU')}"
@@ -172,7 +172,7 @@ def _warn(session: Session, backend: DirectBackend, window: Window) -> None:
 
 
 def _row(view: WindowView, snapshot: Snapshot) -> tuple[str, ...]:
-    from gputui.engine.actions.controls import beneficiary
+    from gputui.engine.actions.actions import beneficiary
 
     window = view.window
     indices = {gpu.gpu.uuid: gpu.gpu.index for gpu in snapshot.gpus}

@@ -171,7 +171,7 @@ def probe(every: float) -> None:
     They are JSON objects, one on each line. It needs neither root nor a state directory, and ends with stdin, or if it
     reads nothing there for 90 seconds: a reader writes a line now and then.
     """
-    from gputui.bootstrap.nodes import become_probe
+    from gputui.bootstrap.clusters import become_probe
 
     become_probe(timedelta(seconds=every))
 
@@ -192,6 +192,6 @@ def api_stdio(session: Session) -> None:
     It speaks HTTP there, as at the owner's socket, with the rights of this account. The command ends with either side.
     If nobody owns the queue, it answers itself, until somebody does.
     """
-    from gputui.bootstrap.api_stdio import serve_stdio
+    from gputui.bootstrap.stream import serve_stdio
 
     serve_stdio(session.options)

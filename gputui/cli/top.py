@@ -49,7 +49,7 @@ def command(
     """Print the console as plain lines: scheduler, notices, GPUs and queue."""
     early = click.get_current_context().with_resource(closing(EarlyProbe(session.options)))
     early.start()
-    from gputui.bootstrap.nodes import NodeWatch
+    from gputui.bootstrap.clusters import NodeWatch
     from gputui.domain.conditions import ConditionTracker
     from gputui.domain.gpu_history import GpuHistory
     from gputui.tui.frame import FrameSize, frame

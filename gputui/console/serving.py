@@ -28,14 +28,14 @@ from gputui import bootstrap
 from gputui.bootstrap import hosting
 from gputui.bootstrap.door import ServiceManager, keep_inherited, passed_listener
 from gputui.config import Options
-from gputui.console.own_log import log_to_file, own_log_path
+from gputui.console.startup import log_to_file, own_log_path
 from gputui.domain.errors import NotLeaderError, install_line
 from gputui.domain.snapshot import Notice, Snapshot
 from gputui.domain.text import format_duration, plain
 from gputui.engine.feed import Feed
-from gputui.engine.files.file_modes import new_file
-from gputui.engine.files.leadership import Leadership, current_leader
-from gputui.engine.process.loop import SchedulingFailedError
+from gputui.engine.files import new_file
+from gputui.engine.leadership import Leadership, current_leader
+from gputui.engine.loop import SchedulingFailedError
 from gputui.ports import JobStore
 from gputui.ports.monitor import Monitors
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gputui.domain.arrays import Entries
     from gputui.engine.cluster.poll import Duty
     from gputui.engine.cluster.queue import EngineQueue
-    from gputui.engine.process.host import Host
+    from gputui.engine.host import Host
     from gputui.metrics.exporter import Exporter
     from gputui.ports import Monitor
 
@@ -275,7 +275,7 @@ class MetricsDuty:
 
 def duties(options: Options, queue: EngineQueue, said: Say = lambda _: None) -> Iterator[Duty]:
     """Yield the duties of a process over a cluster; `said` is called with sentences about them."""
-    from gputui.bootstrap import clusters, nodes
+    from gputui.bootstrap import clusters
 
     deliveries = Deliveries()
     if options.settings.metrics.enabled:
@@ -283,7 +283,7 @@ def duties(options: Options, queue: EngineQueue, said: Say = lambda _: None) -> 
         key = f"metrics-{port}@{socket.gethostname()}"
         begin = partial(MetricsDuty, options, said, deliveries)
         yield clusters.shared_duty(queue, "metrics", key, begin, lambda: said(_WAITS.format("serves the metrics")))
-    if nodes.is_wanted(options):
+    if clusters.is_wanted(options):
         said_waits = _WAITS.format("measures what jobs do with their GPUs")
         yield clusters.telemetry_duty(options, queue, lambda: said(said_waits))
     if options.settings.hooks.has_receivers:
@@ -311,13 +311,13 @@ def serve_cluster(options: Options) -> int:
 
 def _served(options: Options) -> Iterator[str]:
     """Yield what a process without a screen does."""
-    from gputui.bootstrap import nodes
+    from gputui.bootstrap import clusters
 
     if options.settings.metrics.enabled:
         yield "metrics"
     if options.settings.hooks.has_receivers:
         yield "hooks"
-    if nodes.is_wanted(options):
+    if clusters.is_wanted(options):
         yield "telemetry"
 
 

@@ -34,9 +34,9 @@ from gputui.domain.job import TERMINAL, Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Notice, Snapshot
-from gputui.engine.files.backup_file import read_backup_record
-from gputui.engine.hooks.delivery import sinks
-from gputui.engine.process.host import RECORDED
+from gputui.engine.files import read_backup_record
+from gputui.engine.hooks import sinks
+from gputui.engine.host import RECORDED
 from gputui.metrics import families, server
 from gputui.metrics.collector import JobMapping, SnapshotCollector
 from gputui.metrics.families import TenantLabels

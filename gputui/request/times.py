@@ -70,7 +70,7 @@ class _Text(NamedTuple):
 
     def _utc(self, naive: datetime, fold: int) -> datetime:
         if self.zone is None and "TZ" in os.environ:
-            from gputui.engine.actions.recurring import check_local_zone
+            from gputui.engine.actions.admission import check_local_zone
 
             check_local_zone(self.where)
         try:

@@ -28,7 +28,7 @@ from textual.message_pump import MessagePump
 from textual.screen import Screen
 from textual.widgets import Input
 
-from gputui.engine.process import memory_tuning
+from gputui.engine import loop
 
 LONGEST = 1.0
 """Seconds for which keys wait for one before them. They are counted in looks, so time in which this process got no CPU
@@ -164,7 +164,7 @@ class InputQueue:
         if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded:
             await self._dispatch(event)
             return
-        memory_tuning.SWEEPER.touch(time.monotonic())
+        loop.SWEEPER.touch(time.monotonic())
         self._waiting.append(event)
         if not self.is_busy:
             await self._take_turn()

@@ -33,7 +33,7 @@ from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import format_duration, listed, plain, plural
 from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP, Verb
-from gputui.engine.actions.controls import beneficiary
+from gputui.engine.actions.actions import beneficiary
 from gputui.tui.actions import ActionRequested
 from gputui.tui.present.cells import clock
 from gputui.tui.present.gpu_rows import Labels

@@ -10,7 +10,7 @@ import pytest
 
 from gputui.api.handlers import MOST_BYTES, log_answer
 from gputui.api.http import HttpError
-from gputui.engine.files.logs import LONGEST_LINE, FileLog
+from gputui.engine.saved_logs import LONGEST_LINE, FileLog
 from gputui.runtime.process.log import FileLogStream
 
 TEXT = b"one\ntwo\nthree\n"

@@ -209,8 +209,8 @@ CONSOLE = "import json, sys, gputui.console.console; json.dump(sorted(sys.module
 LATER = frozenset(
     {
         "apscheduler", "docker", "requests", "tinydb", "pynvml", "prometheus_client", "markdown_it", "pygments",
-        "gputui.engine.actions.actions", "gputui.engine.files.logs", "gputui.engine.job_exec",
-        "gputui.engine.process.host", "gputui.engine.tick.scheduler", "gputui.domain.policy.plan",
+        "gputui.engine.actions.actions", "gputui.engine.saved_logs", "gputui.engine.job_exec",
+        "gputui.engine.host", "gputui.engine.tick.scheduler", "gputui.domain.policy.plan",
         "gputui.domain.policy.whatif", "gputui.gpus.supervisor", "gputui.runtime.host_processes",
         "gputui.domain.policy.cluster_state", "gputui.request.job_options",
         "gputui.tui.present.detail", "gputui.tui.present.timeline",

@@ -20,7 +20,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import AccessSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Leader
-from gputui.engine.files.leadership import Leadership
+from gputui.engine.leadership import Leadership
 from gputui.store import TinyJobStore
 from tests.cases import cases
 from tests.cli.conftest import Run

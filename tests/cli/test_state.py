@@ -14,8 +14,8 @@ from gputui.cli.checks import CheckLevel
 from gputui.cli.checks import state as state_checks
 from gputui.domain.errors import StoreAccessError
 from gputui.domain.snapshot import Leader
-from gputui.engine.files.backup_file import read_backup_record
-from gputui.engine.files.leadership import Leadership
+from gputui.engine.files import read_backup_record
+from gputui.engine.leadership import Leadership
 from gputui.engine.tick.scheduler import BackupWatch
 from gputui.store import TinyJobStore
 from gputui.store.transfer import staged

@@ -216,8 +216,8 @@ def test_a_hung_service_is_ended(machine: Machine) -> None:
 
 LOOK_AS = """
 from contextlib import ExitStack
-from gputui.engine.actions.plain_user import file_account
-from gputui.engine.actions.plain_user import open_source
+from gputui.engine.actions.permissions import file_account
+from gputui.engine.actions.permissions import open_source
 from gputui.runtime.docker.engine import engine_root
 import pwd
 for name in ("alice", "carol"):

@@ -23,8 +23,7 @@ from gputui.engine.cluster.hooks import GAP, SILENT_AFTER, STUCK_AFTER, ClusterH
 from gputui.engine.cluster.poll import ClusterPoll, SharedDuty, Turn
 from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed
-from gputui.engine.hooks.announcer import Announcer, RecordEnds, weekly_of
-from gputui.engine.hooks.delivery import NotDeliveredError
+from gputui.engine.hooks import Announcer, NotDeliveredError, RecordEnds, weekly_of
 from tests.cluster.fake import FakeCluster
 from tests.engine.fakes import InlineExecutor
 from tests.factories import NOW, FakeClock, spec

@@ -19,7 +19,7 @@ from gputui.domain.job_spec import Interactive, JobId, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Leader
 from gputui.engine.cluster.migration import JobMove, Migration
-from gputui.engine.files.leadership import Leadership
+from gputui.engine.leadership import Leadership
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
 from tests.cli.test_completions import completed

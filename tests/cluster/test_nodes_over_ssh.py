@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.bootstrap import nodes
+from gputui.bootstrap import clusters
 from gputui.config import Options
 from gputui.config.options import resolve
 from gputui.domain.gpu import ProbeCode
@@ -73,7 +73,7 @@ def test_nodes_are_read_through_few_connections_which_leave_nothing_behind(
     login: Sshd, options: Options, tmp_path: Path
 ) -> None:
     cluster = FakeCluster(FakeClock(), {f"n{number}": 2 for number in range(10)})
-    found = nodes.read_once(options, cluster.snapshot(), PATIENCE)
+    found = clusters.read_once(options, cluster.snapshot(), PATIENCE)
     assert {node.probe.code for node in found.nodes} == {ProbeCode.OK}
     assert [view.sample.utilization for view in found.gpus if view.sample] == [0, 0.37] * 10
     assert len(login.sessions()) == 2
@@ -83,7 +83,7 @@ def test_nodes_are_read_through_few_connections_which_leave_nothing_behind(
 
 
 CONSOLE = """
-from gputui.bootstrap.nodes import make_reader
+from gputui.bootstrap.clusters import make_reader
 from gputui.config.options import resolve
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock
@@ -114,7 +114,7 @@ def test_a_node_is_read_over_ssh_without_further_settings(
     cluster = ClusterSettings("slurm", probe="ssh")
     here = replace(options, settings=replace(Settings(), cluster=cluster))
     with closing(node):
-        found = nodes.read_once(here, FakeCluster(FakeClock(), {"lab": 2}).snapshot(), PATIENCE)
+        found = clusters.read_once(here, FakeCluster(FakeClock(), {"lab": 2}).snapshot(), PATIENCE)
     assert found.nodes[0].probe.code is ProbeCode.OK, found.nodes[0].probe
     assert [view.sample.utilization for view in found.gpus if view.sample] == [0, 0.37]
 
@@ -124,13 +124,13 @@ def test_lines_of_login_shells_are_passed_over(options: Options, monkeypatch: py
     need(shell)
     with talkative(shell) as sshd:
         monkeypatch.setenv("PATH", sshd.path)
-        found = nodes.read_once(options, FakeCluster(FakeClock(), {"n1": 2}).snapshot(), PATIENCE)
+        found = clusters.read_once(options, FakeCluster(FakeClock(), {"n1": 2}).snapshot(), PATIENCE)
     assert [view.sample.utilization for view in found.gpus if view.sample] == [0, 0.37], found.nodes[0].probe
 
 
 def test_a_login_node_that_refuses_is_the_reason(options: Options, login: Sshd) -> None:
     login.trust(login.directory / "user.pub")
     cluster = FakeCluster(FakeClock(), {"n1": 2})
-    found = nodes.read_once(options, cluster.snapshot(), PATIENCE)
+    found = clusters.read_once(options, cluster.snapshot(), PATIENCE)
     told = "no readings: Host key verification failed.; `ssh lab` must work without a password"
     assert found.nodes[0].probe.text == told

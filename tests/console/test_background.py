@@ -22,8 +22,8 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, ServerView, Snapshot
 from gputui.engine.feed import Feed
-from gputui.engine.process.host import Host
-from gputui.servers.backend import merged
+from gputui.engine.host import Host
+from gputui.servers import merged
 from tests.factories import NOW
 
 PATIENCE = 60.0
@@ -46,7 +46,7 @@ def test_a_failure_behind_the_screen_is_reported_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_when: str
 ) -> None:
     monkeypatch.setattr(console, "AGAIN_AFTER", 0.0)
-    monkeypatch.setattr("gputui.engine.process.host.Host", FailsOnce)
+    monkeypatch.setattr("gputui.engine.host.Host", FailsOnce)
     FailsOnce.runs = 0 if fails_when == "run" else 1
     options, feed, seen = Options(state=tmp_path / "state"), Feed(), list[Snapshot]()
     store, shown = bootstrap.open_store(options), threading.Event()

@@ -25,7 +25,7 @@ from gputui.api.http import credentials
 from gputui.bootstrap import door, hosting
 from gputui.config import Options, resolve
 from gputui.engine.feed import Feed
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 
 REQUEST = b"GET /v1/about HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 PATIENCE = 60.0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputui.config import resolve
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 from tests.cli.conftest import Run
 from tests.e2e.terminal import Terminal
 

@@ -16,7 +16,7 @@ from gputui.console import startup
 from gputui.console.startup import EarlyProbe
 from gputui.domain.snapshot import Leader
 from gputui.engine.feed import Feed
-from gputui.engine.files.leadership import Leadership
+from gputui.engine.leadership import Leadership
 from tests.factories import NOW
 
 

@@ -15,13 +15,13 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.widget import Widget
 
-from gputui.console import supervisor
-from gputui.console.supervisor import MOST, ConsoleApp, ScreenFailedError, ScreenSupervisor
+from gputui.console import console
+from gputui.console.console import MOST, ConsoleApp, ScreenFailedError, ScreenSupervisor
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
-from gputui.engine.process.loop import WITHIN, FaultCount
+from gputui.engine.loop import WITHIN, FaultCount
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES
 from gputui.tui.services import Services
@@ -342,7 +342,7 @@ async def test_a_screen_that_fails_as_it_ends_gets_no_more_messages() -> None:
 
 
 async def test_a_failed_screen_that_never_returns_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "ENDS_WITHIN", 0.05)
+    monkeypatch.setattr(console, "ENDS_WITHIN", 0.05)
 
     async def fail_and_wait(app: Screen) -> None:
         app.screen.set_timer(0.001, fail)
@@ -355,7 +355,7 @@ async def test_a_failed_screen_that_never_returns_is_cancelled(monkeypatch: pyte
 
 @pytest.mark.usefixtures("collects")
 async def test_a_failed_screen_is_freed_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("gputui.console.supervisor"), "disabled", True)  # pytest keeps what is logged
+    monkeypatch.setattr(logging.getLogger("gputui.console.console"), "disabled", True)  # pytest keeps what is logged
     shown, alive = list[weakref.ref[Screen]](), list[bool]()
 
     def leave(app: Screen) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gputui.domain.settings import StoreSettings
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 from gputui.store import TinyJobStore
 from tests import leftovers
 from tests.accounts import accounts

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 from tests import leftovers
 from tests.e2e.terminal import Terminal
 from tests.machine_load import stretched

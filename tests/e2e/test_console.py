@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 from tests import leftovers
 from tests.e2e import witness
 from tests.e2e.site import Site

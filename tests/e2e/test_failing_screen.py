@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench._measure import Terminal as RawTerminal
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 from tests import leftovers
 from tests.e2e.terminal import Terminal
 

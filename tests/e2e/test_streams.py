@@ -26,7 +26,7 @@ from gputui.domain.errors import GputuiError, NoOwnerError
 from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.job_spec import Interactive, JobSpec
 from gputui.domain.settings import Settings
-from gputui.engine.process.streams import Streams
+from gputui.engine.streams import Streams
 from gputui.ports import Channel
 from gputui.ports.backend import Attach, FollowLog, StreamRequest
 from gputui.runtime.process.runtime import ProcessRuntime

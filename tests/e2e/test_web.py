@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 from tests.e2e.browser import browser
 from tests.e2e.site import submit_directly
 from tests.factories import spec

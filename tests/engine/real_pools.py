@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import ParamSpec, TypeVar
 
-from gputui.engine.tick.worker_pools import WorkerPools, WorkKind
+from gputui.engine.tick.workers import WorkerPools, WorkKind
 from tests.engine.fakes import Crash
 
 P = ParamSpec("P")

@@ -28,7 +28,7 @@ from gputui.domain.job_spec import GpuRequest, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import AccessSettings, Settings
 from gputui.engine.actions.actions import Actions
-from gputui.engine.actions.agents import gpus_at_once
+from gputui.engine.actions.admission import gpus_at_once
 from gputui.engine.actions.permissions import UserPermissions
 from tests.engine.callers import actions_of
 from tests.factories import NOW, job, spec

@@ -16,8 +16,7 @@ from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.job import JobState
 from gputui.domain.settings import HookSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.hooks.announcer import BUSY, MOST, Announcer, stored_ends
-from gputui.engine.hooks.delivery import NotDeliveredError
+from gputui.engine.hooks import BUSY, MOST, Announcer, NotDeliveredError, stored_ends
 from gputui.engine.tick.scheduler import Disk
 from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.world import World

@@ -18,7 +18,7 @@ from gputui.domain.job import ArrayRef, Job, JobState
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import HookSettings, PolicySettings, Settings, StoreSettings, TenantSettings
 from gputui.engine.actions.actions import Actions
-from gputui.engine.hooks.announcer import Announcer, stored_ends
+from gputui.engine.hooks import Announcer, stored_ends
 from gputui.store import TinyJobStore
 from tests.engine.fakes import Crash, InlineExecutor
 from tests.engine.heard import HeardActions

@@ -14,8 +14,8 @@ from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavaila
 from gputui.domain.job import Attempt
 from gputui.engine.tick import attempt_workers
 from gputui.engine.tick.attempt_workers import AttemptWorkers
-from gputui.engine.tick.observer import Sequence
 from gputui.engine.tick.start_protocol import launch_of
+from gputui.engine.tick.workers import Sequence
 from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.world import World
 

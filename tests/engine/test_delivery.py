@@ -23,7 +23,7 @@ from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.event import Event, disk_low, ended, weekly_report
 from gputui.domain.job import JobState
 from gputui.domain.settings import HookSettings
-from gputui.engine.hooks.delivery import Deliver, NotDeliveredError, sinks
+from gputui.engine.hooks import Deliver, NotDeliveredError, sinks
 from tests.cases import cases
 from tests.factories import NOW, running
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.files.file_modes import folder_in, open_file
-from gputui.engine.files.leadership import LOCK_FILE, Leadership
+from gputui.engine.files import folder_in, open_file
+from gputui.engine.leadership import LOCK_FILE, Leadership
 from tests.engine.test_leadership import ME
 from tests.engine.world import World
 

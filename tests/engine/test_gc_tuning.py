@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from textual import events
 
-from gputui.engine.process import loop, memory_tuning
+from gputui.engine import loop
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World
 from tests.tui.console import Console
@@ -32,7 +32,7 @@ async def test_leaders_and_viewers_exclude_the_queue_from_collections(world: Wor
         _as_python_has_it()
         task = asyncio.create_task(seat.host.run())
         await seat.until(lambda: gc.get_freeze_count() > 0)
-        assert gc.get_threshold()[0] == memory_tuning.YOUNG
+        assert gc.get_threshold()[0] == loop.YOUNG
         seat.host.stop()
         await asyncio.wait_for(task, 60)
 
@@ -43,7 +43,7 @@ def _as_python_has_it() -> None:
 
 
 def test_objects_of_a_plan_trigger_no_full_collection() -> None:
-    memory_tuning.configure_gc()
+    loop.configure_gc()
     gc.collect()
     before = gc.get_stats()[2]["collections"]
     for _ in range(8):
@@ -53,9 +53,9 @@ def test_objects_of_a_plan_trigger_no_full_collection() -> None:
 
 
 def test_python_never_collects_old_objects_by_itself() -> None:
-    memory_tuning.configure_gc()
+    loop.configure_gc()
     before = gc.get_stats()[2]["collections"]
-    kept = [[number] for number in range(20 * 10 * memory_tuning.YOUNG)]
+    kept = [[number] for number in range(20 * 10 * loop.YOUNG)]
     assert len(kept) > 0
     assert gc.get_stats()[1]["collections"] > 0
     assert gc.get_stats()[2]["collections"] == before
@@ -65,7 +65,7 @@ def test_python_never_collects_old_objects_by_itself() -> None:
 def test_garbage_of_the_start_is_collected_unless_that_would_take_long(
     monkeypatch: pytest.MonkeyPatch, most: int, stays: bool
 ) -> None:
-    monkeypatch.setattr(memory_tuning, "MOST_FROZEN", most)
+    monkeypatch.setattr(loop, "MOST_FROZEN", most)
     gc.disable()
     ring = Ring()
     gone = weakref.ref(ring)
@@ -74,7 +74,7 @@ def test_garbage_of_the_start_is_collected_unless_that_would_take_long(
     del ring
     gc.collect()
     assert gone() is not None, "it is exempt"
-    memory_tuning.collect_frozen()
+    loop.collect_frozen()
     assert (gone() is not None) is stays
     assert gc.get_freeze_count() > 0
 
@@ -87,23 +87,23 @@ class Ring:
 
 
 def test_old_garbage_is_collected_while_no_keys_are_pressed() -> None:
-    memory_tuning.configure_gc()
-    sweeper, ring = memory_tuning.Sweeper(touched_at=0.0, swept_at=0.0), Ring()
+    loop.configure_gc()
+    sweeper, ring = loop.Sweeper(touched_at=0.0, swept_at=0.0), Ring()
     gone = weakref.ref(ring)
     gc.collect()  # it is old now
     del ring
-    sweeper.tend(memory_tuning.EVERY - 1)
+    sweeper.tend(loop.EVERY - 1)
     assert gone() is not None, "it is not time"
-    sweeper.touch(memory_tuning.EVERY)
-    sweeper.tend(memory_tuning.EVERY + memory_tuning.STILL / 2)
+    sweeper.touch(loop.EVERY)
+    sweeper.tend(loop.EVERY + loop.STILL / 2)
     assert gone() is not None, "somebody types"
-    sweeper.tend(memory_tuning.EVERY + memory_tuning.STILL)
+    sweeper.tend(loop.EVERY + loop.STILL)
     assert gone() is None
-    assert not sweeper.is_due(memory_tuning.EVERY + 2 * memory_tuning.STILL)
+    assert not sweeper.is_due(loop.EVERY + 2 * loop.STILL)
 
 
 def test_continuous_typing_delays_a_collection_for_half_an_hour() -> None:
-    sweeper = memory_tuning.Sweeper(touched_at=0.0, swept_at=0.0)
+    sweeper = loop.Sweeper(touched_at=0.0, swept_at=0.0)
     due = []
     for now in range(4000):
         sweeper.touch(now)
@@ -119,18 +119,18 @@ async def test_keys_and_the_mouse_postpone_a_collection() -> None:
         await console.begin(pilot)
         at = (None, 3, 3, 0, 0, 0, False, False, False, 3, 3)
         for event in (events.Key("j", "j"), events.MouseMove(*at), events.MouseScrollDown(*at)):
-            memory_tuning.SWEEPER.touched_at = 0.0
+            loop.SWEEPER.touched_at = 0.0
             console.app.post_message(event)
             await pilot.pause()
-            assert memory_tuning.SWEEPER.touched_at > 0.0
+            assert loop.SWEEPER.touched_at > 0.0
 
 
 async def test_leaders_and_viewers_tune_the_collector(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.01)
     for leads in (True, False):
         seat = Seat(real(world), RealClock(), "console", may_lead=leads)
-        monkeypatch.setattr(memory_tuning, "SWEEPER", memory_tuning.Sweeper(touched_at=0.0, swept_at=0.0))
+        monkeypatch.setattr(loop, "SWEEPER", loop.Sweeper(touched_at=0.0, swept_at=0.0))
         task = asyncio.create_task(seat.host.run())
-        await seat.until(lambda: memory_tuning.SWEEPER.swept_at > 0.0)
+        await seat.until(lambda: loop.SWEEPER.swept_at > 0.0)
         seat.host.stop()
         await asyncio.wait_for(task, 60)

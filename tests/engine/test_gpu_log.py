@@ -10,8 +10,8 @@ import pytest
 
 from gputui.domain.gpu_history import KEPT, STEP, GpuHistory, Step, TakenStep
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.files import gpu_log
-from gputui.engine.files.gpu_log import FILE, GpuLog, read
+from gputui.engine import telemetry_files
+from gputui.engine.telemetry_files import GPU_LOG, GpuLog, read_gpu_log
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World
 from tests.factories import NOW, uuid
@@ -47,56 +47,56 @@ def load(history: GpuHistory, gpu: int = 0) -> list[float | None]:
 
 def test_written_readings_are_read_again(tmp_path: Path) -> None:
     kept(GpuLog(tmp_path), NOW, 3)
-    found = read(tmp_path)
+    found = read_gpu_log(tmp_path)
     assert [each.at for each in found] == [NOW, NOW + STEP, NOW + 2 * STEP]
     here = GpuHistory()
     for number in range(4):
         here.add(at(NOW + number * STEP))
     [first, *_] = here.past_of(uuid(0)).steps
     assert found[0].gpus[uuid(0)] == pytest.approx(first, rel=1e-3)
-    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / GPU_LOG).stat().st_mode & 0o777 == 0o600
 
 
 def test_readings_are_written_only_at_the_end_of_a_step(tmp_path: Path) -> None:
     log = GpuLog(tmp_path)
     for second in range(10):
         log.add(at(NOW + second * SECOND))
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / GPU_LOG).exists()
     log.add(at(NOW + STEP))
-    assert len(read(tmp_path)) == 1
+    assert len(read_gpu_log(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("cut", range(1, 200, 13))
 def test_a_torn_line_loses_only_itself(tmp_path: Path, cut: int) -> None:
     end = kept(GpuLog(tmp_path), NOW, 2)
-    path = tmp_path / FILE
+    path = tmp_path / GPU_LOG
     path.write_bytes(path.read_bytes()[:-cut])
     kept(GpuLog(tmp_path), end, 2)
-    assert [each.at for each in read(tmp_path)] == [NOW, end, end + STEP]
+    assert [each.at for each in read_gpu_log(tmp_path)] == [NOW, end, end + STEP]
 
 
 def test_the_log_keeps_two_hours_and_another_process_continues_it(tmp_path: Path) -> None:
     end = kept(GpuLog(tmp_path), NOW, 2 * KEPT)
-    assert len(read(tmp_path)) == 2 * KEPT
+    assert len(read_gpu_log(tmp_path)) == 2 * KEPT
     kept(GpuLog(tmp_path), end, 1)
-    found = read(tmp_path)
+    found = read_gpu_log(tmp_path)
     assert len(found) == KEPT + 1
     assert found[-1].at == end
-    assert list(tmp_path.iterdir()) == [tmp_path / FILE]
+    assert list(tmp_path.iterdir()) == [tmp_path / GPU_LOG]
 
 
 def test_a_failed_write_is_ignored(tmp_path: Path) -> None:
     kept(GpuLog(tmp_path / "gone"), NOW, 2)
-    (tmp_path / FILE).mkdir()
+    (tmp_path / GPU_LOG).mkdir()
     kept(GpuLog(tmp_path), NOW, 2)
-    assert read(tmp_path) == []
+    assert read_gpu_log(tmp_path) == []
 
 
 def test_lines_of_another_version_are_skipped(tmp_path: Path) -> None:
     kept(GpuLog(tmp_path), NOW, 1)
-    with (tmp_path / FILE).open("ab") as file:
+    with (tmp_path / GPU_LOG).open("ab") as file:
         file.write(b'\n{"at": "then", "gpus": 3}\n{"at":"2026-01-01T00:00:00Z","gpus":{"a":[' + b"1," * 40 + b"1]}}")
-    assert len(read(tmp_path)) == 1
+    assert len(read_gpu_log(tmp_path)) == 1
 
 
 def test_a_history_begins_with_earlier_readings() -> None:
@@ -152,9 +152,9 @@ async def test_only_the_leader_records_readings(world: World, monkeypatch: pytes
     monkeypatch.setattr(GpuLog, "add", noted)
     leader, other = (Seat(real(world), RealClock(), "console", may_lead=leads) for leads in (True, False))
     tasks = [asyncio.create_task(seat.host.run()) for seat in (leader, other)]
-    await leader.until(lambda: len(read(world.directory)) >= 2)
+    await leader.until(lambda: len(read_gpu_log(world.directory)) >= 2)
     assert len(writers) == 1
     for seat, task in zip((leader, other), tasks, strict=True):
         seat.host.stop()
         await asyncio.wait_for(task, 60)
-    assert gpu_log.FILE in {path.name for path in world.directory.iterdir()}
+    assert telemetry_files.GPU_LOG in {path.name for path in world.directory.iterdir()}

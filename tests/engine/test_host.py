@@ -18,12 +18,12 @@ from gputui.domain.gpu import Drain, GpuState
 from gputui.domain.job import BootTime, JobState
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Leader, Node, Snapshot
+from gputui.engine import host, loop
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
-from gputui.engine.files.leadership import LOCK_FILE, Leadership
-from gputui.engine.process import host, loop
-from gputui.engine.process.host import Adapters, Extras, Host
-from gputui.engine.process.loop import SchedulingFailedError
+from gputui.engine.host import Adapters, Extras, Host
+from gputui.engine.leadership import LOCK_FILE, Leadership
+from gputui.engine.loop import SchedulingFailedError
 from gputui.engine.tick import snapshot_builder
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.ports import SteadyClock

@@ -10,7 +10,7 @@ import pytest
 from gputui.domain.errors import CauseCode
 from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
-from gputui.engine.files.input_marks import FOLDER, InputMark
+from gputui.engine.telemetry_files import FOLDER, InputMark
 from tests.engine.world import World
 
 ON_REAL_POOLS = True

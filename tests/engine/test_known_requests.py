@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gputui.domain.access import Caller, Role, further_key, name_of_key, stored_key
 from gputui.domain.action import Done
 from gputui.domain.errors import GputuiError, InputError
-from gputui.engine.actions.known_requests import KnownRequests
+from gputui.engine.actions.admission import KnownRequests
 from tests.cases import cases
 from tests.memory_store import MemoryJobStore
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.snapshot import Leader
-from gputui.engine.files import leadership
-from gputui.engine.files.leadership import LOCK_FILE, Leadership, current_leader
+from gputui.engine import leadership
+from gputui.engine.leadership import LOCK_FILE, Leadership, current_leader
 from tests.factories import NOW
 from tests.needs import need
 
@@ -42,7 +42,7 @@ import sys, time
 from datetime import UTC, datetime
 from pathlib import Path
 from gputui.domain.snapshot import Leader
-from gputui.engine.files.leadership import Leadership
+from gputui.engine.leadership import Leadership
 assert Leadership(Path(sys.argv[1])).acquire(Leader(1, "h", "u", "serve", datetime.now(UTC)))
 print("held", flush=True)
 time.sleep(60)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gputui.domain.job import JobState
 from gputui.domain.settings import StoreSettings
-from gputui.engine.files.log_retention import LogSweeper, kept
+from gputui.engine.saved_logs import LogSweeper, kept
 from tests.factories import ACTOR, NOW, job
 from tests.memory_store import MemoryJobStore
 

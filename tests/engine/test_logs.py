@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError
-from gputui.engine.files.logs import FileLog, Logs
+from gputui.engine.saved_logs import FileLog, Logs
 from gputui.ports import LogStream
 from tests.engine.world import World
 

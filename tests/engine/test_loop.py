@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.settings import SchedulerSettings
-from gputui.engine.process import loop
-from gputui.engine.process.loop import Faults, SchedulingFailedError, Waker
+from gputui.engine import loop
+from gputui.engine.loop import Faults, SchedulingFailedError, Waker
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, FakeClock, job

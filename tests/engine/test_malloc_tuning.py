@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.process import memory_tuning
+from gputui.engine import loop
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World
 
@@ -51,7 +51,7 @@ def _kept(directory: Path, settle: str) -> tuple[int, int]:
 
 
 def test_freed_memory_returns_to_the_system_and_threads_share_one_heap(tmp_path: Path) -> None:
-    kept, heaps = _kept(tmp_path, "from gputui.engine.process import memory_tuning; memory_tuning.configure_malloc()")
+    kept, heaps = _kept(tmp_path, "from gputui.engine import loop; loop.configure_malloc()")
     assert (kept < 20_000_000, heaps) == (True, 1), f"{kept} bytes in {heaps} heaps"
 
 
@@ -64,7 +64,7 @@ def test_glibc_keeps_freed_memory_by_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize("may_lead", [True, False])
 async def test_leaders_and_viewers_tune_malloc(world: World, monkeypatch: pytest.MonkeyPatch, may_lead: bool) -> None:
     seen: list[bool] = []
-    monkeypatch.setattr(memory_tuning, "configure_malloc", lambda: seen.append(True))
+    monkeypatch.setattr(loop, "configure_malloc", lambda: seen.append(True))
     seat = Seat(real(world), RealClock(), "console", may_lead=may_lead)
     running = asyncio.create_task(seat.host.run())
     await seat.until(lambda: bool(seen))

@@ -15,7 +15,7 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import JobState
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.engine.feed import Feed
-from gputui.engine.process.host import Adapters, Extras, Host, monitored
+from gputui.engine.host import Adapters, Extras, Host, monitored
 from gputui.ports.monitor import Monitors
 from tests.engine.fakes import FakeProbe
 from tests.engine.test_host import RealClock, real

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.job_spec import ContainerOptions
-from gputui.engine.actions.plain_user import AllowedMounts, open_mounts, open_source
+from gputui.engine.actions.permissions import AllowedMounts, open_mounts, open_source
 from tests.factories import spec
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes directories of root and of others")

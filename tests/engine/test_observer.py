@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from gputui.domain.container import ContainerRecord
-from gputui.engine.tick.observer import Observation, Observer, Sequence
+from gputui.engine.tick.workers import Observation, Observer, Sequence
 from tests.engine.fakes import FakeRuntime
 from tests.factories import FakeClock
 

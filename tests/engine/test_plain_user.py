@@ -18,8 +18,7 @@ from gputui.domain.container import Box, Launch
 from gputui.domain.errors import AccessError, CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import AdmissionSettings, PolicySettings, Settings
-from gputui.engine.actions.permissions import UserPermissions
-from gputui.engine.actions.plain_user import FileAccount, as_account, file_account, open_source
+from gputui.engine.actions.permissions import FileAccount, UserPermissions, as_account, file_account, open_source
 from tests.factories import spec
 
 UID, OTHER, GROUP = 61_234, 61_235, 61_236
@@ -78,7 +77,7 @@ def test_a_thread_opens_files_with_the_rights_of_an_account_and_the_others_do_no
 
 def test_only_root_opens_files_as_another(place: Path) -> None:
     code = (
-        "from gputui.engine.actions.plain_user import *\n"
+        "from gputui.engine.actions.permissions import *\n"
         "try: as_account(FileAccount(61235, 61235, (61235,), 'x'), lambda: print('opened'))\n"
         "except PermissionError as error: print(error)"
     )

@@ -9,7 +9,7 @@ import pytest
 
 from gputui.domain.action import Hold, Pause, Unpause
 from gputui.domain.policy.plan import plan
-from gputui.engine.process.loop import Loop, Waker
+from gputui.engine.loop import Loop, Waker
 from gputui.engine.tick import planner
 from tests.engine.world import World
 from tests.factories import GIB

@@ -18,7 +18,7 @@ from gputui.domain.job_spec import JobId, whole_class
 from gputui.domain.policy.plan import Preemption
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.tick.starts import begin_preemptions
+from gputui.engine.tick.reconcile import begin_preemptions
 from tests.engine.fakes import Crash
 from tests.engine.real_pools import RealPools
 from tests.engine.world import World

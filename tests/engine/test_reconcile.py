@@ -9,7 +9,7 @@ from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.job_spec import GpuRequest
-from gputui.engine.files.telemetry_files import AttemptKey
+from gputui.engine.telemetry_files import AttemptKey
 from gputui.engine.tick.reconcile import (
     Adopt,
     Clean,

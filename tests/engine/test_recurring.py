@@ -22,8 +22,8 @@ from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions.actions import Actions
-from gputui.engine.actions.recurring import local_zone_name
-from gputui.engine.tick.recurring_runs import next_run_at
+from gputui.engine.actions.admission import local_zone_name
+from gputui.engine.tick.planner import next_run_at
 from tests.engine.fakes import Crash
 from tests.engine.test_host import Seat, real
 from tests.engine.world import World

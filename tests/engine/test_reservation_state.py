@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gputui.domain.job import JobState
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, WindowState
-from gputui.engine.actions.controls import describe_window
+from gputui.engine.actions.actions import describe_window
 from tests.cases import cases
 from tests.engine.world import World
 from tests.factories import NOW

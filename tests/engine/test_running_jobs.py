@@ -19,7 +19,7 @@ from gputui.domain.policy.planning_context import Durations
 from gputui.domain.settings import AccessSettings, PolicySettings, SchedulerSettings, Settings
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.engine.files.telemetry_files import telemetry_path
+from gputui.engine.telemetry_files import telemetry_path
 from tests.engine.callers import actions_of, caller_of
 from tests.engine.world import World
 from tests.factories import GIB, NOW, job, running, uuid

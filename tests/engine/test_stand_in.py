@@ -13,8 +13,8 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Controls
-from gputui.engine.files.leadership import Leadership
-from gputui.engine.process import host
+from gputui.engine import host
+from gputui.engine.leadership import Leadership
 from gputui.ports import JobStore
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World

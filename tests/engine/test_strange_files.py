@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.files import backup_file, gpu_log, telemetry_files
-from gputui.engine.files.leadership import LOCK_FILE, Leadership, current_leader
+from gputui.engine import files, telemetry_files
+from gputui.engine.leadership import LOCK_FILE, Leadership, current_leader
 from tests.engine.test_leadership import ME
 
 PLANTED: dict[str, Callable[[Path], None]] = {
@@ -22,9 +22,9 @@ PLANTED: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
 def test_other_kinds_of_files_count_as_missing(tmp_path: Path, planted: Callable[[Path], None]) -> None:
-    for name in (gpu_log.FILE, LOCK_FILE):
+    for name in (telemetry_files.GPU_LOG, LOCK_FILE):
         planted(tmp_path / name)
-    assert gpu_log.read(tmp_path) == []
+    assert telemetry_files.read_gpu_log(tmp_path) == []
     assert current_leader(tmp_path) is None
     with pytest.raises(OSError, match=LOCK_FILE):
         Leadership(tmp_path).acquire(ME)
@@ -45,11 +45,11 @@ def test_any_bytes_count_as_missing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / telemetry_files.telemetry_path(1, 1)).parent.mkdir(parents=True)
     leadership = Leadership(tmp_path)
     assert leadership.acquire(ME)
-    names = (gpu_log.FILE, LOCK_FILE, backup_file.FILE)
+    names = (telemetry_files.GPU_LOG, LOCK_FILE, files.BACKUP_RECORD)
     for name in (*names, telemetry_files.telemetry_path(1, 1)):
         (tmp_path / name).write_bytes(content)
-    assert gpu_log.read(tmp_path) == []
-    assert backup_file.read_backup_record(tmp_path) is None
+    assert telemetry_files.read_gpu_log(tmp_path) == []
+    assert files.read_backup_record(tmp_path) is None
     assert telemetry_files.read(tmp_path, 1, 1, "c") is None
     leader = current_leader(tmp_path)
     assert leader is not None

@@ -12,7 +12,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.settings import StoreSettings
 from gputui.domain.telemetry import AttemptTelemetry, Consumption
 from gputui.domain.telemetry_series import MOST_BYTES
-from gputui.engine.files.telemetry_files import measured, telemetry_path
+from gputui.engine.telemetry_files import measured, telemetry_path
 from gputui.store import TinyJobStore
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World

@@ -16,7 +16,7 @@ from gputui.config import Options, ProbeSpec
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.event import Event
 from gputui.domain.settings import HookSettings, parse_weekly
-from gputui.engine.hooks.announcer import Announcer, WeeklyReport, made_report, stored_ends
+from gputui.engine.hooks import Announcer, WeeklyReport, made_report, stored_ends
 from gputui.store import TinyJobStore
 from tests.cases import cases
 from tests.engine.fakes import InlineExecutor

@@ -16,7 +16,7 @@ from gputui.domain.snapshot import Leader, Snapshot
 from gputui.engine.actions.actions import Actions
 from gputui.engine.tick.context import Ports
 from gputui.engine.tick.scheduler import Scheduler
-from gputui.engine.tick.worker_pools import WorkKind
+from gputui.engine.tick.workers import WorkKind
 from gputui.ports import JobStore, Transaction
 from tests.engine.fakes import Crash, FakeProbe, FakeRuntime, InlineExecutor, Tripwire
 from tests.engine.real_pools import RealPools

@@ -19,7 +19,7 @@ from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.policy.permitted_options import MountSource
 from gputui.domain.settings import RuntimeSettings
-from gputui.engine.actions.plain_user import open_mounts
+from gputui.engine.actions.permissions import open_mounts
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock
 from tests.lane import in_its_lane

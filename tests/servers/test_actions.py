@@ -43,7 +43,7 @@ from gputui.domain.job_spec import Submission, server_of
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import ServerSettings, Window
 from gputui.domain.snapshot import Snapshot
-from gputui.servers.backend import RemoteBackend
+from gputui.servers import RemoteBackend
 from tests.factories import NOW, gpu, spec
 from tests.servers.connections import Connections, local_ssh
 

@@ -17,7 +17,7 @@ import pytest
 
 from gputui.api.client import ApiClient, Server, Wire
 from gputui.api.http import AboutView
-from gputui.bootstrap.api_stdio import serve_stdio
+from gputui.bootstrap.stream import serve_stdio
 from gputui.config import Options
 from gputui.config.options import parse_probe
 from gputui.domain.action import Cancel, SubmitJobs

@@ -232,7 +232,7 @@ def speak_http(_: Path) -> None:
     """Have docker-py ask an engine over TCP, and urllib3 deliver to a webhook."""
     from gputui.bootstrap import clock
     from gputui.domain.settings import RuntimeSettings
-    from gputui.engine.hooks.delivery import post
+    from gputui.engine.hooks import post
     from gputui.runtime.docker.runtime import DockerRuntime
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:

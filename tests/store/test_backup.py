@@ -26,7 +26,7 @@ from gputui.domain.job import ArrayRef, Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Leader
-from gputui.engine.files.leadership import Leadership
+from gputui.engine.leadership import Leadership
 from gputui.store import TinyJobStore
 from gputui.store.backup import MANIFEST, CapturedFile
 from gputui.store.codec import encode_job

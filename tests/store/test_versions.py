@@ -14,7 +14,7 @@ from gputui.domain.action import Pause
 from gputui.domain.errors import StoreError
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Leader
-from gputui.engine.files.leadership import Leadership
+from gputui.engine.leadership import Leadership
 from gputui.store import TinyJobStore
 from gputui.store.queue_files import MIGRATIONS, SCHEMA
 from gputui.store.repair import repair_of

@@ -16,7 +16,7 @@ from gputui.domain.settings import PolicySettings, Settings, StoreSettings
 from gputui.domain.snapshot import Leader
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
-from gputui.engine.process.host import Adapters, Host
+from gputui.engine.host import Adapters, Host
 from gputui.gpus.simulated import SimulatedProbe
 from gputui.store import TinyJobStore
 from tests.engine.fakes import FakeRuntime

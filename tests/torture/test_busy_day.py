@@ -20,7 +20,7 @@ import pytest
 from gputui.domain.job import JobState
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.settings import StoreSettings
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 from gputui.store import TinyJobStore
 from tests import leftovers
 from tests.e2e.site import submit_directly

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 from tests import leftovers
 from tests.e2e.terminal import Terminal
 from tests.torture.customers import Customer, check, customers, until_served

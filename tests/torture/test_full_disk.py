@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 from tests import leftovers
 from tests.api.serving import connect, rest_of, tell
 from tests.e2e.terminal import Terminal

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gputui.domain.job import PendingReason, Reason
 from gputui.domain.snapshot import Node, ServerView, Snapshot
-from gputui.servers.backend import IdMapper, merged
+from gputui.servers import IdMapper, merged
 from tests.factories import NOW, job, running
 from tests.tui import sample
 from tests.tui.plans import since

@@ -14,7 +14,7 @@ from gputui.domain.kept_data import BackupRecord, KeptData
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot, Unreadable
 from gputui.domain.text import format_duration, format_size, plural
-from gputui.engine.actions.recurring import check_local_zone
+from gputui.engine.actions.admission import check_local_zone
 
 BORN = datetime.fromisoformat("2025-06-01T00:00:00+00:00")
 """A time before gputui was written; a clock that shows an earlier time is wrong."""

@@ -6,24 +6,100 @@ The number of waiting jobs is checked only at submission: a retried, requeued or
 from __future__ import annotations
 
 import itertools
+import os
+import re
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, tzinfo
+from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputui.domain.action import Done
+from gputui.domain.access import Caller, check_same, is_agents, name_of_key
+from gputui.domain.action import AddRecurring, Done, PauseRecurring, RemoveRecurring, ResumeRecurring
 from gputui.domain.arrays import new_entries, numbered
-from gputui.domain.errors import AccessError, GputuiError
+from gputui.domain.errors import AccessError, GputuiError, InputError, NotFoundError, StoreBusyError
 from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.waits import has_failed
+from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import PolicySettings
 from gputui.domain.snapshot import Controls, effective_policy
 from gputui.domain.spec_values import check_array, check_values
-from gputui.domain.text import plural
-from gputui.engine.actions import agents
-from gputui.engine.actions.context import ActionContext, PriorityCaps
+from gputui.domain.text import plain, plural, quoted
+from gputui.engine.actions.context import ActionContext, PriorityCaps, check_own_recurring
 from gputui.engine.actions.permissions import within_time_limits
+from gputui.ports.store import Queue
+
+AGENT_GPUS = "agent-gpus"
+
+
+def gpus_at_once(jobs: Iterable[Job]) -> int:
+    """Return how many GPUs these jobs may have together: of an array as many elements as its limit lets run."""
+    counts: dict[int, int] = {}
+    arrays: dict[int, tuple[int, int]] = {}
+    for place, job in enumerate(jobs):
+        gpus = job.spec.gpus.maximum
+        if job.array is None:
+            counts[place] = gpus * job.count
+        else:
+            count, most = arrays.get(job.array.id, (0, 0))
+            count += job.count
+            arrays[job.array.id] = (count, max(most, gpus * min(count, job.array.limit or count)))
+    return sum(counts.values()) + sum(most for _, most in arrays.values())
+
+
+def check_new(context: ActionContext, jobs: Iterable[Job], queued: Callable[[], Iterable[Job]]) -> None:
+    """Raise AccessError if an agent would take too many GPUs with new jobs; `queued` are those of the queue."""
+    if (limit := context.agent_gpus) is None:
+        return
+    new = tuple(jobs)
+    for job in new:
+        _check_one(job, limit)
+    _check_sum(gpus_at_once(new), gpus_at_once(_of_agent(context, queued())), limit)
+
+
+def check_changed(context: ActionContext, before: Job, after: Job) -> None:
+    """Raise AccessError for a job that an agent lets take more GPUs than agents may, also by running it again."""
+    if (limit := context.agent_gpus) is None or after.has_ended:
+        return
+    wanted, had = after.spec.gpus, before.spec.gpus
+    if before.has_ended or wanted.everything > had.everything or wanted.maximum > had.maximum:
+        _check_one(after, limit)
+
+
+def taken(context: ActionContext, queued: Callable[[], Iterable[Job]]) -> int:
+    """Return how many GPUs the agents of the user may have now; 0 where that is not limited."""
+    return gpus_at_once(_of_agent(context, queued())) if context.agent_gpus is not None else 0
+
+
+def check_taken(context: ActionContext, before: int, queued: Callable[[], Iterable[Job]]) -> None:
+    """Raise AccessError if changes by an agent have let the jobs of agents take more GPUs than they may."""
+    if (limit := context.agent_gpus) is not None and (now := taken(context, queued)) > before:
+        _check_sum(now - before, before, limit)
+
+
+def _of_agent(context: ActionContext, jobs: Iterable[Job]) -> Iterable[Job]:
+    uid = context.actor.uid
+    return (job for job in jobs if not job.has_ended and job.submitted_uid == uid and is_agents(job.submitted_via))
+
+
+def _check_one(job: Job, limit: int) -> None:
+    gpus = job.spec.gpus
+    if gpus.everything or gpus.maximum > limit:
+        asked = "all GPUs" if gpus.everything else plural(gpus.maximum, "GPU")
+        what = f"an agent may take {plural(limit, 'GPU')} at once, and job {job.spec.name} asks for {asked}"
+        raise AccessError(what, rule=AGENT_GPUS, where="gpus", hint="submit it yourself: gputui submit")
+
+
+def _check_sum(new: int, before: int, limit: int) -> None:
+    if new and new + before > limit:
+        what = f"an agent may take {plural(limit, 'GPU')} at once: its jobs may have {before}, and these {new} more"
+        hint = "wait until some have ended, or let fewer elements run at a time (sweep_limit, or array %N)"
+        raise AccessError(what, rule=AGENT_GPUS, where="gpus", hint=hint)
 
 
 def checked_spec(context: ActionContext, spec: JobSpec) -> JobSpec:
@@ -132,7 +208,7 @@ def _check_asked(
     caps = PriorityCaps(context, controls)
     for job in jobs:
         caps.check_new(job.spec)
-    agents.check_new(context, jobs, queued)
+    check_new(context, jobs, queued)
     _check_number(context, len(jobs), queued)
 
 
@@ -167,3 +243,176 @@ def _counted(jobs: Iterable[Job]) -> Counter[str]:
     for job in jobs:
         counts[job.spec.tenant] += job.count
     return counts
+
+
+MAX_TEXT = 1000
+_LOCALTIME = Path("/etc/localtime")
+_TIMEZONE = Path("/etc/timezone")
+_DIRECTORY = "/zoneinfo/"
+_POSIX = re.compile(r"([A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)[+-]?\d.*", re.ASCII)
+"""Values of TZ that describe a zone, such as CET-1CEST,M3.5.0,M10.5.0/3."""
+
+
+def find_zone(name: str) -> tzinfo:
+    """Return the time zone of that name in the IANA database; raises InputError."""
+    if name == "UTC":
+        return UTC  # also known on hosts without the database
+    from zoneinfo import ZoneInfo  # takes milliseconds, and no other command needs it
+
+    try:
+        return ZoneInfo(name)
+    except (LookupError, ValueError, OSError) as error:
+        hint = "write it as in Europe/Berlin; they come with the package tzdata"
+        raise InputError(f"{quoted(name)} is not a time zone on this host", where="--time-zone", hint=hint) from error
+
+
+def local_zone_name(
+    environ: Mapping[str, str] = os.environ, localtime: Path = _LOCALTIME, text: Path = _TIMEZONE
+) -> str:
+    """Return the name of this host's time zone, from TZ, /etc/localtime or /etc/timezone.
+
+    Raises InputError if none of them names it, unless the host is at UTC: a guess would run jobs at wrong times.
+    """
+    check_local_zone("--time-zone", environ)
+    candidates = [_bare(environ["TZ"])] if environ.get("TZ") else []
+    if not candidates:
+        with suppress(OSError):
+            candidates.append(os.readlink(localtime).rpartition(_DIRECTORY)[2])  # noqa: PTH115 - not where it leads
+        with suppress(OSError, UnicodeDecodeError):
+            candidates.append(text.read_text().partition("\n")[0].strip())
+    name = next((each for each in candidates if each and _is_known(each)), None)
+    if name is None and (time.timezone or time.daylight):
+        hint = "give it, as in --time-zone Europe/Berlin"
+        raise InputError("the name of this host's time zone is unknown", where="--time-zone", hint=hint)
+    return name or "UTC"
+
+
+def check_local_zone(where: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise InputError if TZ names a zone that this host does not know, which the C library takes for UTC."""
+    given = environ.get("TZ", "").removeprefix(":")
+    if not given or _POSIX.fullmatch(given) or _is_known(_bare(given)) or (given[0] == "/" and Path(given).is_file()):
+        return
+    hint = "set TZ as in TZ=Europe/Berlin; zones come with the package tzdata"
+    raise InputError(f"TZ is {quoted(given)}, which is not a time zone on this host", where=where, hint=hint)
+
+
+def _bare(given: str) -> str:
+    """Return the name of the zone in a value of TZ, which may be `:NAME` or the path of its file."""
+    return given.removeprefix(":").rpartition(_DIRECTORY)[2]
+
+
+def _is_known(name: str) -> bool:
+    try:
+        find_zone(name)
+    except InputError:
+        return False
+    return True
+
+
+def change_recurring(
+    context: ActionContext, action: AddRecurring | PauseRecurring | ResumeRecurring | RemoveRecurring
+) -> Done:
+    """Add a recurring job, whose id differs from all job ids; or pause, resume or remove some, all of them or none."""
+    if isinstance(action, AddRecurring):
+        return _add(context, action)
+    ids, verb = tuple(dict.fromkeys(action.ids)), action.verb.removesuffix("_recurring")
+    with context.store.transaction() as transaction:
+        for one in ids:
+            if (before := transaction.recurring().get(one)) is None:
+                raise NotFoundError(f"there is no recurring job {one}", hint="gputui cron list")
+            check_own_recurring(context.caller, before)
+            if isinstance(action, RemoveRecurring):
+                transaction.remove_recurring(one)
+                context.audit(transaction, verb, f"recurring {one}", _words(before), "")
+            elif before.paused != (paused := isinstance(action, PauseRecurring)):
+                after = replace(before, paused=paused).awaiting(find_zone(before.zone), context.clock.now())
+                transaction.put_recurring(after)
+                context.audit(transaction, verb, f"recurring {one}", _words(before), _words(after))
+    return Done(ids)
+
+
+def _add(context: ActionContext, action: AddRecurring) -> Done:
+    recurrence, submission = action.recurrence, with_tenant(context, action.submission)
+    check_array(submission)
+    checked_spec(context, submission.spec)
+    if len(recurrence.expression) > MAX_TEXT or plain(recurrence.name) != recurrence.name:
+        hint = f"an expression of at most {MAX_TEXT} characters, and a name of one line"
+        raise InputError("is too long, or has control characters", where="cron", hint=hint)
+    PriorityCaps(context, context.store.controls()).check_new(submission.spec)
+    if context.agent_gpus is not None:  # the jobs of its runs could not be counted
+        raise AccessError("an agent adds no recurring jobs where access.agent_gpus is set", rule=AGENT_GPUS)
+    if submission.spec.begin_at is not None:
+        raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
+    entry = recurrence.begun(submission, find_zone(recurrence.zone), context.actor, context.clock.now())
+    with context.store.transaction() as transaction:
+        _recurring_check_number(context, transaction.recurring().values())
+        entry = transaction.add_recurring(entry)
+        context.audit(transaction, "add", f"recurring {entry.id}", "", _words(entry))
+    return Done((entry.id,))
+
+
+def _recurring_check_number(context: ActionContext, present: Iterable[RecurringJob]) -> None:
+    """Raise AccessError if a user has as many recurring jobs as one may have."""
+    caller, site = context.caller, context.permissions
+    if caller is None or caller.operates or site is None:
+        return
+    most = site.settings.admission.recurring
+    if sum(each.uid == caller.uid for each in present) >= most:
+        what = f"{caller.user} has {plural(most, 'recurring job')}, the most for one user"
+        raise AccessError(what, rule="admission-recurring", hint="remove some: gputui cron remove")
+
+
+def _words(entry: RecurringJob) -> str:
+    return f"{'paused' if entry.paused else 'waiting'}: {entry.expression} in {entry.zone}"
+
+
+MOST = 100_000
+"""Maximum number of requests that are known."""
+_PATIENCE = 30.0
+"""Seconds to wait for the same request, which is still carried out."""
+
+
+class KnownRequests:
+    """Requests of all callers, by this process, or by those before as far as the queue knows them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], tuple[str, tuple[JobId, ...]]] = {}
+        """Keys as stored with the jobs, by uid and key."""
+        self._running: set[tuple[int, str]] = set()
+        self._read: set[int] = set()
+        """Users whose requests were read from the queue."""
+        self._changed = threading.Condition()
+
+    def once(self, caller: Caller, queue: Queue, act: Callable[[], Done]) -> Done:
+        """Return the result of `act`, or of the request that was carried out with the caller's key.
+
+        Raises InputError if that was another request. Nobody else of that key acts meanwhile.
+        """
+        if not caller.key:
+            return act()
+        mine = caller.uid, name_of_key(caller.key)
+        with self._changed:
+            if not self._changed.wait_for(lambda: mine not in self._running, _PATIENCE):
+                raise StoreBusyError("the same request is still carried out", hint="ask again")
+            if caller.uid not in self._read:
+                self._read.add(caller.uid)
+                for key, ids in queue.requests(caller.uid):
+                    self._keep(caller.uid, key, ids)
+            if (known := self._known.get(mine)) is not None:
+                check_same(caller.key, known[0])
+                return Done(known[1], is_repeated=True)
+            self._running.add(mine)
+        try:
+            done = act()
+            with self._changed:
+                self._keep(caller.uid, caller.key, done.ids)
+            return done
+        finally:
+            with self._changed:
+                self._running.discard(mine)
+                self._changed.notify_all()
+
+    def _keep(self, uid: int, key: str, ids: tuple[JobId, ...]) -> None:
+        self._known[uid, name_of_key(key)] = key, ids
+        while len(self._known) > MOST:
+            del self._known[next(iter(self._known))]

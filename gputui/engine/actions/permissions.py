@@ -5,21 +5,33 @@ Options are checked at submission and again at the start: settings and links may
 
 from __future__ import annotations
 
+import errno
+import grp
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import posixpath
+import pwd
+import stat
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain import docker_args
 from gputui.domain.access import Caller
-from gputui.domain.container import Launch
-from gputui.domain.errors import InputError, InputErrors
-from gputui.domain.job_spec import JobSpec
+from gputui.domain.container import HeldMount, Launch
+from gputui.domain.errors import AccessError, Cause, CauseCode, InputError, InputErrors, RuntimeFault
+from gputui.domain.job_spec import ContainerOptions, JobSpec
+from gputui.domain.policy import admission
+from gputui.domain.policy.admission import AdmissionRules
 from gputui.domain.policy.permitted_options import (
     SOCKETS,
+    MountSource,
     OptionRefusal,
     limits_mounts,
     mount_refusal,
@@ -28,7 +40,443 @@ from gputui.domain.policy.permitted_options import (
 )
 from gputui.domain.settings import AllowSettings, SchedulerSettings, Settings
 from gputui.domain.text import format_duration
-from gputui.engine.actions.plain_user import FileAccount, PlainUser, file_account, not_allowed
+
+T = TypeVar("T")
+_SET_GROUPS: Mapping[str, int] = MappingProxyType({"x86_64": 116, "aarch64": 159, "riscv64": 159, "ppc64le": 81})
+_FACCESSAT2 = 439
+_AT_EACCESS, _AT_EMPTY_PATH = 0x200, 0x1000
+
+
+# Files as another account may open them: the kernel decides, so groups, access lists and mounts all count. Linux keeps
+# the ids with which files are opened for each thread. So the work is done in a thread that ends with it; C libraries
+# set the groups of all threads, hence the system call.
+class FileAccount(Struct, frozen=True):
+    """Account with its groups."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    name: str
+
+
+def file_account(uid: int) -> FileAccount:
+    """Return the account as the database knows it, which is also how its jobs run."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return FileAccount(uid, uid, (uid,), str(uid))
+    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    return FileAccount(uid, entry.pw_gid, tuple(groups), entry.pw_name)
+
+
+def as_account(account: FileAccount, work: Callable[[], T]) -> T:
+    """Do the work with the account's rights to files, in a thread of its own, and return what it returns.
+
+    Only root can: raises PermissionError for others, and NotImplementedError on machines that are not known.
+    """
+    if os.geteuid() == account.uid:
+        return work()
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            _become(account)
+            done.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="files-of-user", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def may(fd: int, how: int) -> bool:
+    """Return whether this thread may use the file or directory of that place in this way: os.R_OK, W_OK or X_OK."""
+    import ctypes  # few jobs mount anything
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    return not libc.syscall(_FACCESSAT2, fd, b"", how, _AT_EACCESS | _AT_EMPTY_PATH)
+
+
+def _become(account: FileAccount) -> None:
+    """Give this thread the account's rights to files, for good; raises OSError."""
+    import ctypes  # few jobs mount anything
+
+    number = _SET_GROUPS.get(os.uname().machine)
+    if number is None:
+        raise NotImplementedError(f"files cannot be opened as another user on {os.uname().machine}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    groups = (ctypes.c_uint32 * len(account.groups))(*account.groups)
+    if libc.syscall(number, ctypes.c_size_t(len(groups)), groups):
+        raise PermissionError(ctypes.get_errno(), "only root can open files as another user")
+    libc.setfsgid(ctypes.c_uint32(account.gid))
+    libc.setfsuid(ctypes.c_uint32(account.uid))
+    # both tell nothing but the id before: an id that is none only asks
+    nobody = ctypes.c_uint32(2**32 - 1)
+    if (libc.setfsgid(nobody), libc.setfsuid(nobody)) != (account.gid, account.uid):
+        raise PermissionError("only root can open files as another user")
+
+
+_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS = 40
+"""As in Linux; see path_resolution(7)."""
+_HELD_MODES = frozenset({"", "rw", "ro", "private", "rprivate", "consistent", "cached", "delegated"})
+"""Modes of a mount that a held directory can have."""
+
+Approve: TypeAlias = Callable[[MountSource, str], None]
+"""Raises an error unless this source, whose path without links is the second argument, may be mounted."""
+
+
+# Sources of mounts are opened once: a container gets the very file or directory that was checked. An engine resolves
+# the path of a mount, as root, when the container starts. Whoever may write to a directory on that path could put a
+# link in its place between check and start. So a path that only root can change is passed on without links; any other
+# directory is held open, and the engine mounts it by its descriptor; any other file is refused.
+class OpenSource(Struct, frozen=True):
+    fd: int
+    path: str
+    """Path without links."""
+    is_directory: bool
+    is_fixed: bool
+    """True if only root can put something else in its place."""
+    is_writable: bool = True
+    """False if the account for which it was opened may only read it."""
+
+
+class AllowedMounts(Struct, frozen=True):
+    """Spec with the mounts that the engine gets by their paths, and those that it gets by descriptor."""
+
+    spec: JobSpec
+    held: tuple[HeldMount, ...] = ()
+
+
+def open_mounts(
+    spec: JobSpec, root: str, approve: Approve, until: ExitStack, account: FileAccount | None = None
+) -> AllowedMounts:
+    """Open and approve the sources of mounts, as seen from that root directory, until the stack is closed.
+
+    With an account they are opened with its rights, and what it may not write is mounted read-only: the engine itself
+    makes directories for mounts below mounts and for `--workdir`, as root.
+    Raises ValueError with a sentence for a source that cannot be mounted safely, OSError for one that cannot be opened,
+    and the errors of `approve`.
+    """
+    volumes: list[str] = []
+    mounts: list[str] = []
+    held: list[HeldMount] = []
+
+    def opened(source: MountSource) -> OpenSource:
+        try:
+            found = open_source(root, source.path, until, account)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, source.path) from error
+        approve(source, found.path)
+        return found
+
+    def is_held(source: OpenSource) -> bool:
+        return not source.is_fixed or (account is not None and source.is_directory)
+
+    for text in spec.options.volumes:
+        path = docker_args.volume_source(text)
+        if not path.startswith("/"):
+            volumes.append(text)
+            continue
+        found = opened(MountSource("--volume", path))
+        target, _, mode = text[len(path) + 1 :].partition(":")
+        if is_held(found):
+            held.append(_held(found, target, mode.split(",")))
+        elif ":" in found.path:
+            raise ValueError(f"{path} is {found.path}, which has a colon in it")
+        elif not found.is_writable:
+            volumes.append(f"{found.path}:{target}:ro")
+        else:
+            volumes.append(found.path + text[len(path) :])
+    for text in spec.options.mounts:
+        wanted = docker_args.mount(text)
+        if wanted.kind != "bind":
+            mounts.append(text)
+            continue
+        found = opened(MountSource("--mount", wanted.source))
+        if is_held(found):
+            modes = [value if key == "bind-propagation" else key for key, value in wanted.fields]
+            held.append(_held(found, wanted.target, [*modes, "ro" if wanted.readonly else "rw"]))
+        else:
+            read_only = "" if found.is_writable or wanted.readonly else ",readonly"
+            mounts.append(docker_args.with_source(text, found.path) + read_only)
+    options = replace(spec.options, volumes=tuple(volumes), mounts=tuple(mounts))
+    return AllowedMounts(replace(spec, options=options), tuple(held))
+
+
+def _held(source: OpenSource, target: str, modes: list[str]) -> HeldMount:
+    if not source.is_directory:
+        text = f"{source.path} is a file that others than root can replace while the job starts"
+        raise ValueError(f"{text}: mount its directory, or a file in directories of root")
+    if unknown := [mode for mode in modes if mode not in _HELD_MODES]:
+        text = f"{source.path} can be replaced by others than root while the job starts"
+        raise ValueError(f"{text}, so it is mounted with `ro` or `rw` alone, not with {unknown[0]!a}")
+    return HeldMount(
+        f"/proc/{os.getpid()}/fd/{source.fd}", source.path, target, "ro" in modes or not source.is_writable
+    )
+
+
+def open_source(root: str, path: str, until: ExitStack, account: FileAccount | None = None) -> OpenSource:
+    """Open a file or directory below that root directory, following links as a process with that root would.
+
+    Every step starts from the directory that the last one opened, so the result is what was there, whatever is renamed
+    meanwhile. Links of /proc that lead elsewhere than their text are not followed. With an account each step has its
+    rights alone, and what is neither file nor directory is refused. Raises OSError.
+    """
+    with ExitStack() as steps:
+        top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        steps.callback(os.close, top)
+        if account is None:
+            walked, may_write_it = _walk(top, path, steps), True
+        else:
+            served = _fuse_mounts(root, of_users=True)
+            walked, may_write_it = as_account(account, lambda: _walk_and_try(top, path, steps, served))
+        names, places = walked
+        mode = os.fstat(places[-1]).st_mode
+        if account is not None and not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            raise OSError(errno.EACCES, "neither a file nor a directory")
+        fd = os.dup(places[-1])
+        until.callback(os.close, fd)
+        return OpenSource(fd, "/" + "/".join(names), stat.S_ISDIR(mode), _is_fixed(root, places), may_write_it)
+
+
+_Walked: TypeAlias = tuple[list[str], list[int]]
+"""Names of the directories on the way without links, and all of them open, from the root on."""
+
+
+def _walk_and_try(top: int, path: str, until: ExitStack, served: set[str]) -> tuple[_Walked, bool]:
+    names, places = _walk(top, path, until, served)
+    last = places[-1]
+    if not may(last, os.X_OK if stat.S_ISDIR(os.fstat(last).st_mode) else os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return (names, places), may(last, os.W_OK)
+
+
+def _walk(top: int, path: str, until: ExitStack, served: Collection[str] = ()) -> _Walked:
+    """Open each directory on the way. Mounts that users serve are not entered: their answers may never come."""
+    places, names = [top], list[str]()
+    rest, links = path.split("/")[::-1], 0
+    while rest:
+        name = rest.pop()
+        if name == "..":
+            del places[max(1, len(places) - 1) :], names[-1:]
+        elif name not in {"", "."}:
+            place = os.open(name, _PLACE, dir_fd=places[-1])
+            until.callback(os.close, place)
+            if served and _mount_of(place) in served:
+                raise OSError(errno.EACCES, "it is on a file system that a user serves")
+            if stat.S_ISLNK(os.fstat(place).st_mode):
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                target = os.readlink("", dir_fd=place)
+                if target.startswith("/"):
+                    del places[1:], names[:]
+                rest += target.split("/")[::-1]
+            else:
+                places.append(place)
+                names.append(name)
+    return names, places
+
+
+def _is_fixed(root: str, places: list[int]) -> bool:
+    """Return whether only root can rename or replace an entry of these directories, each in the one before it."""
+    for above, below in pairwise(map(os.fstat, places)):
+        is_open = bool(above.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        if above.st_uid != 0 or (is_open and not (above.st_mode & stat.S_ISVTX and below.st_uid == 0)):
+            return False
+    try:
+        return not _fuse_mounts(root) & {_mount_of(place) for place in places}
+    except OSError:  # no root directory of a process, whose mounts could be known
+        return False
+
+
+def _mount_of(fd: int) -> str:
+    lines = Path(f"/proc/self/fdinfo/{fd}").read_text(encoding="ascii").splitlines()
+    return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
+
+
+def _fuse_mounts(root: str, of_users: bool = False) -> set[str]:
+    """Return the ids of mounts whose owners and modes a user may have made up; see proc_pid_mountinfo(5).
+
+    `of_users` leaves out those that root serves.
+    """
+    of_process = Path("/proc/self/root" if root == "/" else root)
+    lines = of_process.with_name("mountinfo").read_bytes().split(b"\n")
+    found = [(line.split()[0].decode(), kind) for line in lines if (kind := line.partition(b" - ")[2])[:4] == b"fuse"]
+    return {mount for mount, kind in found if not (of_users and b",user_id=0," in kind)}
+
+
+class NotAdmitted(Exception):  # noqa: N818 - a refusal of the rules, not a failure
+    """A refusal on its way to the error that fits the moment."""
+
+    def __init__(self, refusal: OptionRefusal) -> None:
+        super().__init__(refusal.sentence)
+        self.refusal = refusal
+
+
+class PlainUser(Struct, frozen=True):
+    """A plain user of one state directory."""
+
+    uid: int
+    directory: Path
+    settings: Settings
+    guarded: tuple[str, ...]
+    """Sockets of engines and of ours, without links."""
+
+    def check(self, spec: JobSpec, account: FileAccount) -> None:
+        """Raise AccessError for a job that this user may not submit; what is missing may be made before the start."""
+        rules = self._rules(account)
+        found = [*admission.refusals(spec, rules), *self._as_host_job(spec, account)]
+        found += [] if rules.is_root_image(spec.image) else _as_another(spec.options, account)
+        try:
+            if not found and any(mount_sources(spec.options)):
+                with ExitStack() as opened:
+                    self._open(spec, _root(), rules, account, opened)
+        except FileNotFoundError:
+            found += self._misplaced(spec, rules, account)
+        except NotAdmitted as refused:
+            found.append(refused.refusal)
+        except (OSError, ValueError, NotImplementedError) as error:
+            found.append(_unopened(error))
+        if found:
+            raise _denied(found)
+
+    def admitted(self, root: Callable[[], str], launch: Launch, until: ExitStack) -> Launch:
+        """Return the launch in its box, with mounts held open until the stack is closed; raises RuntimeFault.
+
+        `root` returns the root directory as the runtime sees it.
+        """
+        account, spec = file_account(self.uid), launch.spec
+        rules = self._rules(account)
+        for each in admission.refusals(spec, rules):
+            raise not_allowed(each.sentence)
+        box = admission.box(spec, rules)
+        allowed = AllowedMounts(spec)
+        if any(mount_sources(spec.options)):
+            try:
+                allowed = self._open(spec, root(), rules, account, until)
+            except NotAdmitted as refused:
+                raise not_allowed(str(refused)) from refused
+            except (OSError, ValueError, NotImplementedError) as error:
+                raise not_allowed(_unopened(error).sentence) from error
+        return replace(launch, spec=allowed.spec, held=allowed.held, box=box, run_as=self.uid)
+
+    def _open(
+        self, spec: JobSpec, root: str, rules: AdmissionRules, account: FileAccount, until: ExitStack
+    ) -> AllowedMounts:
+        if rules.is_root_image(spec.image):
+            raise NotAdmitted(_FROM_ROOT)
+        refusal = self._mount_check(root, rules)
+
+        def approve(source: MountSource, path: str) -> None:
+            if found := refusal(source, path):
+                raise NotAdmitted(found)
+
+        return open_mounts(spec, root, approve, until, account)
+
+    def _misplaced(self, spec: JobSpec, rules: AdmissionRules, account: FileAccount) -> Iterator[OptionRefusal]:
+        """Yield why sources may not be mounted even once they exist, as far as the way to them exists."""
+        root = _root()
+        refusal = self._mount_check(root, rules)
+        for source in mount_sources(spec.options):
+            path = _expected(root, source.path, account)
+            if path and (refused := refusal(source, path)):
+                yield refused
+
+    def _mount_check(self, root: str, rules: AdmissionRules) -> Callable[[MountSource, str], OptionRefusal | None]:
+        """Return what tells why a source, of that path without links, may not be mounted."""
+        roots, own = list(_roots(rules, root)), os.path.realpath(self.directory)
+        return lambda source, path: admission.mount_refusal(source, path, rules, roots, self.guarded, own)
+
+    def _rules(self, account: FileAccount) -> AdmissionRules:
+        return AdmissionRules(self.uid, account.name, self.settings.admission, self.settings.policy.allow)
+
+    def _as_host_job(self, spec: JobSpec, account: FileAccount) -> Iterator[OptionRefusal]:
+        if spec.is_host and os.geteuid() not in {0, self.uid}:
+            what = f"only a scheduler of root can run host jobs as {account.name}"
+            yield OptionRefusal("--host", what, "run it in a container, or let root schedule")
+
+
+def _as_another(options: ContainerOptions, account: FileAccount) -> Iterator[OptionRefusal]:
+    name, _, group = (options.user or "").partition(":")
+    if name and _uid(name) != account.uid:
+        hint = "leave it out, or an operator lists the image in admission.root_images"
+        yield OptionRefusal("--user", f"{name!a} is another user than {account.name}, as whom the job runs", hint)
+    for option, wanted in (("--user", group), *(("--group-add", each) for each in options.group_add)):
+        if wanted and _gid(wanted) not in {account.gid, *account.groups}:
+            yield OptionRefusal(option, f"{account.name} is not in the group {wanted!a}", "leave it out")
+
+
+def _uid(name: str) -> int | None:
+    with suppress(KeyError, ValueError):
+        return int(name) if name.isascii() and name.isdigit() else pwd.getpwnam(name).pw_uid
+    return None
+
+
+def _gid(name: str) -> int | None:
+    with suppress(KeyError, ValueError):
+        return int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid
+    return None
+
+
+_FROM_ROOT = OptionRefusal(
+    "--volume", "an image that may run as root gets no directories of the host", "use a volume of your own"
+)
+
+
+def _roots(rules: AdmissionRules, root: str) -> Iterator[str]:
+    """Yield the directories of `admission.mounts`, with the operator's links below that root directory resolved."""
+    for fixed, rest in admission.mount_roots(rules):
+        with suppress(OSError), ExitStack() as opened:  # what does not exist holds nothing
+            seen = open_source(root, fixed, opened).path
+            yield posixpath.join(seen, rest) if rest else seen
+
+
+def _expected(root: str, path: str, account: FileAccount) -> str:
+    """Return where the file will be when it is made, as far as its directories exist; empty if they are closed."""
+    place = Path(path)
+    for above in (place, *place.parents):
+        try:
+            with ExitStack() as opened:
+                seen = open_source(root, str(above), opened, account).path
+        except FileNotFoundError:
+            continue
+        except OSError:
+            break
+        return posixpath.normpath(posixpath.join(seen, place.relative_to(above)))
+    return ""
+
+
+def _root() -> str:
+    """Return the machine's root directory: a service sees other files at its own, such as an empty /home."""
+    of_machine = "/proc/1/root"
+    return of_machine if os.access(f"{of_machine}/", os.X_OK) else "/"
+
+
+def _unopened(error: Exception) -> OptionRefusal:
+    if isinstance(error, OSError) and error.filename:
+        what = f"{error.filename} cannot be mounted: {(error.strerror or str(error)).lower()}"
+        return OptionRefusal("--volume", what, "mount what you may open yourself, and make it before the job starts")
+    return OptionRefusal("--volume", str(error), "mount another directory")
+
+
+def _denied(found: list[OptionRefusal]) -> AccessError:
+    first = found[0]
+    rule = f"admission-{first.option.lstrip('-')}"
+    if len(found) == 1:
+        return AccessError(first.what, rule=rule, where=first.option, hint=first.hint)
+    return AccessError("; ".join(f"{each.option} {each.what}" for each in found), rule=rule, hint=first.hint)
+
+
+def not_allowed(text: str) -> RuntimeFault:
+    """Return the fault of a job that the site does not let start."""
+    return RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text))
 
 
 class UserPermissions(Struct, frozen=True):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gputui.domain.job_spec import JobId
     from gputui.domain.settings import HookSettings
     from gputui.domain.snapshot import Node, Notice, Snapshot
-    from gputui.engine.hooks.announcer import Announcer
+    from gputui.engine.hooks import Announcer
     from gputui.ports import Clock, Cluster
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,9 @@ from gputui.domain.job import JobState
 from gputui.domain.snapshot import Notice
 from gputui.domain.telemetry import efficiency_of
 from gputui.domain.telemetry_series import Tally
+from gputui.engine import telemetry_files
 from gputui.engine.files import telemetry_files
-from gputui.engine.files.telemetry_files import AttemptKey, AttemptTallies
+from gputui.engine.telemetry_files import AttemptKey, AttemptTallies
 
 if TYPE_CHECKING:
     from gputui.domain.gpu import GpuView

@@ -21,11 +21,9 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.policy.retry import backoff, conclude
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.engine.files.file_modes import folder_in, is_file, open_file
-from gputui.engine.files.input_marks import forget_input
-from gputui.engine.files.logs import log_path
-from gputui.engine.files.telemetry_files import AttemptKey
-from gputui.engine.tick.observer import Sequence
+from gputui.engine.files import folder_in, is_file, open_file
+from gputui.engine.saved_logs import log_path
+from gputui.engine.telemetry_files import AttemptKey, forget_input
 from gputui.engine.tick.start_protocol import (
     NO_SIGNS,
     FailureSigns,
@@ -35,7 +33,7 @@ from gputui.engine.tick.start_protocol import (
     under_way,
     with_wait_ended,
 )
-from gputui.engine.tick.worker_pools import Pools, WorkKind
+from gputui.engine.tick.workers import Pools, Sequence, WorkKind
 from gputui.ports import JobStore, Runtime, SteadyClock, Transaction
 from gputui.ports.monitor import about
 

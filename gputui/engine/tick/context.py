@@ -12,9 +12,8 @@ from gputui.domain.job import Job
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Notice
 from gputui.engine.tick.attempt_workers import AttemptWorkers
-from gputui.engine.tick.observer import Observer
 from gputui.engine.tick.snapshot_builder import QueueView
-from gputui.engine.tick.telemetry import TelemetryRecorder
+from gputui.engine.tick.workers import Observer, TelemetryRecorder
 from gputui.ports import NO_MONITOR, GpuProbe, JobStore, Monitor, Runtime, SteadyClock
 
 

@@ -6,19 +6,45 @@ handled here.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.container import ContainerRecord, ContainerState
-from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import Attempt, Job, JobState
-from gputui.domain.job_spec import JobId
+from gputui.domain.access import AuditEntry
+from gputui.domain.container import ContainerRecord, ContainerState, Launch
+from gputui.domain.errors import Cause, CauseCode, NotFoundError, StoreFormatError
+from gputui.domain.job import Attempt, Job, JobState, Placement, Stopping
+from gputui.domain.job_spec import JobId, whole_class
+from gputui.domain.policy import retry
+from gputui.domain.policy.gpus.engine import cdi_names, present_gpus
+from gputui.domain.policy.plan import Preemption
+from gputui.domain.policy.preemption import is_candidate, preemption_cause
+from gputui.domain.policy.waits import Dependencies
+from gputui.domain.telemetry import efficiency_of
+from gputui.domain.text import listed
+from gputui.engine.tick.context import TickContext
+from gputui.engine.tick.start_protocol import (
+    adopted,
+    claimed,
+    finished,
+    given_back,
+    is_worth_reading,
+    launch_of,
+    under_way,
+    vanished,
+)
+from gputui.engine.tick.stops import drive_stops
+from gputui.ports import Runtime, Transaction
+from gputui.ports.monitor import about
 
 if TYPE_CHECKING:
-    from gputui.engine.files.telemetry_files import AttemptKey  # loads logging, which commands do not need
+    from gputui.engine.telemetry_files import AttemptKey
+
 
 _NO_JOBS: Mapping[JobId, Job] = {}
 
@@ -196,3 +222,242 @@ def _is_in_the_way(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job],
     if is_late or not job.spec.gpus.promised:
         return bool(holders)
     return any(not other.spec.gpus.promised for other in holders)
+
+
+_SLOW = timedelta(seconds=5)
+"""Time after which a start is so slow that lists say so."""
+
+
+def begin_starts(context: TickContext, planned: Iterable[Placement], now: datetime) -> list[Job]:
+    """Claim GPUs for the planned starts whose image is present, and start them; return the claimed jobs."""
+    claims = _claim(context, [start for start in planned if has_image(context, start.job_id)], now)
+    for job in claims:
+        context.workers.start(
+            context.observers[job.spec.runtime_in(context.observers)].runtime, latest_launch(context, job)
+        )
+    if claims:
+        context.refresh()
+    return claims
+
+
+def held_up(context: TickContext, now: datetime) -> dict[JobId, str]:
+    """Return in words what the begun starts wait for, if the runtime does not answer."""
+    found: dict[JobId, str] = {}
+    for job in context.queue.active:
+        attempt, observer = job.attempt, context.observer_of(job)
+        if job.state is not JobState.CONFIGURING or attempt is None or attempt.is_over or observer is None:
+            continue
+        status = observer.latest.status
+        if status.asked and not status.up:
+            found[job.id] = f"starting: {status.text}"
+        elif attempt.claimed_at is not None and now - attempt.claimed_at > _SLOW:
+            found[job.id] = f"starting: {status.name} has not confirmed it yet"
+    return found
+
+
+def latest_launch(context: TickContext, job: Job) -> Launch:
+    attempt, engine = job.attempts[-1], context.observers[job.spec.runtime_in(context.observers)].latest.status.gpus
+    names = cdi_names(engine, present_gpus(context.probe.latest()), attempt.gpus) if engine else ()
+    return launch_of(context.store.store_id, job, attempt, names)
+
+
+def _claim(context: TickContext, starts: list[Placement], now: datetime) -> list[Job]:
+    if not starts:
+        return []
+    claims: list[Job] = []
+    dependencies = Dependencies.of(context.queue.all_jobs)
+    with context.store.transaction() as transaction:
+        for start in starts:
+            job = transaction.get(start.job_id)
+            records = context.observers[job.spec.runtime_in(context.observers)].latest.records or ()
+            if runs_already(job, records):
+                continue
+            if job.state is JobState.PENDING and not job.held and not job.cancel_requested:
+                claims.append(claimed(job, start, now, dependencies.ended_at(job, now)))
+                transaction.put(claims[-1])
+    return claims
+
+
+def has_image(context: TickContext, job_id: JobId) -> bool:
+    """Return whether the job's image is known to be present; a missing one is being pulled."""
+    job = context.queue.jobs[job_id]
+    pull = job.spec.options.pull
+    if pull == "never":  # an engine without the image says so when the container is created
+        return True
+    always = job.next_attempt if pull == "always" else None
+    runtime = context.observers[job.spec.runtime_in(context.observers)].runtime
+    return context.workers.pulls.is_here(runtime, job.id, job.spec.image, always)
+
+
+log = logging.getLogger(__name__)
+
+
+def begin_preemptions(context: TickContext, planned: Iterable[Preemption], now: datetime) -> bool:
+    """Stop the victims of each preemptor whose image is present; return whether there were any."""
+    by_whom: dict[JobId, list[JobId]] = {}
+    for preemption in planned:
+        by_whom.setdefault(preemption.by, []).append(preemption.victim)
+    begun = [by for by, victims in by_whom.items() if has_image(context, by) and _write(context, by, victims, now)]
+    if not begun:
+        return False
+    context.refresh()
+    drive_stops(context, now)
+    return True
+
+
+def _write(context: TickContext, by: JobId, ids: list[JobId], now: datetime) -> bool:
+    """Record that all these jobs are to end, if each may still be preempted by that job; else nothing."""
+    with context.store.transaction() as transaction:
+        preemptor, victims = transaction.get(by), [transaction.get(job_id) for job_id in ids]
+        if not all(_may(context, preemptor, victim, now) for victim in victims):
+            return False
+        for victim in victims:
+            cause = preemption_cause(preemptor)
+            told = victim.with_attempt(preempted_by=preemptor.id, preempted_at=now)
+            transaction.put(told.to(JobState.COMPLETING, stopping=Stopping(cause, now)))
+            _audit(transaction, victim, cause.text, now)
+        transaction.put(preemptor.evolve(topped_at=now))
+        _audit(transaction, preemptor, f"put first: others are preempted for it: {listed(ids)}", now)
+    log.info("preempted for job %d: %s", by, ", ".join(map(str, ids)))
+    return True
+
+
+def _may(context: TickContext, preemptor: Job, victim: Job, now: datetime) -> bool:
+    """Return whether the conditions of the plan still hold."""
+    if preemptor.state is not JobState.PENDING or preemptor.held or preemptor.cancel_requested:
+        return False
+    policy = context.settings.policy
+    is_higher = whole_class(preemptor.priority) > whole_class(victim.priority)
+    return policy.preemption and is_higher and is_candidate(victim, policy, now)
+
+
+def _audit(transaction: Transaction, job: Job, words: str, now: datetime) -> None:
+    transaction.audit(AuditEntry(now, os.getuid(), "scheduler", "preempt", f"job {job.id}", str(job.state), words))
+
+
+_KILL_STRAYS_EVERY = 10.0
+
+
+class Reaper:
+    """Applies the corrections that `reconcile` finds, and records when GPUs were freed."""
+
+    def __init__(self, context: TickContext) -> None:
+        self._context = context
+        self.freed_at: dict[str, datetime] = {}
+        self._past: dict[JobId, Job | None] = {}
+        """Jobs of listed containers that are not in the queue, from history; None: not there either."""
+
+    def reap(self, now: datetime) -> None:
+        """Compare the store with each runtime's last listing, and act on the differences."""
+        context = self._context
+        jobs = self._context.queue.jobs
+        listed = {
+            record.job_id
+            for observer in self._context.observers.values()
+            for record in observer.latest.records or ()
+            if record.job_id not in jobs
+        }
+        known = self._past
+        self._past = {each: known[each] if each in known else self._from_history(each) for each in listed}
+        past = {job_id: job for job_id, job in self._past.items() if job is not None}
+        for name, observer in context.observers.items():
+            seen = observer.latest
+            if seen.records is None:
+                continue
+            mine = [job for job in context.queue.active if job.spec.runtime_in(context.observers) == name]
+            listing = Listing(seen.records, seen.begun, context.workers.is_busy, context.workers.last_worked_on)
+            corrections = find_corrections(context.queue.jobs, mine, listing, past)
+            self._carry_out(corrections, observer.runtime, now)
+
+    def _from_history(self, job_id: JobId) -> Job | None:
+        try:
+            return self._context.store.get(job_id)
+        except (NotFoundError, StoreFormatError):
+            return None
+
+    def clamp_freed_times(self, now: datetime) -> None:
+        """After the clock went back, set freed times in the future to now."""
+        self.freed_at = {uuid: min(at, now) for uuid, at in self.freed_at.items()}
+
+    def _carry_out(self, corrections: list[Correction], runtime: Runtime, now: datetime) -> None:
+        context = self._context
+        corrections = [correction for correction in corrections if not self._is_being_read(correction, runtime)]
+        self._write(corrections, now)
+        for correction in corrections:
+            if isinstance(correction, Clean):
+                context.workers.clean(runtime, correction.record, now)
+            elif isinstance(correction, StartAgain):
+                job = context.queue.jobs[correction.job_id]
+                context.workers.start(runtime, latest_launch(context, job))
+            elif isinstance(correction, KillStray):
+                record = correction.record
+                again = now.timestamp() // _KILL_STRAYS_EVERY
+                context.workers.signal_end(
+                    runtime, (record.job_id, record.attempt), record.id, f"kill the stray, {again}"
+                )
+
+    def _is_being_read(self, correction: Correction, runtime: Runtime) -> bool:
+        """Return whether a worker is still reading the end of the output to find why the attempt failed."""
+        if not isinstance(correction, Finish):
+            return False
+        job = self._context.queue.jobs[correction.job_id]
+        if not is_worth_reading(job, correction.record.cause):
+            return False
+        return self._context.workers.failure_signs(runtime, correction.record, job) is None
+
+    def _write(self, corrections: list[Correction], now: datetime) -> None:
+        """Write the corrections whose jobs are still in the state they were made for."""
+        changes = [correction for correction in corrections if isinstance(correction, StoreCorrection)]
+        if not changes:
+            return
+        freed: list[str] = []
+        with self._context.store.transaction() as transaction:
+            for change in changes:
+                before = transaction.get(change.job_id)
+                after = self._after(transaction, before, change, now)
+                if after is not None:
+                    transaction.put(after)
+                    freed += [uuid for uuid in before.gpus if uuid not in after.gpus]
+                    how = type(change).__name__
+                    number = after.attempt.number if after.attempt else None
+                    fields = about(after.id, number, before.gpus or after.gpus)
+                    log.info("job %d: %s to %s by %s", after.id, before.state, after.state, how, extra=fields)
+        self._free(freed, now)
+        self._context.refresh()
+
+    def _after(self, transaction: Transaction, job: Job, change: StoreCorrection, now: datetime) -> Job | None:
+        settings = self._context.settings.scheduler
+        match change:
+            case Finish(_, record):
+                current = under_way(transaction, job.id, record.attempt)
+                signs = self._context.workers.take_failure_signs((job.id, record.attempt))
+                if current is None:
+                    return None
+                gpus = self._context.probe.latest().gpus
+                totals = {gpu.uuid: gpu.memory_total for gpu in gpus if gpu.memory_total}
+                measured = self._measured(current, now, record)
+                ended = finished(measured, record, now, settings, signs)
+                return retry.ask_for_more(ended, totals)
+            case Vanished(_, number):
+                current = under_way(transaction, job.id, number)
+                if current is None:
+                    return None
+                measured = self._measured(current, now)
+                return vanished(measured, now, settings)
+            case Adopt(_, record):
+                adoptable = job.state in {JobState.PENDING, JobState.CONFIGURING}
+                return adopted(job, record, now) if adoptable else None
+            case GiveBack(_, number):
+                self._context.workers.note_given_back((job.id, number))
+                return given_back(job) if job.state is JobState.CONFIGURING else None
+
+    def _measured(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> Job:
+        found = self._context.telemetry.result(job, now, record)
+        return job.with_attempt(telemetry=found, efficiency=efficiency_of(found))
+
+    def _free(self, uuids: Iterable[str], now: datetime) -> None:
+        """Record when GPUs were released, and request new readings: older ones show the previous job."""
+        freed = dict.fromkeys(uuids, now)
+        if freed:
+            self.freed_at.update(freed)
+            self._context.probe.refresh()

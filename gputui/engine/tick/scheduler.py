@@ -20,27 +20,33 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.text import format_duration, format_size
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.engine.files.backup_file import read_backup_record
-from gputui.engine.hooks.announcer import Announcer
+from gputui.engine.files import read_backup_record
+from gputui.engine.hooks import Announcer
 from gputui.engine.tick.attempt_workers import AttemptWorkers
 from gputui.engine.tick.context import Ports, TickContext
-from gputui.engine.tick.observer import Observer, Sequence
-from gputui.engine.tick.planner import PastUsage, Planner, record_reservations
-from gputui.engine.tick.reaper import Reaper
-from gputui.engine.tick.recurring_runs import hold_jobs_of_former_users, make_due_runs, next_run_at
-from gputui.engine.tick.run_limits import IdleGpus, IdleJobs, JobActivityReader, enforce_limits
+from gputui.engine.tick.planner import (
+    PastUsage,
+    Planner,
+    hold_jobs_of_former_users,
+    make_due_runs,
+    next_run_at,
+    record_reservations,
+)
+from gputui.engine.tick.reconcile import Reaper, begin_preemptions, begin_starts
 from gputui.engine.tick.snapshot_builder import QueueView, refusal_notice
-from gputui.engine.tick.starts import begin_preemptions, begin_starts
 from gputui.engine.tick.stops import (
+    IdleGpus,
+    IdleJobs,
+    JobActivityReader,
     cancel_unsatisfiable,
     carry_out_requests,
     carry_out_suspensions,
     drive_stops,
+    enforce_limits,
     has_unsatisfiable,
     send_signals,
 )
-from gputui.engine.tick.telemetry import TelemetryRecorder
-from gputui.engine.tick.worker_pools import Pools, WorkKind
+from gputui.engine.tick.workers import Observer, Pools, Sequence, TelemetryRecorder, WorkKind
 from gputui.ports.monitor import about
 
 log = logging.getLogger(__name__)

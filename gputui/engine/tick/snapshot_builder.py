@@ -29,7 +29,7 @@ from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot, Unreadable
 from gputui.domain.text import format_duration
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.leadership import current_leader
 from gputui.ports import JobStore
 
 NOBODY = ProbeStatus(

@@ -31,7 +31,7 @@ from gputui.domain.policy import retry
 from gputui.domain.policy.retry import again, conclude, find_sign, may_have_run_out
 from gputui.domain.policy.waits import end_wait
 from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
-from gputui.engine.files.logs import log_path
+from gputui.engine.saved_logs import log_path
 from gputui.ports import JobStore, Runtime, SteadyClock, Transaction
 from gputui.ports.monitor import about
 

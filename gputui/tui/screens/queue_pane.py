@@ -528,7 +528,7 @@ class QueueEditor:
 
 def again(job: Job, expression: str) -> AddRecurring:
     """Return the action that submits a job like this one by a cron expression; raises InputError."""
-    from gputui.engine.actions.recurring import local_zone_name
+    from gputui.engine.actions.admission import local_zone_name
 
     spec = replace(job.spec, begin_at=None, after=(), after_any=())
     return AddRecurring(Recurrence(expression, local_zone_name()), Submission(spec))

@@ -19,19 +19,18 @@ from gputui.domain.arrays import Entries
 from gputui.domain.errors import NotLeaderError, RuntimeUnavailableError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
+from gputui.engine import loop
 from gputui.engine.feed import Feed
-from gputui.engine.files.gpu_log import GpuLog
-from gputui.engine.files.leadership import SILENT_AFTER, Leadership
-from gputui.engine.files.log_retention import LogSweeper
-from gputui.engine.hooks.announcer import Announcer, MakeReport, WeeklyReport, stored_ends, weekly_of
-from gputui.engine.hooks.delivery import sinks
-from gputui.engine.process import memory_tuning
-from gputui.engine.process.loop import AGAIN_AFTER, MOST_FAULTS, Faults, Loop, SchedulingFailedError, Waker
-from gputui.engine.process.streams import Streams
+from gputui.engine.hooks import Announcer, MakeReport, WeeklyReport, sinks, stored_ends, weekly_of
+from gputui.engine.leadership import SILENT_AFTER, Leadership
+from gputui.engine.loop import AGAIN_AFTER, MOST_FAULTS, Faults, Loop, SchedulingFailedError, Waker
+from gputui.engine.saved_logs import LogSweeper
+from gputui.engine.streams import Streams
+from gputui.engine.telemetry_files import GpuLog
 from gputui.engine.tick import snapshot_builder
 from gputui.engine.tick.context import Ports
 from gputui.engine.tick.scheduler import Scheduler
-from gputui.engine.tick.worker_pools import WorkerPools
+from gputui.engine.tick.workers import WorkerPools
 from gputui.ports import NO_MONITOR, GpuProbe, JobStore, Monitor, Runtime, SteadyClock
 from gputui.threads import DaemonExecutor, describe_fault
 
@@ -249,7 +248,7 @@ class Host:
         self.has_run_dry = False
         """True if it ended, as a stand-in, because there was nothing to do."""
         self._is_tuned = False
-        """True if the garbage collector has been tuned; see `memory_tuning`."""
+        """True if the garbage collector has been tuned; see `loop`."""
 
     @property
     def leads(self) -> bool:
@@ -270,7 +269,7 @@ class Host:
     def _bind(self) -> None:
         """Bind `stop` to the running loop."""
         self._stop.bind()
-        memory_tuning.configure_malloc()
+        loop.configure_malloc()
 
     async def run(self) -> None:
         """Publish snapshots until stopped, and schedule whenever no other process does. Call it once."""
@@ -584,8 +583,8 @@ class Host:
         self._feed.publish(replace(snapshot, notices=(*self._abstention.notices, *snapshot.notices)))
         if not self._is_tuned:
             self._is_tuned = True
-            memory_tuning.configure_gc()
-        memory_tuning.SWEEPER.tend(time.monotonic())
+            loop.configure_gc()
+        loop.SWEEPER.tend(time.monotonic())
 
     def _publish_files(self) -> None:
         now = self._clock.now()

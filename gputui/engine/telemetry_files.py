@@ -6,22 +6,28 @@ cover less time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import stat
 import threading
+import time
 from collections.abc import Callable, KeysView
 from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from gputui.domain.decoding import msgpack_decoder
+from gputui.domain.decoding import json_decoder, msgpack_decoder
+from gputui.domain.gpu_history import KEPT, Step, Stepper, TakenStep
 from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.telemetry_series import Measured, Series, Tally, TallyRecord, packed, unpacked
-from gputui.engine.files.file_modes import folder_in, new_file, open_regular
+from gputui.engine.files import folder_in, new_file, open_file, open_regular, read_file, replace_file
 
 _MOST = 1 << 18
 """Maximum number of bytes that are read."""
@@ -183,3 +189,98 @@ def _write(directory: Path, key: AttemptKey, data: bytes, *, durably: bool) -> N
         log.debug("the telemetry of job %d is not kept: %s", key[0], error)
     except Exception:  # the border of a worker
         log.exception("writing the telemetry of job %d", key[0])
+
+
+GPU_LOG = "gpus.jsonl"
+_DIGITS = 3
+
+
+class GpuLog:
+    """Writer of the GPU history. Blocks briefly every ten seconds; errors lose a step."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / GPU_LOG
+        self._stepper = Stepper()
+        self._lines: int | None = None
+
+    def add(self, snapshot: Snapshot) -> None:
+        step = self._stepper.add(snapshot)
+        if step is None or not step.gpus:
+            return
+        try:
+            if self._lines is None:
+                self._lines = len(_lines(self._path))
+            if self._lines >= 2 * KEPT:
+                kept = _lines(self._path)[-KEPT:]  # the last hour
+                replace_file(self._path, b"\n".join(kept))
+                self._lines = len(kept)
+            short = {
+                uuid: Step(*(None if value is None else round(value, _DIGITS) for value in each))
+                for uuid, each in step.gpus.items()
+            }
+            line = msgspec.json.encode(TakenStep(step.at, short))
+            fd = open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with os.fdopen(fd, "ab", buffering=0) as file:
+                file.write(b"\n" + line)  # the previous line may be torn
+            self._lines += 1
+        except OSError as error:  # a full disk is no reason to stop scheduling
+            log.debug("readings of GPUs are not kept: %s", error)
+
+
+def read_gpu_log(directory: Path) -> list[TakenStep]:
+    """Return the recorded steps, oldest first; empty if there is no file."""
+    steps = []
+    for line in _lines(directory / GPU_LOG)[-2 * KEPT :]:
+        with contextlib.suppress(msgspec.MsgspecError):
+            steps.append(_GPU_LOG_DECODER.decode(line))
+    return steps
+
+
+_GPU_LOG_DECODER = json_decoder(TakenStep)
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return [line for line in read_file(path).split(b"\n") if line]
+    except OSError:
+        return []
+
+
+FOLDER = "input"
+_MARK_EVERY = 1.0
+
+
+class InputMark:
+    """Record of a job's last input, for its idle timeout: the modification time of a file."""
+
+    def __init__(self, directory: Path, job_id: JobId) -> None:
+        self._directory = directory
+        self._name = str(job_id)
+        self._marked_at = float("-inf")
+
+    def set(self) -> None:
+        """Record input now, at most once in `_MARK_EVERY` seconds."""
+        if time.monotonic() - self._marked_at < _MARK_EVERY:
+            return
+        self._marked_at = time.monotonic()
+        with suppress(OSError), folder_in(self._directory, FOLDER) as folder:
+            mark = open_file(folder / self._name, os.O_RDWR | os.O_CREAT)
+            try:
+                os.utime(mark)
+            finally:
+                os.close(mark)
+
+
+def last_input(directory: Path, job_id: JobId) -> int:
+    """Return the time of the last recorded input in nanoseconds; 0 for none."""
+    with suppress(OSError):
+        status = (directory / FOLDER / str(job_id)).stat(follow_symlinks=False)
+        return status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0
+    return 0
+
+
+def forget_input(directory: Path, job_id: JobId) -> None:
+    """Remove the record of a job's input."""
+    if last_input(directory, job_id):
+        with suppress(OSError), folder_in(directory, FOLDER) as folder:
+            (folder / str(job_id)).unlink()

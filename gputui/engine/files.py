@@ -12,6 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
+
+from gputui.domain.decoding import decode_json
+from gputui.domain.kept_data import BackupRecord
+
 FILE_MODE = 0o600
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -113,3 +118,19 @@ def _below(at: int, name: str) -> int:
     finally:
         os.close(link)
     return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+
+
+BACKUP_RECORD = "last-backup.json"
+
+
+def read_backup_record(state: Path) -> BackupRecord | None:
+    """Return the result of the last backup; None if there is no readable one."""
+    try:
+        return decode_json(read_file(state / BACKUP_RECORD), BackupRecord)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def write_backup_record(state: Path, record: BackupRecord) -> None:
+    """Replace the result of the last backup; raises OSError."""
+    replace_file(state / BACKUP_RECORD, msgspec.json.encode(record) + b"\n")

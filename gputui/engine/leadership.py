@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.snapshot import Leader
-from gputui.engine.files.file_modes import open_file, open_regular, set_file_mode
+from gputui.engine.files import open_file, open_regular, set_file_mode
 
 LOCK_FILE = "scheduler.lock"
 LINE_FILE = "scheduler.waiting"

@@ -1,1 +1,0 @@
-"""The process around the scheduler: its host, the loop of ticks, the count of faults, memory tuning."""

@@ -1,0 +1,299 @@
+"""Pools of worker threads, one for each kind of work in each runtime, so that slow work of one kind delays no other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from gputui.domain.container import ContainerRecord, ForeignContainer, RuntimeStatus
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.gpu import ProbeReading
+from gputui.domain.job import Job, JobState
+from gputui.domain.telemetry import AttemptTelemetry, Consumption
+from gputui.engine.telemetry_files import AttemptKey, AttemptTallies, Measurement
+from gputui.ports import Clock, Runtime
+from gputui.threads import DaemonExecutor, Watcher
+
+
+class WorkKind(StrEnum):
+    """Kinds of work. No kind waits for another."""
+
+    START = "start"
+    """Create and start containers."""
+    STOP = "stop"
+    """Send signals: time limits, cancellations, preemptions, warnings."""
+    EXIT = "exit"
+    """Read the last lines of an attempt that ended; its end is recorded afterwards."""
+    CLEAN = "clean"
+    """Save logs and remove containers: a log may have gigabytes."""
+    LOOK = "look"
+    """Check whether an image is present."""
+    PULL = "pull"
+    """Pull images from a registry."""
+    HISTORY = "history"
+    """Read the history for fair share."""
+    TELEMETRY = "telemetry"
+    """Read control groups, and write what was measured; one thread, so that files are written in order."""
+
+
+THREADS = {
+    WorkKind.START: 8,
+    WorkKind.STOP: 8,
+    WorkKind.EXIT: 4,
+    WorkKind.CLEAN: 4,
+    WorkKind.LOOK: 4,
+    WorkKind.PULL: 8,
+    WorkKind.HISTORY: 1,
+    WorkKind.TELEMETRY: 1,
+}
+"""Maximum threads of each pool; an engine gains nothing from more."""
+
+Pools: TypeAlias = Callable[[WorkKind, str], Executor]
+"""Returns the pool for a kind of work in a runtime, by the runtime's name."""
+
+
+class WorkerPools:
+    """Worker pools of one scheduler, created as needed. Their threads are daemons, so they do not delay the exit."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pools: dict[tuple[WorkKind, str], DaemonExecutor] = {}
+        self._is_closed = False
+
+    def __call__(self, work: WorkKind, runtime: str) -> Executor:
+        with self._lock:
+            key = (work, runtime)
+            if key not in self._pools:
+                self._pools[key] = DaemonExecutor(THREADS[work], f"{work}-{runtime}" if runtime else str(work))
+                if self._is_closed:
+                    self._pools[key].shutdown()
+            return self._pools[key]
+
+    def close(self, within: float) -> bool:
+        """Start nothing more; return whether current work, except pulls, ended within that many seconds."""
+        with self._lock:
+            self._is_closed = True
+            pools = dict(self._pools)
+        for pool in pools.values():
+            pool.shutdown()
+        deadline = time.monotonic() + within
+        awaited = [pool for (work, _), pool in pools.items() if work is not WorkKind.PULL]
+        return all(pool.drain(deadline - time.monotonic()) for pool in awaited)
+
+
+log = logging.getLogger(__name__)
+
+SECOND_LOOK = 0.3
+"""Seconds after a poke until a second listing: engines report an end before their listing shows it."""
+
+
+class Observation(Struct, frozen=True):
+    """Listing of a runtime. `records` and `foreign` are None if it did not answer."""
+
+    status: RuntimeStatus
+    begun: int = 0
+    """Sequence number of the listing, which contains all work with lower numbers. 0 before the first listing."""
+    records: tuple[ContainerRecord, ...] | None = None
+    foreign: tuple[ForeignContainer, ...] | None = None
+
+
+class Sequence:
+    """Source of increasing sequence numbers for events, independent of the clock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def next(self) -> int:
+        """Return a number larger than all before."""
+        with self._lock:
+            self._last += 1
+            return self._last
+
+
+class Observer:
+    """Lists the containers of one runtime when poked, and at an interval."""
+
+    def __init__(self, runtime: Runtime, sequence: Sequence, changed: Callable[[], None], interval: timedelta) -> None:
+        self.runtime = runtime
+        self._sequence = sequence
+        self._changed = changed
+        self._interval = interval.total_seconds()
+        self._poked = threading.Event()
+        self._stopped = False
+        self._trouble = ""
+        """Reason why the last listing failed; each is logged once, since an engine may be away for ever."""
+        self.latest = Observation(runtime.status())
+
+    def start(self) -> None:
+        """Start listing, in a daemon thread: a call that hangs must not keep the process from ending."""
+        Watcher(f"observe-{self.runtime.name}", self._run).start()
+        self.runtime.watch(self.poke)
+
+    def poke(self) -> None:
+        """Request a listing as soon as possible. Never blocks."""
+        self._poked.set()
+
+    def stop(self) -> None:
+        """Stop listing after the current call."""
+        self._stopped = True
+        self._poked.set()
+
+    def observe(self) -> None:
+        """List the runtime's containers in this thread; call `changed` if the listing differs."""
+        begun = self._sequence.next()
+        try:
+            if not self.runtime.status().up:
+                self.runtime.check()
+            records = self.runtime.containers()
+            foreign = self.runtime.foreign()
+        except RuntimeFault as fault:
+            self._log(str(fault))
+            status = self.runtime.status()
+            seen = Observation(status if not status.up else self.runtime.check(), begun)
+        else:
+            self._log("")
+            seen = Observation(self.runtime.status(), begun, records, foreign)
+        before, self.latest = self.latest, seen
+        if (before.status, before.records, before.foreign) != (seen.status, seen.records, seen.foreign):
+            self._changed()
+
+    def _log(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            log.warning("%s does not answer: %s", self.runtime.name, trouble)
+        elif self._trouble and not trouble:
+            log.info("%s answers again", self.runtime.name)
+        self._trouble = trouble
+
+    def _run(self) -> None:
+        poked = False
+        while not self._stopped:
+            self.observe()
+            poked = self._poked.wait(SECOND_LOOK if poked else self._interval)
+            self._poked.clear()
+
+
+_SLOWEST = 10.0
+"""Maximum seconds between two readings of a control group."""
+
+
+class TelemetryRecorder:
+    """Tallies of the running attempts; `save` writes the sums of all."""
+
+    def __init__(self, directory: Path, store_id: str, pools: Pools, clock: Clock) -> None:
+        self._store_id = store_id
+        self._groups = GroupReader(pools, clock)
+        self._tallies = AttemptTallies(directory, lambda: pools(WorkKind.TELEMETRY, ""))
+        self.save = self._tallies.save
+
+    def update(
+        self, active: Iterable[Job], observers: Mapping[str, Observer], reading: ProbeReading, now: datetime
+    ) -> None:
+        """Add the new readings of running attempts, and store the series of ended ones."""
+        running = {_key(job): job for job in active if job.attempt is not None and not job.attempt.is_over}
+        for key in self._tallies.keys - running.keys():
+            self._tallies.close(key)
+            self._groups.take(key)
+        second = now.timestamp()
+        due: dict[str, list[tuple[AttemptKey, str]]] = {}
+        for key, job in running.items():
+            if job.state is not JobState.RUNNING or job.attempts[-1].started_at is None:
+                continue
+            attempt = job.attempts[-1]
+            measurement = self._tallies.of(key, attempt, attempt.container_id or "", second)
+            container_id, number = measurement.container_id, job.attempts[-1].number
+            own = (container_id, f"{self._store_id}:{job.id}:{number}") if job.spec.gpus.promised else None
+            for uuid in job.attempts[-1].gpus:
+                if (sample := reading.samples.get(uuid)) is not None:
+                    measurement.tally.add(sample, own)
+            if (found := self._groups.take(key)) is not None:
+                measurement.tally.add_host(*found)
+            if _is_due(measurement, second):
+                due.setdefault(job.spec.runtime_in(observers), []).append((key, measurement.container_id))
+            self._tallies.save_if_due(key, second)
+        for name, containers in due.items():
+            if name in observers:
+                self._groups.read(observers[name].runtime, containers)
+
+    def result(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> AttemptTelemetry | None:
+        """Return the summary of the job's attempt, which ended as the record says; None if nothing was read."""
+        measurement = self._tallies.get(_key(job))
+        if measurement is None:
+            return None
+        tally, ended_at = measurement.tally, (record.ended_at if record else None) or now
+        if record is not None and record.consumption is not None:
+            tally.add_host(record.consumption, ended_at.timestamp())
+        return tally.summary(ended_at.timestamp(), job.spec.gpus.promised)
+
+    def idle_since(self, job: Job) -> dict[str, tuple[float, float]]:
+        """Return for each GPU of the job when it was last used and last read; empty before the first reading."""
+        return self._tallies.idle_since(_key(job))
+
+
+def _is_due(measurement: Measurement, second: float) -> bool:
+    """Return whether to read the control group; early, so that short jobs are read at all."""
+    pause = min(_SLOWEST, max(1.0, (second - measurement.tally.record.began) / 10))
+    if abs(second - measurement.asked_at) < pause:
+        return False
+    measurement.asked_at = second
+    return True
+
+
+class GroupReader:
+    """Reads control groups in workers, those of one runtime one after the other."""
+
+    def __init__(self, pools: Pools, clock: Clock) -> None:
+        self._pools = pools
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._found: dict[AttemptKey, tuple[Consumption, float]] = {}
+        self._reading: set[str] = set()
+
+    def read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]]) -> None:
+        """Read the control groups of these attempts, unless a worker is still busy with the last request."""
+        with self._lock:
+            if runtime.name in self._reading:
+                return
+            self._reading.add(runtime.name)
+        self._pools(WorkKind.TELEMETRY, runtime.name).submit(self._read, runtime, containers)
+
+    def take(self, key: AttemptKey) -> tuple[Consumption, float] | None:
+        """Remove and return what was read since the last call, with its time; None for nothing."""
+        if key not in self._found:
+            return None
+        with self._lock:
+            return self._found.pop(key, None)
+
+    def _read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]]) -> None:
+        try:
+            for key, container_id in containers:
+                self._read_one(runtime, key, container_id)
+        finally:
+            with self._lock:
+                self._reading.discard(runtime.name)
+
+    def _read_one(self, runtime: Runtime, key: AttemptKey, container_id: str) -> None:
+        try:
+            found = runtime.consumption(container_id)
+        except RuntimeFault as fault:  # the attempt has ended meanwhile
+            log.debug("the use of the machine by %s is not known: %s", container_id[:12], fault)
+            return
+        except Exception:  # the border of a worker
+            log.exception("reading the control group of job %d", key[0])
+            return
+        if found is not None:
+            with self._lock:
+                self._found[key] = (found, self._clock.now().timestamp())
+
+
+def _key(job: Job) -> AttemptKey:
+    return (job.id, job.attempts[-1].number)

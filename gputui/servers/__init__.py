@@ -1,1 +1,0 @@
-"""Several independent servers in one console."""
