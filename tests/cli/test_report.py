@@ -21,7 +21,6 @@ from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.telemetry import Efficiency
 from gputui.domain.telemetry_series import Tally, TallyRecord
 from gputui.engine import telemetry_files
-from gputui.engine.files import telemetry_files
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running, sample, uuid
