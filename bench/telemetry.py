@@ -35,7 +35,6 @@ from gputui.domain.settings import GpuSettings, Settings
 from gputui.domain.telemetry import Consumption
 from gputui.domain.telemetry_series import Tally, TallyRecord
 from gputui.engine import telemetry_files
-from gputui.engine.files import telemetry_files
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.snapshot_builder import QueueView
 from gputui.engine.tick.stops import IdleGpus

@@ -13,7 +13,6 @@ from gputui.domain.job_spec import ContainerOptions, PublishedPort
 from gputui.domain.telemetry import AttemptTelemetry, Efficiency, Spread
 from gputui.domain.telemetry_series import Tally, TallyRecord
 from gputui.engine import telemetry_files
-from gputui.engine.files import telemetry_files
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import GIB, NOW, job, running, sample, snapshot, uuid
 

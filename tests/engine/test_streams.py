@@ -18,7 +18,6 @@ from gputui.domain.errors import NotFoundError
 from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import Interactive, JobId
 from gputui.engine import streams as subject
-from gputui.engine.process import streams as subject
 from gputui.engine.streams import Streams
 from gputui.ports.backend import Attach, FollowLog, StreamRequest
 from tests.factories import NOW, job, running

@@ -20,7 +20,6 @@ from gputui.domain.snapshot import Notice
 from gputui.domain.telemetry import efficiency_of
 from gputui.domain.telemetry_series import Tally
 from gputui.engine import telemetry_files
-from gputui.engine.files import telemetry_files
 from gputui.engine.telemetry_files import AttemptKey, AttemptTallies
 
 if TYPE_CHECKING:
