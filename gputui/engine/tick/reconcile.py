@@ -21,7 +21,7 @@ from gputui.domain.errors import Cause, CauseCode, NotFoundError, StoreFormatErr
 from gputui.domain.job import Attempt, Job, JobState, Placement, Stopping
 from gputui.domain.job_spec import JobId, whole_class
 from gputui.domain.policy import retry
-from gputui.domain.policy.gpus.engine import cdi_names, present_gpus
+from gputui.domain.policy.availability import cdi_names, present_gpus
 from gputui.domain.policy.plan import Preemption
 from gputui.domain.policy.preemption import is_candidate, preemption_cause
 from gputui.domain.policy.waits import Dependencies
