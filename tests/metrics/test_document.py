@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gputui.metrics.families import FAMILIES
-from gputui.metrics.provisioning import updated
+from scripts.observe import updated
 
 PATH = Path(__file__).parents[2] / "docs" / "observe.md"
 

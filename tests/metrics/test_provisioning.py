@@ -11,22 +11,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from gputui.cli.main import run as run_command
 from gputui.domain.settings import MetricsSettings
 from gputui.metrics.families import FAMILIES, Kind
-from gputui.metrics.panels import DASHBOARDS, Query
-from gputui.metrics.provisioning import ALERTS, COLUMNS, files, model, rules_text
+from gputui.metrics.provisioning import DASHBOARDS, dashboard_text, files, rules_text
 from tests.metrics.prometheus import Prometheus
 from tests.metrics.test_serve import PATIENCE, Served, served
 from tests.metrics.test_server import HASH
 
+MODELS = {key: json.loads(dashboard_text(key)) for key in DASHBOARDS}
 QUERIES = {
-    f"{dashboard.key}: {panel.title} {query.legend}": query
-    for dashboard in DASHBOARDS
-    for panel in dashboard.panels
-    for query in panel.queries
+    f"{key}: {panel['title']} {target['legendFormat'].removeprefix('__auto')}": target["expr"]
+    for key, model in MODELS.items()
+    for panel in model["panels"]
+    for target in panel.get("targets", ())
 }
+"""Expressions of all panels, by dashboard, title and names of their series."""
+ALERTS = {rule["alert"]: rule["expr"] for rule in yaml.safe_load(rules_text())["groups"][0]["rules"]}
+COLUMNS = 24
 LABELS = ("instance", "job", "le")
 """Labels that Prometheus adds, and those of histograms."""
 _NAME = re.compile(r"\bgputui_[a-z0-9_]+")
@@ -43,33 +47,28 @@ def known_names() -> dict[str, set[str]]:
 
 def test_panels_and_alerts_name_existing_series_and_labels() -> None:
     known = known_names()
-    expressions = {
-        **{title: query.expression for title, query in QUERIES.items()},
-        **{a.name: a.expression for a in ALERTS},
-    }
-    for title, expression in expressions.items():
+    for title, expression in (QUERIES | ALERTS).items():
         for name, selector in re.findall(r"\b(gputui_[a-z0-9_]+)(?:\{([^}]*)\})?", expression):
             assert name in known, f"{title}: {name}"
             labels = set(re.findall(r"(\w+)\s*[=!]~?\"", selector))
             assert labels <= known[name], f"{title}: {name}{{{selector}}}"
-    for title, query in QUERIES.items():
-        shown = set(re.findall(r"\{\{(\w+)\}\}", query.legend)) - set(LABELS)
-        labels = set().union(*(known[name] for name in _NAME.findall(query.expression)))
+    for title, expression in QUERIES.items():
+        shown = set(re.findall(r"\{\{(\w+)\}\}", title)) - set(LABELS)
+        labels = set().union(*(known[name] for name in _NAME.findall(expression)))
         assert shown <= labels, title
 
 
 def test_the_model_of_a_dashboard_fits_the_screen_and_its_variables_are_defined() -> None:
-    for dashboard in DASHBOARDS:
-        made = model(dashboard)
+    for key, made in MODELS.items():
         places = [panel["gridPos"] for panel in made["panels"]]
         assert all(place["x"] + place["w"] <= COLUMNS for place in places)
         cells = [
             (place["x"] + x, place["y"] + y) for place in places for x in range(place["w"]) for y in range(place["h"])
         ]
-        assert len(cells) == len(set(cells)), dashboard.key
+        assert len(cells) == len(set(cells)), key
         variables = {each["name"] for each in made["templating"]["list"]}
         used = set(re.findall(r"\$\{?(\w+)\}?", json.dumps(made["panels"])))
-        assert used - {"__rate_interval", "__range"} <= variables, dashboard.key
+        assert used - {"__rate_interval", "__range"} <= variables, key
         assert len({panel["id"] for panel in made["panels"]}) == len(made["panels"])
 
 
@@ -117,7 +116,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path
         yield it
 
 
-def filled(query: Query) -> str:
+def filled(expression: str) -> str:
     """Return the expression with the variables of a dashboard that shows everything of the last seconds."""
     words: Mapping[str, str] = {
         "$instance": ".*",
@@ -127,7 +126,6 @@ def filled(query: Query) -> str:
         "$__rate_interval": "10s",
         "$__range": "1m",
     }
-    expression = query.expression
     for name, value in words.items():
         expression = expression.replace(name, value)
     return expression
@@ -361,7 +359,7 @@ DAYS = ("1d", "3d", "25h")
 
 def test_every_rule_has_a_firing_and_a_silent_case() -> None:
     for alert in ALERTS:
-        assert {bool(fires) for name, _, _, fires in CASES if name == alert.name} == {True, False}, alert.name
+        assert {bool(fires) for name, _, _, fires in CASES if name == alert} == {True, False}, alert
 
 
 @pytest.mark.prometheus

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gputui.metrics.panels import DASHBOARDS
 from tests.e2e.conftest import engine, site
 from tests.e2e.site import Site
 from tests.gpus.standin import uuid
@@ -17,17 +16,12 @@ from tests.metrics import report_figures
 from tests.metrics.panel_figures import BEFORE, PanelFigures, differences
 from tests.metrics.real_run import HELD, JOBS, PREEMPTED, RUNNING_CANCELLED, RealRun, begun
 from tests.metrics.recounted import Recount, Sums, journal
+from tests.metrics.test_provisioning import QUERIES as ALL_QUERIES
 
 __all__ = ["engine", "site"]
 pytestmark = [pytest.mark.docker, pytest.mark.nvml, pytest.mark.prometheus, pytest.mark.long]
 
-QUERIES = {
-    f"{dashboard.key}: {panel.title} {query.legend}": query.expression
-    for dashboard in DASHBOARDS
-    if dashboard.key != "cluster"
-    for panel in dashboard.panels
-    for query in panel.queries
-}
+QUERIES = {title: expression for title, expression in ALL_QUERIES.items() if not title.startswith("cluster:")}
 """Expressions of the panels for one server."""
 
 
