@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from gputui.cli.document import updated
+sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a file
+
+from scripts._manual import updated
 
 if __name__ == "__main__":
     path = Path(__file__).parent.parent / "docs" / "cli.md"

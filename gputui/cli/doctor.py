@@ -18,10 +18,10 @@ from msgspec.structs import asdict
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters, upkeep
-from gputui.cli import terminal
-from gputui.cli.checks import CheckLevel, DoctorCheck, driver, engine, state
-from gputui.cli.checks import service as checks
-from gputui.cli.checks.engine import INSTALL, EngineHost
+from gputui.cli import checks, terminal
+from gputui.cli import engine_checks as engine
+from gputui.cli.checks import CheckLevel, DoctorCheck
+from gputui.cli.engine_checks import INSTALL, EngineHost
 from gputui.cli.install import SOCKET_UNIT, UNITS
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -79,7 +79,7 @@ def lines(check: DoctorCheck) -> str:
 def examine(options: Options) -> Iterator[DoctorCheck]:
     """Run every check in turn; an error in one does not prevent the next."""
     site, own = (str(path) if path else None for path in (options.site, options.config))
-    yield from state.of_sources(site, own, options.ignored)
+    yield from checks.of_sources(site, own, options.ignored)
     if not bootstrap.may_schedule(options):
         yield from _guarded("cluster", lambda: _of_cluster(options))
         return
@@ -104,7 +104,7 @@ def _guarded(name: str, area: Callable[[], Iterator[DoctorCheck]]) -> Iterator[D
 def _of_service(options: Options) -> Iterator[DoctorCheck]:
     """Check who answers at the socket, where users depend on it."""
     sockets, users = options.sockets, options.settings.access.users
-    if found := checks.of_settings(options.settings, (Path(UNITS) / SOCKET_UNIT).exists()):
+    if found := checks.of_access(options.settings, (Path(UNITS) / SOCKET_UNIT).exists()):
         yield found
     if sockets.in_process and not users:
         return
@@ -146,26 +146,26 @@ def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
     with closing(clusters.open_backend(options)) as backend:
         cluster = backend.queue.cluster
         found = cluster.faults()
-        yield from state.of_faults(found)
+        yield from checks.of_faults(found)
         if not any(fault.stops_jobs for fault in found):
             snapshot = backend.queue.read()
-            yield from state.of_snapshot(cluster.name, cluster.caps, snapshot)
-            yield from state.of_readings(clusters.read_once(options, snapshot).nodes, options.settings.cluster.probe)
-            yield from state.of_settings(options.settings)
+            yield from checks.of_snapshot(cluster.name, cluster.caps, snapshot)
+            yield from checks.of_readings(clusters.read_once(options, snapshot).nodes, options.settings.cluster.probe)
+            yield from checks.of_settings(options.settings)
 
 
 def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[DoctorCheck]:
     begun = time.monotonic()
-    found.append(adapters.read_gpus(options, driver.PATIENCE))
-    yield from driver.of_pace(found[0], time.monotonic() - begun, options.settings.scheduler.stale_after)
-    yield from driver.of_probe(found[0], options.settings.scheduler)
+    found.append(adapters.read_gpus(options, checks.PATIENCE))
+    yield from checks.of_pace(found[0], time.monotonic() - begun, options.settings.scheduler.stale_after)
+    yield from checks.of_probe(found[0], options.settings.scheduler)
 
 
 def _of_state(options: Options) -> Iterator[DoctorCheck]:
     """Check the state directory without creating a directory or a queue."""
     if not options.state.exists():
         parent = next(parent for parent in options.state.parents if parent.exists())
-        yield state.of_missing_directory(str(options.state), os.access(parent, os.W_OK | os.X_OK))
+        yield checks.of_missing_directory(str(options.state), os.access(parent, os.W_OK | os.X_OK))
         yield from _without_queue(parent)
         return
     if not bootstrap.has_queue(options):
@@ -185,13 +185,13 @@ def _of_state(options: Options) -> Iterator[DoctorCheck]:
 
 def _without_queue(place: Path) -> Iterator[DoctorCheck]:
     yield _space(place)
-    yield state.of_clock(bootstrap.clock().now(), None)
-    yield state.of_leader(None)
+    yield checks.of_clock(bootstrap.clock().now(), None)
+    yield checks.of_leader(None)
 
 
 def _directory(options: Options) -> DoctorCheck:
     is_writable = os.access(options.state, os.W_OK | os.X_OK)
-    return state.of_directory(str(options.state), stat.S_IMODE(options.state.stat().st_mode), is_writable)
+    return checks.of_directory(str(options.state), stat.S_IMODE(options.state.stat().st_mode), is_writable)
 
 
 def _text(path: Path) -> str:
@@ -203,30 +203,30 @@ def _text(path: Path) -> str:
 
 def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     yield _space(options.state)
-    yield from state.of_damage(store.damage())
+    yield from checks.of_damage(store.damage())
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)
-    yield from state.of_unreadable(store.unreadable())
+    yield from checks.of_unreadable(store.unreadable())
     yield from _of_history(store)
-    yield from (state.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
+    yield from (checks.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
     timer, daily_since = Path(UNITS) / "gputui-backup.timer", None
     if f"--state {options.state} " in _text(timer.with_suffix(".service")) and timer.exists():
         daily_since = datetime.fromtimestamp(timer.stat().st_mtime, UTC)
-    if found := state.of_backup(upkeep.last_backup(options), bootstrap.clock().now(), daily_since):
+    if found := checks.of_backup(upkeep.last_backup(options), bootstrap.clock().now(), daily_since):
         yield found
-    yield state.of_clock(bootstrap.clock().now(), latest)
+    yield checks.of_clock(bootstrap.clock().now(), latest)
     with closing(bootstrap.ask_backend(options)) as backend:
         snapshot = backend.snapshots().read()
-    yield state.of_leader(snapshot.leader)
+    yield checks.of_leader(snapshot.leader)
     try:
         bootstrap.check_leader(options)
     except StoreError as error:
-        yield state.of_older_leader(error.what, error.hint or "")
+        yield checks.of_older_leader(error.what, error.hint or "")
     try:
         store.check()
     except StoreDamagedError as error:
-        yield state.of_loss(f"{error.where}: {error.what}")
+        yield checks.of_loss(f"{error.where}: {error.what}")
     else:
-        yield from state.of_halt(notice for notice in snapshot.notices if notice.halts)
+        yield from checks.of_halt(notice for notice in snapshot.notices if notice.halts)
 
 
 def _of_history(store: JobStore) -> Iterator[DoctorCheck]:
@@ -236,12 +236,12 @@ def _of_history(store: JobStore) -> Iterator[DoctorCheck]:
         deque(store.past(), maxlen=0)
     except StoreError as error:
         yield _failed("history", error)
-    yield from state.of_history(store.history_damage())
+    yield from checks.of_history(store.history_damage())
 
 
 def _space(path: Path) -> DoctorCheck:
     space = os.statvfs(path)
-    return state.of_space(space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None, str(path))
+    return checks.of_space(space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None, str(path))
 
 
 def _of_runtimes(options: Options, gpus: tuple[Gpu, ...]) -> Iterator[DoctorCheck]:

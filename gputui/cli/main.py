@@ -98,14 +98,19 @@ COMMANDS = {name: about for group in GROUPS.values() for name, about in group.it
 """All commands with short help. Each that is neither a verb nor in `_HOMES` is `command` in a module of its name."""
 _HOMES = {
     "api-stdio": "serve.api_stdio",
-    "attach": "attendance.attach",
+    "attach": "run.attach",
     "completions": "completing.completions",
     "exec": "conversation.execute",
-    "export": "migrate.export",
+    "explain": "show.explain_command",
+    "export": "cluster.export",
+    "history": "queue.history",
+    "logs": "wait.logs",
     "mcp": "serve.mcp",
     "metrics": "offered_files.metrics",
+    "migrate": "cluster.migrate",
     "probe": "serve.probe",
     "schema": "offered_files.schema",
+    "tenant": "reserve.tenant",
     "web": "serve.web",
 }
 """Commands that share a module with others, by name: the module, and their name there."""

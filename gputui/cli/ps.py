@@ -10,7 +10,8 @@ import click
 
 from gputui import bootstrap
 from gputui.bootstrap.backend import no_store, open_foreign_use
-from gputui.cli import completing, output, readings, terminal
+from gputui.cli import completing, output, terminal
+from gputui.cli.gpus import picture
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.as_json import Json
@@ -81,7 +82,7 @@ def command(
         if container is not None:
             return _stop(use, container, yes=yes)
         with session.backend() as backend:
-            snapshot = readings.picture(backend)
+            snapshot = picture(backend)
         rows = process_rows(snapshot)
         seen = use.rows(tuple(row.pid for row in rows if row.pid is not None), with_parents=tree)
         rows = with_host_values(rows, seen)

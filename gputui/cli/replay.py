@@ -2,35 +2,405 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.cli import replay_report, terminal
-from gputui.cli.output import FiniteRange, print_json
-from gputui.cli.replay_report import Variant
+from gputui.cli import output, terminal
+from gputui.cli.output import FiniteRange, TextColumn, print_json
 from gputui.cli.session import Session, pass_session
-from gputui.domain.errors import InputError
+from gputui.config import value_of_text
+from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.policy.planning_context import LONGEST
-from gputui.domain.settings import PolicySettings
-from gputui.domain.text import format_duration, parse_time_span, plain, plural
+from gputui.domain.settings import PolicySettings, Settings, TenantSettings
+from gputui.domain.snapshot import effective_settings
+from gputui.domain.text import fit, format_duration, parse_time_span, plain, plural
 
 if TYPE_CHECKING:
     from gputui.domain.job import Job
     from gputui.replay.simulation import Figures
     from gputui.replay.trace import JobHistory, Site, TraceJob
 
+
+MOST = 64
+"""Maximum number of variants in one comparison."""
+NOT_REPLAYED = frozenset(
+    {
+        "allow",
+        "extend",
+        "forecast_jobs",
+        "left_free",
+        "operators",
+        "patience",
+        "prefer",
+        "reservation_grace",
+        "reservations",
+        "share",
+        "share_jobs",
+        "tenants",
+    }
+)
+"""Settings without effect in a replay, since jobs of a trace ask for nothing but a number of GPUs."""
+_TABLE, _TENANT = "policy.", "tenants."
+_OF_TENANT = ("weight", "gpus", "running")
+_SHOWN = 60
+
+
+class Variant(Struct, frozen=True):
+    """The policy with some settings changed."""
+
+    name: str
+    """Changes as typed: `age_unit=12h half_life=7d`."""
+    changes: Mapping[str, str]
+    """Text of the value by the setting's full name."""
+    settings: PolicySettings
+
+
+def changed(settings: PolicySettings, texts: Sequence[str]) -> Variant:
+    """Return the policy with each `SETTING=VALUE` of `--set`; a later one overrides an earlier one."""
+    pairs = [_pair(text, "--set") for text in texts]
+    return _variant(settings, dict(pairs), "--set")
+
+
+def compared(settings: PolicySettings, texts: Sequence[str]) -> list[Variant]:
+    """Return the policy with each value of each `SETTING=A,B` of `--compare`, in all combinations."""
+    pairs = [_pair(text, "--compare") for text in texts]
+    choices = [[(key, value.strip()) for value in values.split(",")] for key, values in pairs]
+    keys = [key for key, _ in pairs]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise InputError(f"{twice[0]} is given twice", where="--compare", hint=f"{twice[0]}=A,B,C")
+    count = math.prod(map(len, choices))
+    if count > MOST:
+        raise InputError(f"{count:,} combinations are more than {MOST}", where="--compare", hint="compare fewer values")
+    return [_variant(settings, dict(each), "--compare") for each in product(*choices)] if choices else []
+
+
+def values_of(settings: PolicySettings, keys: Iterable[str]) -> dict[str, Any]:
+    """Return the values that these settings have, by full name."""
+    return {key: _setting(settings, key.removeprefix(_TABLE)) for key in keys}
+
+
+def settings_json(settings: PolicySettings, keys: Iterable[str]) -> dict[str, Any]:
+    """Return these values as JSON; durations in seconds."""
+    values = values_of(settings, keys)
+    return {key: value.total_seconds() if isinstance(value, timedelta) else value for key, value in values.items()}
+
+
+def replayed() -> list[str]:
+    return [name for name in PolicySettings.__struct_fields__ if name not in NOT_REPLAYED]
+
+
+def _pair(text: str, where: str) -> tuple[str, str]:
+    """Return full name and value of `policy.SETTING=VALUE`; the table's name may be omitted."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip() or not value.strip():
+        found = plain(text, _SHOWN)
+        raise InputError(f"expected SETTING=VALUE, found {found!r}", where=where, hint="such as half_life=7d")
+    return _TABLE + key.strip().removeprefix(_TABLE), value.strip()
+
+
+def _variant(settings: PolicySettings, changes: Mapping[str, str], option: str) -> Variant:
+    for key, value in changes.items():
+        settings = _with(settings, key.removeprefix(_TABLE), value, option)
+    name = " ".join(f"{key.removeprefix(_TABLE)}={value}" for key, value in changes.items())
+    return Variant(plain(name), changes, settings)
+
+
+def _with(settings: PolicySettings, key: str, text: str, option: str) -> PolicySettings:
+    where = f"{option} {plain(key, _SHOWN)}"
+    if key.startswith(_TENANT):
+        name, _, field = key.removeprefix(_TENANT).rpartition(".")
+        if not name or field not in _OF_TENANT:
+            raise InputError(
+                "is not a setting of a tenant", where=where, hint=f"{_TENANT}NAME.weight, .gpus or .running"
+            )
+        known = {tenant.name: tenant for tenant in settings.tenants}
+        value = value_of_text(TenantSettings, field, text, where)
+        known[name] = replace(known.get(name, TenantSettings(name)), **{field: value})
+        return replace(settings, tenants=tuple(known.values()))
+    if key in NOT_REPLAYED:
+        hint = "those that do: " + ", ".join([*replayed(), f"{_TENANT}NAME.weight"])
+        raise InputError("changes nothing in a replay", where=where, hint=hint)
+    return replace(settings, **{key: value_of_text(PolicySettings, key, text, where, replayed())})
+
+
+def _setting(settings: PolicySettings, key: str) -> Any:
+    if not key.startswith(_TENANT):
+        return getattr(settings, key)
+    name, _, field = key.removeprefix(_TENANT).rpartition(".")
+    tenant = next((tenant for tenant in settings.tenants if tenant.name == name), TenantSettings(name))
+    return getattr(tenant, field)
+
+
+FEW_JOBS, SHORT_SPAN = 100, timedelta(days=7)
+LITTLE_LOAD = 0.6
+AS_IT_WAS = "as-it-was"
+
+
+def read_history(session: Session, jobs: Iterable[Job] | None = None) -> tuple[JobHistory, int, Settings]:
+    """Return the jobs that ended here (or those of `jobs`), the number of GPUs, and the current settings."""
+    from gputui.replay.trace import job_history
+
+    with session.backend() as backend:
+        moved = {job.id: job for job in backend.queue.past()} if jobs is None else {}
+        found = job_history({**moved, **backend.queue.jobs()}.values() if jobs is None else jobs)
+        settings = effective_settings(session.options.settings, backend.queue.controls())
+        views = backend.snapshots().read().gpus
+    if found is None:
+        raise GputuiError("no finished job has held a GPU here yet", hint="gputui replay --synthetic 1000")
+    listed = sum(view.gpu.index >= 0 and not view.gpu.mig_enabled for view in views)
+    return found, max(listed, found.gpus), settings
+
+
+def passable(policy: PolicySettings, jobs: Sequence[TraceJob]) -> PolicySettings:
+    """Return the policy with caps raised where a past job exceeds them: such a cap is newer than the job."""
+    widest: dict[str, int] = {}
+    for job in jobs:
+        widest[job.tenant] = max(job.gpus, widest.get(job.tenant, 0))
+    tenants = (
+        replace(
+            tenant,
+            gpus=None if tenant.gpus is None else max(tenant.gpus, widest.get(tenant.name, 0)),
+            running=None if tenant.running is None else max(tenant.running, 1),
+        )
+        for tenant in policy.tenants
+    )
+    return replace(policy, tenants=tuple(tenants))
+
+
+def as_it_was(history: JobHistory, jobs: Sequence[TraceJob], gpus: int) -> dict[str, Figures]:
+    """Return the figures of the real past, by name."""
+    from gputui.replay.simulation import figures
+
+    return {AS_IT_WAS: figures(history.as_it_was(jobs), gpus)}
+
+
+def sentences(history: JobHistory, found: Mapping[str, Figures], offered: float, limits: str) -> list[str]:
+    """Return sentences on what the figures mean, and on why they may mislead."""
+    said = meaning(found, history)
+    return [*([said] if said else []), *notes(history, offered, limits)]
+
+
+def history_json(history: JobHistory) -> dict[str, Any]:
+    """Return the keys of the JSON output that describe the replayed history."""
+    return {
+        "since": history.since.isoformat(),
+        "until": history.until.isoformat(),
+        "tenants": len({job.tenant for job in history.jobs}),
+        "failed": history.failed,
+        "left_out": history.left_out,
+        "shared": history.shared,
+        "without_limit": sum(job.stated is None for job in history.jobs),
+    }
+
+
+def meaning(found: Mapping[str, Figures], history: JobHistory) -> str:
+    """Return a sentence on the effect of a static split; empty unless that policy was replayed."""
+    if "plan" not in found or "static-equal" not in found:
+        return ""
+    if len({job.tenant for job in history.jobs}) < 2:
+        return "All jobs belong to one tenant: there is nothing to split."
+    ours, split = found["plan"], found["static-equal"]
+    waits = f"would have waited {_time(split.wait_mean)} on average, and {_time(ours.wait_mean)} under this scheduler"
+    given = split.allocation_ratio / ours.allocation_ratio - 1 if ours.allocation_ratio else 0.0
+    less = f"{abs(given):.0%} {'less' if given < 0 else 'more'}" if abs(given) >= 0.005 else "as much"
+    return (
+        f"With the GPUs split equally between the tenants these jobs {waits}; "
+        f"by the last submission they would have been given {less} GPU time."
+    )
+
+
+def notes(history: JobHistory, offered: float, limits: str) -> Iterator[str]:
+    """Yield sentences on why the figures may mislead."""
+    count = len(history.jobs)
+    if count < FEW_JOBS or history.span < SHORT_SPAN:
+        over = f"{plural(count, 'job')} over {format_duration(history.span)}"
+        yield f"{over} is a small sample: a week and some hundred jobs are better."
+    if offered < LITTLE_LOAD:
+        yield f"At load {offered:.2f} GPUs are mostly free, so that policies differ little."
+    if history.failed:
+        yield f"Counted with all their GPU time, although they did not complete: {plural(history.failed, 'job')}."
+    if history.left_out:
+        yield f"Left out, as they held no GPU: {plural(history.left_out, 'finished job')}."
+    if history.shared:
+        yield f"Counted as if alone on their GPUs, although these were shared: {plural(history.shared, 'job')}."
+    unstated = sum(job.stated is None for job in history.jobs)
+    if unstated and limits != "none":
+        yield f"Given a time limit by --limits {limits}, as they had none: {plural(unstated, 'job')}."
+    yield (
+        "Each job arrives when it could have started; holds, reservations and caps of arrays are left out. "
+        "With other waits, users would have submitted at other times."
+    )
+
+
+def _time(seconds: float) -> str:
+    return format_duration(timedelta(seconds=seconds))
+
+
+BAR, SHORT_BAR, WIDE = 20, 5, 100
+"""Cells of a full bar on a wide and on a narrow terminal, and the columns from which a terminal is wide."""
+PLAN = "plan"
+_CLASSES = {"wait_mean_high": "HIGH WAIT", "wait_mean_normal": "NORMAL", "wait_mean_low": "LOW"}
+_PREEMPTED = {"preemptions": "PREEMPTED", "gpu_seconds_lost": "LOST"}
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    "allocation_ratio": lambda value: f"{value:.1%}",
+    "bounded_slowdown_mean": lambda value: f"{value:.1f}",
+    "preemptions": lambda value: f"{value:.0f}",
+    "gpu_seconds_lost": lambda value: f"{value / 3600:.1f} GPU-h",
+}
+"""Formats of the figures that are not durations."""
+ReportRow: TypeAlias = tuple[str, ...]
+_WAITS = ("wait_mean", "wait_p95", "wait_max")
+_FIGURES = 64
+"""Cells of the figures of a comparison, beside the names of its lines."""
+_COMPARED = (*_WAITS, "bounded_slowdown_mean", "allocation_ratio", "worst_tenant_wait_mean")
+_LEGEND = (
+    "Below each figure is its difference from the first line of plan. One trace is one sample: differences of a "
+    "few per cent say little."
+)
+
+
+def head_lines(head: Mapping[str, Any], base: Variant) -> list[str]:
+    load = "all at the same time" if head["load"] is None else f"load {head['load']:.2f}"
+    lines = [
+        f"{plural(head['jobs'], 'job')} on {plural(head['gpus'], 'GPU')}, {load}, {head['limits']} limits",
+        f"trace sha256 {head['trace_sha256']}",
+    ]
+    return [*lines, *([f"set: {base.name}"] if base.changes else [])]
+
+
+def policy_table(found: Mapping[str, Figures], variants: Collection[str]) -> list[str]:
+    """Return a table with a line and a bar for each policy, and one of waits by class where there are several."""
+    shown = {name: each for name, each in found.items() if name not in variants}
+    total = terminal.width()
+    is_wide = total is None or total >= WIDE
+    bar = BAR if is_wide else SHORT_BAR
+    columns = [
+        TextColumn("POLICY", 20, least=8),
+        TextColumn("ALLOCATED", right=True),
+        TextColumn("", bar, least=4),
+        *(TextColumn(title, right=True) for title in ("WAIT", "P95", "MAX", "SLOWDOWN", "MAKESPAN")),
+        *([TextColumn("WORST TENANT", right=True)] if is_wide else []),
+    ]
+    rows = [
+        (
+            name,
+            _shown(each, "allocation_ratio"),
+            "#" * round(bar * each.allocation_ratio),
+            *(_shown(each, figure) for figure in (*_WAITS, "bounded_slowdown_mean", "makespan")),
+            *([_shown(each, "worst_tenant_wait_mean")] if is_wide else []),
+        )
+        for name, each in shown.items()
+    ]
+    further = _further("POLICY", shown, lambda figures: _rows(shown, figures))
+    return ["", *output.lines(columns, rows, total), *further]
+
+
+def comparison_table(base: Variant, tried: Sequence[Variant], found: Mapping[str, Figures]) -> list[str]:
+    """Return a table of the current settings and of each variant, with the differences below the figures."""
+    titles = ("WAIT", "P95", "MAX", "SLOWDOWN", "ALLOCATED", "WORST TENANT")
+    columns = [TextColumn("SETTINGS", 60, least=9), *(TextColumn(title, right=True) for title in titles)]
+    own = [AS_IT_WAS] if AS_IT_WAS in found else []
+    keys = list(dict.fromkeys(key for each in tried for key in each.changes))
+    values = values_of(base.settings, keys)
+    now = " ".join(f"{key.partition('.')[2]}={_value(value)}" for key, value in values.items())
+    others = {each.name: each.name for each in tried if values_of(each.settings, keys) != values}
+    names, key = _short({name: name for name in own} | {PLAN: f"{PLAN} ({now})"} | others, terminal.width())
+    rows = list(_compared_rows(names, found, _COMPARED))
+    further = _further("SETTINGS", found, lambda figures: _compared_rows(names, found, figures))
+    return ["", *key, *output.lines(columns, rows, terminal.width()), *further, "", *_wrapped(_LEGEND)]
+
+
+def _short(names: dict[str, str], total: int | None) -> tuple[dict[str, str], list[str]]:
+    """Return the names of the lines, and a key to the numbers that replace names too long for the terminal."""
+    if total is None or max(map(len, names.values())) + _FIGURES <= total:
+        return names, []
+    tried = [key for key in names if key not in (PLAN, AS_IT_WAS)]
+    numbers = {key: str(tried.index(key) + 1) if key in tried else key for key in names}
+    key = [names[PLAN], *(f"{numbers[each]:>4} {names[each]}" for each in tried)]
+    return numbers, [*(fit(line, total).rstrip() for line in key), ""]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, timedelta):
+        return re.sub(r"(?<=d)00h$|(?<=h)00m$|(?<=m)00s$", "", format_duration(value)) if value else "0"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value).lower()
+
+
+def _compared_rows(
+    names: Mapping[str, str], found: Mapping[str, Figures], figures: Sequence[str]
+) -> Iterator[ReportRow]:
+    for key, name in names.items():
+        yield (name, *(_shown(found[key], figure) for figure in figures))
+        if key not in (PLAN, AS_IT_WAS):
+            yield ("", *(_difference(found[key], found[PLAN], figure) for figure in figures))
+
+
+def _difference(one: Figures, other: Figures, figure: str) -> str:
+    """Return the difference of a figure from the other's in per cent; empty where that is not a number."""
+    new, old = getattr(one, figure), getattr(other, figure)
+    if not old or new is None:
+        return "=" if new == old else ""
+    change = 100 * (new / old - 1)
+    if abs(change) < 0.05:
+        return "="
+    return f"{change:+.1f}%" if abs(change) < 9.95 else f"{change:+.0f}%"
+
+
+def _further(
+    title: str, found: Mapping[str, Figures], rows: Callable[[Sequence[str]], Iterator[ReportRow]]
+) -> list[str]:
+    """Return a table of waits by class and of preemptions; empty if there is one class only and no preemption."""
+    titles: dict[str, str] = {}
+    if any(sum(getattr(each, name) is not None for name in _CLASSES) > 1 for each in found.values()):
+        titles |= _CLASSES
+    if any(each.preemptions for each in found.values()):
+        titles |= _PREEMPTED
+    if not titles:
+        return []
+    columns = [TextColumn(title, 60, least=16), *(TextColumn(each, right=True) for each in titles.values())]
+    return ["", *output.lines(columns, rows(list(titles)), terminal.width())]
+
+
+def _rows(found: Mapping[str, Figures], figures: Sequence[str]) -> Iterator[ReportRow]:
+    for name, each in found.items():
+        yield (name, *(_shown(each, figure) for figure in figures))
+
+
+def _shown(found: Figures, figure: str) -> str:
+    value = getattr(found, figure)
+    if value is None:
+        return "-"
+    if figure in _FORMATS:
+        return _FORMATS[figure](value)
+    return f"{value / 3600:.1f}h" if value >= 3600 else format_duration(timedelta(seconds=value))
+
+
+def wrapped(sentences: Sequence[str]) -> list[str]:
+    """Return sentences about a history, wrapped to the width of the terminal."""
+    return [*([""] if sentences else []), *(line for sentence in sentences for line in _wrapped(sentence))]
+
+
+def _wrapped(sentence: str) -> list[str]:
+    return textwrap.wrap(sentence, terminal.width() or 120, subsequent_indent="  ")
+
+
 MANY = 5000
 """Number of jobs from which a replay takes long enough to show its progress."""
 LIMITS = ("exact", "bucket", "none")
-PLAN = "plan"
 POLICY_NAMES = (PLAN, "fifo", "easy", "saf", "greedy", "static-equal", "static-proportional", "host-lease")
 
 
@@ -117,21 +487,21 @@ def command(
     """
     names, longest = parse_policies(policies), parse_max_time(max_time)
     source = _source(session, trace, synthetic, seed, history=history)
-    base = replay_report.changed(source.settings, changes)
-    tried = replay_report.compared(base.settings, comparison)
+    base = changed(source.settings, changes)
+    tried = compared(base.settings, comparison)
     replay = Replay.of(source, gpus, gpus_per_node, load, limits, longest)
     if tried and not policies:
         names = [PLAN]
     found = replay.figures(names, base, tried)
     told = [*replay.cut(), *replay.unheeded([base, *tried])]
-    told += replay_report.told(source.own, found, replay.offered, replay.limits) if source.own else []
+    told += sentences(source.own, found, replay.offered, replay.limits) if source.own else []
     if as_json:
         print_json(replay.as_object(base, tried, told, found))
         return
-    lines = replay_report.header(replay.head(), base)
-    lines += [] if tried and not policies else replay_report.policies(found, {each.name for each in tried})
-    lines += replay_report.comparison(base, tried, found) if tried else []
-    terminal.write("\n".join([*lines, *replay_report.wrapped(told)]) + "\n")
+    lines = head_lines(replay.head(), base)
+    lines += [] if tried and not policies else policy_table(found, {each.name for each in tried})
+    lines += comparison_table(base, tried, found) if tried else []
+    terminal.write("\n".join([*lines, *wrapped(told)]) + "\n")
 
 
 def _source(session: Session, trace: str | None, synthetic: int | None, seed: int, *, history: bool) -> ReplaySource:
@@ -193,7 +563,7 @@ def of_history(session: Session, jobs: Iterable[Job] | None = None) -> ReplaySou
     """Return the jobs that ended on this server (or those among `jobs`), with its settings."""
     from gputui.replay.trace import digest
 
-    own, gpus, settings = replay_report.read(session, jobs)
+    own, gpus, settings = read_history(session, jobs)
     longest = max(max(job.duration, job.stated or 0.0, LONGEST_LIMIT) for job in own.jobs)
     policy = replace(settings.policy, max_time=settings.policy.max_time or settings.scheduler.max_time)
     return ReplaySource(own.jobs, digest(own.jobs), gpus, longest, LONGEST.total_seconds(), policy, "none", own)
@@ -241,15 +611,15 @@ class Replay(Struct, frozen=True):
 
         found = {}
         if self.source.own is not None and self.is_as_it_was:
-            found = replay_report.as_it_was(self.source.own, self.jobs, self.site.gpus)
+            found = as_it_was(self.source.own, self.jobs, self.site.gpus)
         rules = {PLAN: base} | {each.name: each for each in tried}
         wanted = [*names, *([PLAN] if tried and PLAN not in names else []), *(each.name for each in tried)]
         with progress(len(wanted) if len(self.jobs) >= MANY else 0) as tell:
             for name in wanted:
                 tell(name)
                 variant = rules.get(name)
-                passable = replay_report.passable(variant.settings, self.jobs) if variant else None
-                found[name] = measure(PLAN if variant else name, self.jobs, self.site, passable)
+                policy = passable(variant.settings, self.jobs) if variant else None
+                found[name] = measure(PLAN if variant else name, self.jobs, self.site, policy)
         return found
 
     def cut(self) -> list[str]:
@@ -288,13 +658,13 @@ class Replay(Struct, frozen=True):
     def as_object(
         self, base: Variant, tried: Sequence[Variant], told: Sequence[str], found: dict[str, Figures]
     ) -> dict[str, Any]:
-        head = self.head() | {"settings": replay_report.settings_json(base.settings, base.changes)}
+        head = self.head() | {"settings": settings_json(base.settings, base.changes)}
         if self.source.own is not None:
-            head |= {"history": replay_report.history_json(self.source.own)}
+            head |= {"history": history_json(self.source.own)}
         if told or self.source.own is not None:
             head |= {"notes": list(told)}
         if tried:
-            head["variants"] = {each.name: replay_report.settings_json(each.settings, each.changes) for each in tried}
+            head["variants"] = {each.name: settings_json(each.settings, each.changes) for each in tried}
         return head | {"policies": {name: asdict(each) for name, each in found.items()}}
 
 

@@ -109,7 +109,7 @@ def web(session: Session, port: int, host: str, read_only: bool) -> int:
     _need_extra("web", "textual-serve", "aiohttp", "textual_serve")
     import asyncio
 
-    from gputui.web.server import ConsoleServer, is_loopback
+    from gputui.web import ConsoleServer, is_loopback
 
     if not is_loopback(host):
         terminal.echo(_WARNING.format(host=host, port=port), err=True)
@@ -145,8 +145,7 @@ def mcp(session: Session) -> None:
     from gputui.bootstrap.owner import agents_client
 
     client = agents_client(session.options)
-    from gputui.mcp.server import serve
-    from gputui.mcp.tools import Tools
+    from gputui.mcp import Tools, serve
 
     serve(Tools(client, session.user))
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from gputui import bootstrap
 from gputui.cli import terminal
-from gputui.cli.readings import gpu_names
+from gputui.cli.gpus import gpu_names
 from gputui.cli.session import Session
 from gputui.config import Options
 from gputui.domain.arrays import Entries, Names

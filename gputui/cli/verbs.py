@@ -252,11 +252,11 @@ def _drained(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 @pass_session
 def drain(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool, quiet: bool) -> None:
     """Drain the GPUs named, or in a cluster the nodes."""
-    from gputui.cli import readings  # other verbs read no GPU
+    from gputui.cli.gpus import find_gpus, gpu_names  # other verbs read no GPU
 
     words = job_values.one_line(reason, "--reason") if reason else ""
     with session.backend() as backend:
-        uuids = readings.find_gpus(backend, gpus)
+        uuids = find_gpus(backend, gpus)
         action = DrainGpus(uuids, words)
         if dry_run:
             show_shifts(session, backend, action)
@@ -264,7 +264,7 @@ def drain(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool, q
         backend.act(action)
         if quiet:
             return
-        names = readings.gpu_names(backend.snapshots().read(), uuids)
+        names = gpu_names(backend.snapshots().read(), uuids)
         running = (job for job in backend.queue.jobs().values() if job.state.is_active)
         left = [
             job for job in running if job.attempt and not set(uuids).isdisjoint((*job.attempt.gpus, job.attempt.node))
@@ -280,16 +280,16 @@ def drain(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool, q
 @pass_session
 def resume(session: Session, gpus: tuple[str, ...], dry_run: bool, quiet: bool) -> None:
     """Resume the GPUs named, and report on stderr why one of them still takes no jobs."""
-    from gputui.cli import readings
+    from gputui.cli.gpus import find_gpus, gpu_names
 
     with session.backend() as backend:
-        uuids = readings.find_gpus(backend, gpus)
+        uuids = find_gpus(backend, gpus)
         if dry_run:
             show_shifts(session, backend, ResumeGpus(uuids))
             return
         backend.act(ResumeGpus(uuids))
         snapshot = backend.snapshots().read()
-        confirm(f"resumed {readings.gpu_names(snapshot, uuids)}: jobs start there again", quiet=quiet)
+        confirm(f"resumed {gpu_names(snapshot, uuids)}: jobs start there again", quiet=quiet)
         for view in snapshot.gpus:
             is_sick = not view.health.is_schedulable and not view.is_stopped_by_xid
             if view.gpu.uuid in uuids and is_sick:

@@ -81,7 +81,7 @@ def monitor_opener(options: Options, store_id: str, said: Say = lambda _: None) 
 
     def open_tracer(jobs: Entries) -> Monitor:
         try:
-            from gputui.tracing.tracer import JobTracer
+            from gputui.tracing import JobTracer
         except ImportError as error:
             log.error("no traces are sent: %s", error)
             said(_NO_TRACES)

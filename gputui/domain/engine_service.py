@@ -1,7 +1,7 @@
 """Services that run container engines: where each keeps its settings, and the commands that control it.
 
 The only place that knows. An address tells which service listens there, as far as addresses are standard;
-`gputui.cli.checks.engine` looks at the engine's own process as well.
+`gputui.cli.engine_checks` looks at the engine's own process as well.
 """
 
 from __future__ import annotations

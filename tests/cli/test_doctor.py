@@ -16,8 +16,10 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters
-from gputui.cli.checks import CheckLevel, driver, engine, state
-from gputui.cli.checks.engine import EngineHost
+from gputui.cli import checks
+from gputui.cli import engine_checks as engine
+from gputui.cli.checks import CheckLevel
+from gputui.cli.engine_checks import EngineHost
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.errors import StoreAccessError
 from gputui.domain.gpu import Health, HealthCode, ProbeCode, ProbeReading, ProbeStatus
@@ -41,23 +43,23 @@ def levels(found: object) -> list[CheckLevel]:
 
 
 def test_the_driver() -> None:
-    [good] = driver.of_probe(GOOD)
+    [good] = checks.of_probe(GOOD)
     assert (good.level, good.text) == (CheckLevel.OK, "1 GPU, driver 570.1")
-    [bad] = driver.of_probe(ProbeReading(ProbeStatus(ProbeCode.DRIVER_MISMATCH, "reboot")))
+    [bad] = checks.of_probe(ProbeReading(ProbeStatus(ProbeCode.DRIVER_MISMATCH, "reboot")))
     assert (bad.level, bad.text) == (CheckLevel.FAIL, "reboot")
-    assert levels(driver.of_probe(ProbeReading(ProbeStatus(ProbeCode.OK, "")))) == [CheckLevel.FAIL]
+    assert levels(checks.of_probe(ProbeReading(ProbeStatus(ProbeCode.OK, "")))) == [CheckLevel.FAIL]
 
 
 @cases(("code", "level"), [(HealthCode.REMAP_PENDING, CheckLevel.WARN), (HealthCode.XID, CheckLevel.FAIL)])
 def test_a_sick_gpu(code: HealthCode, level: CheckLevel) -> None:
     sick = sample(health=Health(code, "it is sick"))
     reading = ProbeReading(GOOD.status, GOOD.gpus, {uuid(0): sick}, NOW, "570.1", ("persistence mode is off",))
-    assert levels(driver.of_probe(reading)) == [CheckLevel.OK, CheckLevel.WARN, level]
+    assert levels(checks.of_probe(reading)) == [CheckLevel.OK, CheckLevel.WARN, level]
 
 
 def test_damage() -> None:
-    assert list(state.of_damage(())) == []
-    [told] = state.of_damage(["a line is damaged"])
+    assert list(checks.of_damage(())) == []
+    [told] = checks.of_damage(["a line is damaged"])
     assert (told.level, told.text, "remove" in told.hint) == (CheckLevel.WARN, "a line is damaged", True)
 
 
@@ -79,17 +81,17 @@ def test_a_runtime() -> None:
     ],
 )
 def test_permissions(mode: int, is_writable: bool, level: CheckLevel) -> None:
-    assert state.of_directory("/state", mode, is_writable).level is level
+    assert checks.of_directory("/state", mode, is_writable).level is level
 
 
 def test_daily_backups_that_are_not_made_are_missed() -> None:
     day = timedelta(days=1)
-    assert state.of_backup(None, NOW) is None
-    assert state.of_backup(None, NOW, NOW - day) is None
+    assert checks.of_backup(None, NOW) is None
+    assert checks.of_backup(None, NOW, NOW - day) is None
     record = BackupRecord(NOW - 3 * day, "/backups", good_at=NOW - 3 * day)
-    levels = [state.of_backup(*case) for case in ((None, NOW, NOW - 3 * day), (record, NOW, NOW - 5 * day))]
+    levels = [checks.of_backup(*case) for case in ((None, NOW, NOW - 3 * day), (record, NOW, NOW - 5 * day))]
     assert [told and told.level for told in levels] == [CheckLevel.WARN] * 2
-    kept = [state.of_backup(*case) for case in ((record, NOW), (record, NOW, NOW - day))]
+    kept = [checks.of_backup(*case) for case in ((record, NOW), (record, NOW, NOW - day))]
     assert [told and told.level for told in kept] == [CheckLevel.OK] * 2
 
 
@@ -105,25 +107,25 @@ def test_daily_backups_that_are_not_made_are_missed() -> None:
     ],
 )
 def test_space(size: int, inodes: int | None, level: CheckLevel) -> None:
-    assert state.of_space(size, inodes).level is level
+    assert checks.of_space(size, inodes).level is level
 
 
 def test_the_clock() -> None:
-    assert state.of_clock(NOW, None).level is CheckLevel.OK
-    assert state.of_clock(NOW, NOW + timedelta(seconds=1)).level is CheckLevel.OK
-    assert state.of_clock(NOW, NOW + timedelta(minutes=1)).level is CheckLevel.WARN
-    assert state.of_clock(NOW.replace(year=1970), None).level is CheckLevel.FAIL
+    assert checks.of_clock(NOW, None).level is CheckLevel.OK
+    assert checks.of_clock(NOW, NOW + timedelta(seconds=1)).level is CheckLevel.OK
+    assert checks.of_clock(NOW, NOW + timedelta(minutes=1)).level is CheckLevel.WARN
+    assert checks.of_clock(NOW.replace(year=1970), None).level is CheckLevel.FAIL
 
 
 def test_a_time_zone_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Foo/Bar")
-    found = state.of_clock(NOW, None)
+    found = checks.of_clock(NOW, None)
     assert (found.level, found.text) == (CheckLevel.WARN, "TZ is 'Foo/Bar', which is not a time zone on this host")
 
 
 def test_the_scheduler() -> None:
-    assert state.of_leader(None).level is CheckLevel.WARN
-    assert "pid 7" in state.of_leader(Leader(7, "gpu1", "alice", "serve", NOW)).text
+    assert checks.of_leader(None).level is CheckLevel.WARN
+    assert "pid 7" in checks.of_leader(Leader(7, "gpu1", "alice", "serve", NOW)).text
 
 
 @cases(
@@ -186,7 +188,7 @@ def test_gpus_without_an_engine_suggest_the_process_runtime() -> None:
 
 @cases("code", [code for code in ProbeCode if code is not ProbeCode.OK])
 def test_each_fault_of_the_driver_has_a_reason_and_a_fix(code: ProbeCode) -> None:
-    [check] = driver.of_probe(ProbeReading(ProbeStatus(code, "it is so")))
+    [check] = checks.of_probe(ProbeReading(ProbeStatus(code, "it is so")))
     assert check.level is CheckLevel.FAIL
     assert check.why
     assert check.hint
@@ -194,7 +196,7 @@ def test_each_fault_of_the_driver_has_a_reason_and_a_fix(code: ProbeCode) -> Non
 
 def test_a_sick_gpu_has_a_command_that_drains_it() -> None:
     sick = sample(health=Health(HealthCode.XID, "Xid 79: the GPU has fallen off the bus"))
-    found = list(driver.of_probe(replace(GOOD, samples={uuid(0): sick})))
+    found = list(checks.of_probe(replace(GOOD, samples={uuid(0): sick})))
     assert found[1].hint.startswith("gputui drain 0 --reason 'Xid 79: the GPU has fallen off the bus'")
 
 
@@ -202,24 +204,24 @@ def test_a_long_reason_of_a_drain_ends_with_a_word() -> None:
     sick = sample(
         health=Health(HealthCode.XID, "Xid 79: the GPU has fallen off the bus of this machine: reboot the host")
     )
-    found = list(driver.of_probe(replace(GOOD, samples={uuid(0): sick})))
+    found = list(checks.of_probe(replace(GOOD, samples={uuid(0): sick})))
     assert "of this machine: …'" in found[1].hint.splitlines()[0]
 
 
 @cases(("at", "word"), [(NOW, "refuses to list"), (None, "has not listed")])
 def test_unlisted_processes_are_reported(at: datetime | None, word: str) -> None:
     unread = replace(sample(), processes=None, processes_at=at)
-    found = list(driver.of_probe(replace(GOOD, samples={uuid(0): unread})))
+    found = list(checks.of_probe(replace(GOOD, samples={uuid(0): unread})))
     assert (found[1].level, word in found[1].text) == (CheckLevel.FAIL, True)
     two = replace(GOOD, gpus=(gpu(), gpu(1)), samples={uuid(0): unread, uuid(1): sample(1)})
-    assert list(driver.of_probe(two))[1].level is CheckLevel.WARN
+    assert list(checks.of_probe(two))[1].level is CheckLevel.WARN
 
 
 def test_a_driver_without_process_lists_fails_until_the_site_accepts_it() -> None:
     reading = replace(GOOD, samples={uuid(0): replace(sample(), processes=None, lists_processes=False)})
-    check = list(driver.of_probe(reading))[1]
+    check = list(checks.of_probe(reading))[1]
     assert (check.level, "need_process_lists = false" in check.hint) == (CheckLevel.FAIL, True)
-    check = list(driver.of_probe(reading, SchedulerSettings(need_process_lists=False)))[1]
+    check = list(checks.of_probe(reading, SchedulerSettings(need_process_lists=False)))[1]
     assert (check.level, "GPU 0" in check.text, "memory and containers alone" in check.why) == (
         CheckLevel.WARN,
         True,
@@ -229,28 +231,28 @@ def test_a_driver_without_process_lists_fails_until_the_site_accepts_it() -> Non
 
 def test_the_memory_of_each_gpu_is_judged() -> None:
     unread = replace(GOOD, samples={uuid(0): sample(memory_used=None)})
-    assert levels(driver.of_probe(unread)) == [CheckLevel.OK, CheckLevel.FAIL]
-    unified = list(driver.of_probe(replace(unread, gpus=(gpu(unified=True, memory_total=120 * GIB),))))
+    assert levels(checks.of_probe(unread)) == [CheckLevel.OK, CheckLevel.FAIL]
+    unified = list(checks.of_probe(replace(unread, gpus=(gpu(unified=True, memory_total=120 * GIB),))))
     assert levels(unified) == [CheckLevel.OK, CheckLevel.OK]
     assert "GPU 0 uses the machine's memory (120G), which --gpu-memory compares with" in unified[1].text
 
 
 def test_mig_mode_without_instances_is_reported() -> None:
-    check = list(driver.of_probe(replace(GOOD, gpus=(gpu(mig_enabled=True),))))[1]
+    check = list(checks.of_probe(replace(GOOD, gpus=(gpu(mig_enabled=True),))))[1]
     assert (check.level, "nvidia-smi -i 0 -mig 0" in check.hint) == (CheckLevel.FAIL, True)
     instance = gpu(1, mig_parent=uuid(0))
     cut = replace(GOOD, gpus=(gpu(mig_enabled=True), instance), samples={uuid(1): sample(1)})
-    assert levels(driver.of_probe(cut)) == [CheckLevel.OK]
+    assert levels(checks.of_probe(cut)) == [CheckLevel.OK]
 
 
 def test_a_lost_gpu_is_not_lost_twice() -> None:
     lost = sample(health=Health(HealthCode.LOST, "lost: the driver no longer lists it"))
-    check = list(driver.of_probe(replace(GOOD, samples={uuid(0): lost})))[1]
+    check = list(checks.of_probe(replace(GOOD, samples={uuid(0): lost})))[1]
     assert check.text == "Lost: the driver no longer lists it"
 
 
 def test_the_versions_of_driver_and_cuda() -> None:
-    [check] = driver.of_probe(replace(GOOD, cuda_version="12.8"))
+    [check] = checks.of_probe(replace(GOOD, cuda_version="12.8"))
     assert check.text == "1 GPU, driver 570.1, CUDA 12.8"
 
 
@@ -296,14 +298,14 @@ def test_all_is_well(run: Run, machine: Callable[..., None]) -> None:
 def test_kept_files_are_shown_with_their_limits() -> None:
     limits = KeepLimits(timedelta(days=30), 10 * GIB)
     data = KeptData("logs", 2 * GIB, 40, NOW - timedelta(days=12), limits)
-    check = state.of_kept(data, NOW)
+    check = checks.of_kept(data, NOW)
     assert (check.level, check.text) == (CheckLevel.OK, "2G in 40 files, limit 10G; oldest 12d00h, limit 30d00h")
     for over in (replace(data, size=11 * GIB), replace(data, oldest_at=NOW - timedelta(days=33))):
-        assert state.of_kept(over, NOW).level is CheckLevel.WARN
-    part = state.of_kept(replace(data, counted=(40, 100_000)), NOW)
+        assert checks.of_kept(over, NOW).level is CheckLevel.WARN
+    part = checks.of_kept(replace(data, counted=(40, 100_000)), NOW)
     assert part.text.startswith("at least 2G in 40 files, ")
     assert part.text.endswith("; counted for 40 of 100,000 jobs")
-    free = state.of_kept(replace(data, limits=KeepLimits()), NOW)
+    free = checks.of_kept(replace(data, limits=KeepLimits()), NOW)
     assert (free.level, free.text.partition("; ")[2]) == (
         CheckLevel.OK,
         "oldest 12d00h; no limit set (store.logs_max_age, store.logs_max_size)",
@@ -312,9 +314,9 @@ def test_kept_files_are_shown_with_their_limits() -> None:
 
 def test_a_small_size_has_its_unit() -> None:
     data = KeptData("logs", 0, 1, None, KeepLimits())
-    assert state.of_kept(data, NOW).text.startswith("0 bytes in 1 file; ")
-    assert state.of_kept(replace(data, size=999), NOW).text.startswith("999 bytes in 1 file; ")
-    assert state.of_kept(replace(data, size=1023), NOW).text.startswith("1023 bytes in 1 file; ")
+    assert checks.of_kept(data, NOW).text.startswith("0 bytes in 1 file; ")
+    assert checks.of_kept(replace(data, size=999), NOW).text.startswith("999 bytes in 1 file; ")
+    assert checks.of_kept(replace(data, size=1023), NOW).text.startswith("1023 bytes in 1 file; ")
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from gputui.cli.checks import engine
-from gputui.cli.checks.engine import HOOK, ConfigChange, EngineProcess, registration, write
+from gputui.cli import engine_checks as engine
+from gputui.cli.engine_checks import HOOK, ConfigChange, EngineProcess, registration, write
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import GputuiError
 from gputui.runtime.docker.endpoint import DEFAULT_URL
@@ -181,7 +181,7 @@ def test_root_changes_no_file_of_a_user(run: Run, settings: Path, monkeypatch: p
 
 def test_the_engine_is_seen_that_sudo_dropped(tmp_path: Path) -> None:
     """A program called sudo that starts Python without DOCKER_HOST, as sudo does."""
-    script = "from gputui.cli.checks.engine import own_engine; print(own_engine(4_000_000))"
+    script = "from gputui.cli.engine_checks import own_engine; print(own_engine(4_000_000))"
     sudo = tmp_path / "sudo"
     sudo.symlink_to(sys.executable)
     inner = [sys.executable, "-c", script]

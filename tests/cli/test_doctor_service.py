@@ -14,8 +14,8 @@ import pytest
 from gputui.api.connections import bind
 from gputui.api.http import AboutView, CallerView, OwnerView, Peer, Request, Response
 from gputui.api.server import DoorServer
+from gputui.cli import checks
 from gputui.cli.checks import CheckLevel
-from gputui.cli.checks import service as checks
 from gputui.config import options
 from gputui.domain.access import Actor
 from gputui.domain.errors import GputuiError
@@ -99,14 +99,14 @@ def test_a_console_that_has_the_queue_is_called_one() -> None:
 
 def test_settings_that_leave_users_outside_are_told() -> None:
     users = AccessSettings(users=("*",))
-    both = checks.of_settings(Settings(access=users, store=StoreSettings(group="gpu")), has_socket=True)
+    both = checks.of_access(Settings(access=users, store=StoreSettings(group="gpu")), has_socket=True)
     assert both is not None
     assert both.level is CheckLevel.FAIL
-    without = checks.of_settings(Settings(access=users), has_socket=False)
+    without = checks.of_access(Settings(access=users), has_socket=False)
     assert without is not None
     assert without.text == "all accounts may use the queue, but gputui.socket is not installed"
-    assert checks.of_settings(Settings(access=users), has_socket=True) is None
-    assert checks.of_settings(Settings(), has_socket=False) is None
+    assert checks.of_access(Settings(access=users), has_socket=True) is None
+    assert checks.of_access(Settings(), has_socket=False) is None
 
 
 def test_who_is_root_anyway_is_named() -> None:

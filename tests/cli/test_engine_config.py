@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.cli.checks.engine import (
+from gputui.cli.engine_checks import (
     HOOK,
     SYSTEM_SETTINGS,
     TOOLKIT,
@@ -128,7 +128,7 @@ def test_the_toolkit_is_searched_on_the_path_of_the_engine(tmp_path: Path) -> No
 def test_a_hook_that_the_engine_may_not_know_is_told(
     listening: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gputui.cli.checks.engine.SYSTEM_SETTINGS", tmp_path / "daemon.json")
+    monkeypatch.setattr("gputui.cli.engine_checks.SYSTEM_SETTINGS", tmp_path / "daemon.json")
     found = look(EngineGpus(is_local=True, address=listening, runtimes=(("nvidia", str(tmp_path / "runtime")),)))
     assert found is not None
     assert (found.path_exists, found.is_written, found.hook_is_new) == (False, False, False)

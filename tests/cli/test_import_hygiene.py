@@ -103,7 +103,7 @@ def test_the_commands_called_most_load_nothing_slow(state: Path, arguments: list
 
 ASKING = """
 import json, sys
-import gputui.client.client, gputui.bootstrap.owner, gputui.bootstrap.servers, gputui.api.streams
+import gputui.client, gputui.bootstrap.owner, gputui.bootstrap.servers, gputui.api.streams
 json.dump(sorted(sys.modules), sys.stdout)
 """
 
@@ -216,7 +216,7 @@ LATER = frozenset(
         "gputui.tui.present.detail", "gputui.tui.present.timeline",
         "gputui.tui.screens.detail", "gputui.tui.screens.gpu", "gputui.tui.screens.help", "gputui.tui.screens.submit",
         "gputui.tui.screens.timeline", "gputui.tui.screens.what_if", "gputui.tui.screens.menu",
-        "gputui.tui.proposals", "gputui.tui.submission.form", "gputui.web.server",
+        "gputui.tui.proposals", "gputui.tui.submission.form", "gputui.web",
     }
 )  # fmt: skip
 """Libraries that the first frame of the console does not need, so they are imported later."""

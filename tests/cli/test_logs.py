@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gputui.bootstrap import backend
-from gputui.cli import logs
+from gputui.cli import wait
 from gputui.domain.access import others_job
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault
 from gputui.domain.job import Job, JobState
@@ -95,13 +95,13 @@ def test_following_waits_for_the_start() -> None:
     put(store, job())
     starting = running(1).with_attempt(container_id=None).evolve(state=JobState.CONFIGURING)
     store.states = (job(1), starting, running(1).with_attempt(container_id="c1"), job(1))
-    logs.wait_until_started(local(store), 1)
+    wait.wait_until_started(local(store), 1)
     assert len(store.states) == 1
 
 
 def test_following_does_not_wait_for_what_only_others_are_told() -> None:
     """The log itself is refused then."""
-    assert logs.was_started(running(1).with_attempt(container_id=None))
+    assert wait.was_started(running(1).with_attempt(container_id=None))
 
 
 def test_following_a_job_whose_output_is_not_for_this_user_is_refused_at_once(
@@ -122,10 +122,10 @@ def test_following_a_job_whose_output_is_not_for_this_user_is_refused_at_once(
 def test_following_does_not_wait_for_output_that_never_comes(store: KeptStore) -> None:
     put(store, job().evolve(state=JobState.CANCELLED, ended_at=NOW), running())
 
-    logs.wait_until_started(local(store), 1)
-    logs.wait_until_started(local(store), 2)
+    wait.wait_until_started(local(store), 1)
+    wait.wait_until_started(local(store), 2)
     with pytest.raises(NotFoundError):
-        logs.wait_until_started(local(store), 404)
+        wait.wait_until_started(local(store), 404)
 
 
 def test_ctrl_c_ends_logs_without_a_message(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,14 +149,14 @@ def test_a_log_that_breaks_off_fails(run: Run, store: KeptStore, monkeypatch: py
 
 
 def test_raw_lines_are_byte_for_byte(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    printer = logs.RawPrinter()
+    printer = wait.RawPrinter()
     for line in LINES:
         printer.print_line(line)
     assert capfdbinary.readouterr().out == b"".join(line + b"\n" for line in LINES)
 
 
 def test_a_line_that_has_not_ended_is_written_as_it_grows(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    printer, seen = logs.RawPrinter(), list[bytes]()
+    printer, seen = wait.RawPrinter(), list[bytes]()
     for so_far in (b"10%", b"10%\r20%", b"10%\r20%\r99%"):
         printer.show_rest(so_far)
         seen.append(capfdbinary.readouterr().out)
@@ -170,7 +170,7 @@ def test_a_terminal_shows_the_last_state_of_a_progress_bar_in_place(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "9")
-    printer = logs.TerminalPrinter()
+    printer = wait.TerminalPrinter()
     printer.show_rest(b"1%\r\x1b[2K20% of many\r")
     printer.print_line(b"20% of many\rdone")
     blank = b"\r" + b" " * 8 + b"\r"
@@ -178,7 +178,7 @@ def test_a_terminal_shows_the_last_state_of_a_progress_bar_in_place(
 
 
 def test_a_terminal_gets_colours_but_no_other_control_sequences(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    printer = logs.TerminalPrinter()
+    printer = wait.TerminalPrinter()
     for line in LINES:
         printer.print_line(line)
     green, progress, clear, raw, chinese = capfdbinary.readouterr().out.decode().splitlines()

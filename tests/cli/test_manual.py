@@ -6,8 +6,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from gputui.cli.document import pages
 from gputui.cli.main import COMMANDS
+from scripts._manual import pages
 from tests.cases import cases
 
 FILES = Path(__file__).parents[2] / "man"

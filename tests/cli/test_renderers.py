@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.cli import explain as explaining
 from gputui.cli import queue as listing
+from gputui.cli import show as explaining
 from gputui.domain import arrays
 from gputui.domain.action import Cancel, Hold, SetPriority
 from gputui.domain.as_json import explanation_json, job_json
@@ -73,7 +73,7 @@ def test_every_view_of_the_queue_survives_arrays(picture: Snapshot, height: int 
     for each in live:
         if each.state is JobState.PENDING:
             told = explain(picture, each, SETTINGS, NOW)
-            assert list(explaining.story(each, told, NOW))
+            assert list(explaining.explained(each, told, NOW))
             json.dumps(explanation_json(each, told))
         assert parse_filter(f"id:{each.id}").matches(seen(each, picture))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import replay, replay_report, terminal
+from gputui.cli import replay, terminal
 from gputui.cli.main import run
 from gputui.config import resolve
 from gputui.domain.job import Attempt, Job, JobState
@@ -92,12 +92,12 @@ def test_a_comparison_omits_policies_unless_they_are_named(file: Path, capsys: p
 
 
 def test_differences_are_in_per_cent_of_the_settings_as_they_are() -> None:
-    base = replay_report.changed(PolicySettings(), ["half_life=7d"])
-    tried = replay_report.compared(base.settings, ["half_life=7d,36h"])
+    base = replay.changed(PolicySettings(), ["half_life=7d"])
+    tried = replay.compared(base.settings, ["half_life=7d,36h"])
     one = figures([Ran(TraceJob(0, 0.0, 60.0, 1, "a"), 3600.0, 3660.0, 1)], 8)
     other = replace(one, wait_mean=1800.0, wait_p95=3599.9, wait_max=3780.0, worst_tenant_wait_mean=0.0)
     found = {"plan": one, "half_life=7d": one, "half_life=36h": other}
-    lines = replay_report.comparison(base, tried, found)
+    lines = replay.comparison_table(base, tried, found)
     _, _, *rows = lines[:5]
     assert [row.split() for row in rows] == [
         ["plan", "(half_life=7d)", "1.0h", "1.0h", "1.0h", "61.0", "0.0%", "1.0h"],
@@ -139,12 +139,12 @@ def test_a_setting_without_effect_on_the_trace_is_reported(tmp_path: Path, capsy
 
 
 def test_differences_of_waits_by_class_and_preemptions_are_shown() -> None:
-    base = replay_report.changed(PolicySettings(), ["preemption=off"])
-    tried = replay_report.compared(base.settings, ["preemption=off,on"])
+    base = replay.changed(PolicySettings(), ["preemption=off"])
+    tried = replay.compared(base.settings, ["preemption=off,on"])
     one = figures([Ran(TraceJob(0, 0.0, 60.0, 1, "a"), 3600.0, 3660.0, 1)], 8)
     one = replace(one, wait_mean_low=7200.0)
     other = replace(one, wait_mean_low=14400.0, preemptions=3, gpu_seconds_lost=5400.0)
-    lines = replay_report.comparison(base, tried, {"plan": one, "preemption=off": one, "preemption=on": other})
+    lines = replay.comparison_table(base, tried, {"plan": one, "preemption=off": one, "preemption=on": other})
     assert [line.split() for line in lines[6:10]] == [
         ["SETTINGS", "HIGH", "WAIT", "NORMAL", "LOW", "PREEMPTED", "LOST"],
         ["plan", "(preemption=false)", "-", "1.0h", "2.0h", "0", "0.0", "GPU-h"],
@@ -313,7 +313,7 @@ def test_without_a_history_there_is_nothing_to_replay(
 
 def test_the_page_names_every_policy_column_and_setting() -> None:
     page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
-    names = {*policies.POLICIES, *trace.REQUIRED, *trace.OPTIONAL, *replay_report.replayed()}
+    names = {*policies.POLICIES, *trace.REQUIRED, *trace.OPTIONAL, *replay.replayed()}
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
     listed = re.findall(r"`([a-z_]+)`", page.partition("### Settings that can be tried")[2].partition("## The jobs")[0])
-    assert [name for name in listed if name not in ("none", *replay_report.replayed())] == []
+    assert [name for name in listed if name not in ("none", *replay.replayed())] == []

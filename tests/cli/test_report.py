@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gputui.cli import report, report_figures
+from gputui.cli import report
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.telemetry import Efficiency
@@ -151,9 +151,9 @@ def test_a_period_that_is_empty_or_unwritable_is_refused(run: Run, tmp_path: Pat
 def test_the_default_period_is_thirty_days(since: str | None, until: str | None, hours: float | None) -> None:
     if hours is None:
         with pytest.raises(Exception, match="past"):
-            report_figures.period(since, until, NOW)
+            report.period(since, until, NOW)
         return
-    found = report_figures.period(since, until, NOW)
+    found = report.period(since, until, NOW)
     assert found.until - found.since == timedelta(hours=hours)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gputui import bootstrap
+from gputui.cli import checks
 from gputui.cli.checks import CheckLevel
-from gputui.cli.checks import state as state_checks
 from gputui.domain.errors import StoreAccessError
 from gputui.domain.snapshot import Leader
 from gputui.engine.files import read_backup_record
@@ -105,7 +105,7 @@ def test_a_backup_of_a_damaged_queue_fails_and_no_good_one_is_removed(run: Run, 
     assert (record.good_at, "queue.json.wal" in record.problem) == (None, True)
     [notice] = BackupWatch(state).notices(NOW)
     assert (notice.severity, notice.short, "there is no good one" in notice.text) == ("error", "backup failed", True)
-    told = state_checks.of_backup(record, NOW)
+    told = checks.of_backup(record, NOW)
     assert told is not None
     assert told.level is CheckLevel.FAIL
     assert run("state", "backup", str(tmp_path / "one.tar.gz")).code == 1
@@ -126,7 +126,7 @@ def test_a_backup_that_cannot_be_written_is_reported(run: Run, state: Path, tmp_
     [made] = tmp_path.glob("gputui-*.tar.gz")
     assert run("state", "verify", str(made)).code == 0
     assert before is not None
-    told = state_checks.of_backup(before, NOW)
+    told = checks.of_backup(before, NOW)
     assert told is not None
     assert told.text == f"{tmp_path}, 0s ago"
     folder = state / "backups"

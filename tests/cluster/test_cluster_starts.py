@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gputui.cli import explain, start_times, submit
+from gputui.cli import show, start_times, submit
 from gputui.domain.action import SubmitJobs
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError
@@ -125,7 +125,7 @@ def test_a_function_that_the_engine_lacks_is_refused(clock: FakeClock) -> None:
 def test_an_explanation_has_place_reason_start_and_priority(changes: dict[str, Any], expected: Iterable[str]) -> None:
     entry = job(8)
     found = snapshot([job(7), entry], order=(7, 8), **changes)
-    assert list(explain.engine_story(entry, found)) == [
+    assert list(show.engine_story(entry, found)) == [
         "job 8 train: number 2 of 2 waiting",
         *expected,
         "priority  50",

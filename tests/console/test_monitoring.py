@@ -14,7 +14,7 @@ from gputui.domain.settings import MetricsSettings, Settings, TracesSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.metrics.exporter import Exporter
 from gputui.ports.monitor import Monitor, Monitors
-from gputui.tracing.tracer import JobTracer
+from gputui.tracing import JobTracer
 from tests.cases import cases
 
 METRICS = MetricsSettings(enabled=True, listen="0")

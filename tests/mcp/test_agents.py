@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gputui.mcp.tools import TOOLS
+from gputui.mcp import TOOLS
 from tests.api.test_two_accounts import ALICE, BOB, Door
 from tests.servers.conftest import Gpus
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gputui.mcp.tools import LONGEST_LINE, LONGEST_TEXT, MOST_CHARACTERS, encoded, ids_told, log_told
+from gputui.mcp import LONGEST_LINE, LONGEST_TEXT, MOST_CHARACTERS, encoded, ids_told, log_told
 from tests.cases import cases
 
 ENV = (("API_KEY", "s3cr3t-value"), ("MODEL", "llama"), ("PIN_TOKEN", "1"))

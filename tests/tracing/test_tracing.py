@@ -20,8 +20,7 @@ from gputui.domain.arrays import Entries
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.job import Attempt, Job, JobState
 from gputui.domain.settings import Settings, TracesSettings
-from gputui.tracing.job_spans import root_id, spans_of, trace_id
-from gputui.tracing.tracer import JobTracer
+from gputui.tracing import JobTracer, root_id, spans_of, trace_id
 from tests.factories import NOW, job, snapshot, uuid
 from tests.machine_load import stretched
 
@@ -138,7 +137,7 @@ def test_traces_are_off_by_default_and_missing_packages_are_named(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert monitor_opener(Options(tmp_path), STORE) is None
-    monkeypatch.setitem(__import__("sys").modules, "gputui.tracing.tracer", None)
+    monkeypatch.setitem(__import__("sys").modules, "gputui.tracing", None)
     said: list[str] = []
     options = Options(tmp_path, settings=Settings(traces=TracesSettings(enabled=True)))
     opener = monitor_opener(options, STORE, said.append)

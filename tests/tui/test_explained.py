@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gputui.cli.explain import story
+from gputui.cli.show import explained as in_words
 from gputui.domain.job import Job, JobState
 from gputui.domain.policy.whatif import Explanation, explain
 from gputui.domain.settings import Settings
@@ -34,7 +34,7 @@ def page(told: ExplanationState) -> list[str]:
 
 def test_the_page_agrees_with_the_command() -> None:
     subject, told = waiting()
-    spoken = [" ".join(line.split()) for line in story(subject, told, NOW)]
+    spoken = [" ".join(line.split()) for line in in_words(subject, told, NOW)]
     shown = [" ".join(line.split()) for line in page(ExplanationState(told))]
     wanted = [line for line in spoken if line.startswith((*TERMS, "how sure"))]
     assert len(wanted) == 4
@@ -138,4 +138,4 @@ async def test_errors_are_shown_in_place_of_the_explanation(monkeypatch: pytest.
 
 def test_negative_zero_is_not_shown() -> None:
     subject, told = waiting()
-    assert "-0.0" not in "".join(story(subject, told, NOW))
+    assert "-0.0" not in "".join(in_words(subject, told, NOW))

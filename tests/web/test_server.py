@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse, CookieJar, WSMsgType, WSServerHandshakeError
 
-from gputui.web import server
-from gputui.web.server import ConsoleServer
+from gputui import web as server
+from gputui.web import ConsoleServer
 
 ECHO = """
 import sys

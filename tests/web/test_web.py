@@ -16,7 +16,7 @@ from textual_serve.server import Server
 
 from gputui.cli import serve
 from gputui.config import Options
-from gputui.web.server import (
+from gputui.web import (
     AccessControl,
     BadFrameError,
     ConsoleServer,
@@ -176,7 +176,7 @@ async def test_malformed_requests_leave_no_trace(
 
 
 def test_a_public_address_raises_a_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputui.web.server.ConsoleServer.run", _at_once)
+    monkeypatch.setattr("gputui.web.ConsoleServer.run", _at_once)
     assert run("web").err == ""
     done = run("web", "--host", "0.0.0.0")
     assert done.code == 0

@@ -1,24 +1,42 @@
-"""The client whose calls block."""
+"""A queue for programs: `from gputui import Client, AsyncClient`.
+
+The owner of the queue is asked, with the rights of this program's account. Calls raise `GputuiError`, and block for as
+long as the owner needs; a call that changes something is carried out once, also if the owner is killed meanwhile.
+Times are aware and in UTC, durations seconds, sizes bytes.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import shlex
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from datetime import datetime
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from datetime import datetime, timedelta
+from functools import wraps
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import Struct
 
 from gputui.api.client import ApiClient, Dial, Reply, Wire, new_key
 from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
-from gputui.client.answers import EVENTS, Beginning, Event, GpuInfo, JobEvent, JobInfo, WaitInfo
-from gputui.client.requests import Command, JobOptions, submission
+from gputui.client import (
+    EVENTS,
+    Beginning,
+    Command,
+    Event,
+    GpuInfo,
+    JobEvent,
+    JobInfo,
+    JobOptions,
+    WaitInfo,
+    submission,
+)
 from gputui.config import Options, resolve
 from gputui.config.options import Sockets
 from gputui.domain import action as actions
@@ -33,6 +51,275 @@ from gputui.domain.text import plural
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+__all__ = [
+    "ArrayPlace",
+    "AsyncClient",
+    "AttemptInfo",
+    "Because",
+    "Beginning",
+    "Client",
+    "Event",
+    "GpuEvent",
+    "GpuInfo",
+    "GputuiError",
+    "JobEvent",
+    "JobInfo",
+    "JobOptions",
+    "NoticeEvent",
+    "WaitInfo",
+]
+
+
+class Because(Struct, frozen=True):
+    """Reason of a state, such as why a job waits: a code, and words."""
+
+    code: str
+    text: str
+
+
+class ArrayPlace(Struct, frozen=True):
+    """Place of a job in its array."""
+
+    id: int
+    """Number of the array."""
+    index: int
+    limit: int | None = None
+    count: int = 1
+    """Number of waiting elements that this entry stands for."""
+    indices: str = ""
+
+
+class AttemptInfo(Struct, frozen=True):
+    """Attempt to run a job."""
+
+    number: int
+    gpus: tuple[str, ...] = ()
+    gpu_count: int = 0
+    node: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    cause: str | None = None
+    cause_code: str | None = None
+    error: str | None = None
+    log_path: str | None = None
+    telemetry: Mapping[str, Any] | None = None
+    ports: tuple[Mapping[str, Any], ...] = ()
+
+
+class JobInfo(Struct, frozen=True):
+    """A job as the caller sees it."""
+
+    id: int
+    name: str
+    state: str
+    """PENDING, CONFIGURING, RUNNING, COMPLETING, or how it ended: COMPLETED, FAILED, CANCELLED, TIMEOUT, ..."""
+    reason: Because | None = None
+    tenant: str = ""
+    priority: int = 0
+    image: str | None = None
+    command: tuple[str, ...] = ()
+    comment: str = ""
+    gpus_min: int = 0
+    gpus_max: int | None = None
+    held: bool = False
+    hold_reason: str | None = None
+    submitted_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    expected_start_at: datetime | None = None
+    limit_at: datetime | None = None
+    exit_code: int | None = None
+    cause: str | None = None
+    cause_code: str | None = None
+    error: str | None = None
+    labels: Mapping[str, str] = {}
+    attempts: tuple[AttemptInfo, ...] = ()
+    submitted_by: str = ""
+    cancel_requested: bool = False
+    requeue_requested: bool = False
+    progress: float | None = None
+    array: ArrayPlace | None = None
+    sweep: Mapping[str, str] | None = None
+    spec: Mapping[str, Any] | None = None
+    """All that it asks for; of `Client.job` only."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether it has ended, and will not run again."""
+        return self.state in TERMINAL and not self.requeue_requested
+
+    @property
+    def is_completed(self) -> bool:
+        return self.state == JobState.COMPLETED
+
+
+class GpuInfo(Struct, frozen=True):
+    """A GPU; a reading that is not available is None."""
+
+    uuid: str
+    index: int
+    model: str
+    state: str
+    node: str = ""
+    why: str | None = None
+    health: Because | None = None
+    job_ids: tuple[int, ...] = ()
+    memory_total: int | None = None
+    memory_used: int | None = None
+    utilization: float | None = None
+    temperature: float | None = None
+    power: float | None = None
+    age: float | None = None
+    """Seconds since the reading."""
+
+
+class WaitInfo(Struct, frozen=True):
+    """Reason why a job waits, and its expected start."""
+
+    id: int
+    reason: Because | None = None
+    position: int | None = None
+    waiting: int | None = None
+    waits_for: tuple[int, ...] = ()
+    expected_start_at: datetime | None = None
+    certainty: str | None = None
+    score: Mapping[str, Any] = {}
+
+
+class JobEvent(Struct, frozen=True):
+    """A job has come, or has another state."""
+
+    id: int
+    before: str | None
+    after: str
+    job: JobInfo
+
+
+class GpuEvent(Struct, frozen=True):
+    """A GPU has come, or has another state, health or jobs."""
+
+    uuid: str
+    index: int
+    state: str
+    health: Because | None = None
+    job_ids: tuple[int, ...] = ()
+
+
+class NoticeEvent(Struct, frozen=True):
+    """The scheduler has something to say."""
+
+    severity: str
+    text: str
+    halts: bool = False
+
+
+class Beginning(Struct, frozen=True):
+    """Events begin here, or again where some were missed: look at what you need, and then wait for the next."""
+
+
+Event: TypeAlias = JobEvent | GpuEvent | NoticeEvent | Beginning
+EVENTS: dict[str, type[JobEvent | GpuEvent | NoticeEvent]] = {
+    "job": JobEvent,
+    "gpu": GpuEvent,
+    "notice": NoticeEvent,
+}
+
+
+Command: TypeAlias = str | Sequence[str]
+"""Words of a command; text is split as a shell would, and runs without one."""
+Seconds: TypeAlias = float | timedelta
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of a job besides its command; a missing one has its default."""
+
+    image: str
+    """Image of its container. Without one it is a process of the host, in this directory and environment."""
+    name: str
+    tenant: str
+    comment: str
+    gpus: int | tuple[int, int] | Sequence[str]
+    """Number of GPUs, the least and the most, `"all"`, or UUIDs and indices of particular ones."""
+    gpu_memory: int
+    """Bytes that each GPU must have."""
+    gpu_model: str
+    share: bool
+    """Allows other jobs on its GPUs; `gpu_memory` is then promised to it."""
+    priority: int
+    """0 to 100, 50 is normal."""
+    time_limit: Seconds
+    idle_timeout: Seconds
+    retries: int
+    after: Sequence[int]
+    """Jobs that must be COMPLETED before it starts."""
+    after_any: Sequence[int]
+    begin_at: datetime
+    preemptible: bool
+    held: bool
+    env: Mapping[str, str]
+    volumes: Sequence[str]
+    """`source:target[:mode]`."""
+    workdir: str
+    labels: Mapping[str, str]
+    options: Mapping[str, Any]
+    """Further options of `docker run`, by the names in `ContainerOptions` of openapi.json."""
+    anyway: bool
+    """Also if this server does not have such GPUs now."""
+    key: str
+    """Idempotency key: with the same one the same request is one job, however often a program is run."""
+
+
+_SPEC = ("image", "name", "tenant", "priority", "retries", "after", "after_any", "begin_at", "preemptible", "comment")
+_GPUS = {"gpu_memory": "memory", "gpu_model": "model", "share": "share"}
+_PAIRS = ("env", "labels")
+_ALL = 1024
+"""The most GPUs of a job."""
+
+
+def submission(command: Command, given: dict[str, Any], is_here: bool) -> dict[str, Any]:
+    """Return the request for a job, as JSON has it; raises TypeError for an option that does not exist."""
+    words = shlex.split(command) if isinstance(command, str) else [str(each) for each in command]
+    spec = {name: given.pop(name) for name in _SPEC if name in given}
+    spec |= {name: _duration(given.pop(name)) for name in ("time_limit", "idle_timeout") if name in given}
+    gpus = _count(given.pop("gpus")) if "gpus" in given else {}
+    gpus |= {ours: given.pop(name) for name, ours in _GPUS.items() if name in given}
+    options = dict(given.pop("options", {}))
+    options |= {name: list(given.pop(name).items()) for name in _PAIRS if name in given}
+    options |= {name: given.pop(name) for name in ("volumes", "workdir") if name in given}
+    found = {"spec": {**spec, "command": words, "gpus": gpus, "options": options}, "held": given.pop("held", False)}
+    if given:
+        raise TypeError(f"there is no option {', '.join(sorted(given))}")
+    if spec.get("image") is None and is_here:
+        found["spec"] |= _taken_over(options)
+    named = spec.get("image") or (words[0] if words else "")
+    found["spec"].setdefault("name", Path(named.partition("@")[0]).name.partition(":")[0][:100] or "job")
+    return found
+
+
+def _taken_over(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what a host job takes over from this process, as that of `gputui submit --host` does."""
+    from gputui.request.inherited import inherited, is_taken_over, not_utf8
+
+    odd = not_utf8(os.environ)
+    env = {name: value for name, value in os.environ.items() if is_taken_over(name) and name not in odd}
+    env |= dict(options.get("env", ()))
+    return {"inherited": inherited(), "options": {"workdir": str(Path.cwd()), **options, "env": list(env.items())}}
+
+
+def _count(wanted: int | tuple[int, int] | Sequence[str]) -> dict[str, Any]:
+    if isinstance(wanted, int):
+        return {"minimum": wanted, "maximum": wanted}
+    if isinstance(wanted, str):
+        return {"minimum": 1, "maximum": _ALL, "everything": True} if wanted == "all" else _count([wanted])
+    if isinstance(wanted, tuple) and len(wanted) == 2 and all(isinstance(each, int) for each in wanted):
+        return {"minimum": wanted[0], "maximum": wanted[1]}
+    return {"minimum": len(wanted), "maximum": len(wanted), "devices": [str(each) for each in wanted]}
+
+
+def _duration(given: Seconds) -> timedelta:
+    return given if isinstance(given, timedelta) else timedelta(seconds=given)
 
 
 _CLOSED = "the client was closed"
@@ -464,3 +751,115 @@ def _read(data: bytes, kind: type[T]) -> T:
         return decode_json(data, kind)
     except msgspec.MsgspecError as error:
         raise GputuiError(f"an answer of the owner cannot be read: {error}") from error
+
+
+P = ParamSpec("P")
+
+_AHEAD = 1000
+"""Results that wait for a task."""
+
+
+class AsyncClient:
+    """`Client` for tasks of asyncio: calls run in threads of their own. A cancelled task ends what it waits for."""
+
+    def __init__(
+        self, where: str | None = None, *, timeout: float = TIMEOUT, tell: Callable[[str], None] | None = None
+    ) -> None:
+        """Take the arguments of `Client`; reads the settings of this user."""
+        self._client = Client(where, timeout=timeout, tell=tell)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    @staticmethod
+    def _later(
+        method: Callable[Concatenate[Client, P], T],
+    ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+        @wraps(method)
+        async def call(client: AsyncClient, /, *args: P.args, **options: P.kwargs) -> T:
+            branch = client._client.branch()
+            async with aclosing(_results((method(branch, *args, **options) for _ in "1"), branch.close)) as found:
+                return await anext(found)
+
+        return call
+
+    @staticmethod
+    def _each(
+        method: Callable[Concatenate[Client, P], Iterator[T]],
+    ) -> Callable[Concatenate[AsyncClient, P], AsyncGenerator[T, None]]:
+        @wraps(method)
+        async def iterate(client: AsyncClient, /, *args: P.args, **options: P.kwargs) -> AsyncGenerator[T, None]:
+            branch = client._client.branch()
+            async with aclosing(_results(method(branch, *args, **options), branch.close)) as found:
+                async for each in found:
+                    yield each
+
+        return iterate
+
+    ask = _later(Client.ask)
+    about = _later(Client.about)
+    submit = _later(Client.submit)
+    sweep = _later(Client.sweep)
+    submit_all = _later(Client.submit_all)
+    expected_start = _later(Client.expected_start)
+    jobs = _later(Client.jobs)
+    history = _each(Client.history)
+    job = _later(Client.job)
+    explain = _later(Client.explain)
+    gpus = _later(Client.gpus)
+    act = _later(Client.act)
+    cancel = _later(Client.cancel)
+    hold = _later(Client.hold)
+    release = _later(Client.release)
+    requeue = _later(Client.requeue)
+    set_priority = _later(Client.set_priority)
+    undo = _later(Client.undo)
+    wait = _later(Client.wait)
+    wait_all = _later(Client.wait_all)
+    as_ended = _each(Client.as_ended)
+    events = _each(Client.events)
+    logs = _each(Client.logs)
+
+
+async def _results(source: Iterator[T], stop: Callable[[], object]) -> AsyncGenerator[T, None]:
+    """Yield what an iterator yields in a thread of its own; `stop` ends what that waits for."""
+    import asyncio
+
+    loop, room, is_over = asyncio.get_running_loop(), threading.Semaphore(_AHEAD), threading.Event()
+    found: asyncio.Queue[tuple[T] | BaseException | None] = asyncio.Queue()
+
+    def put(each: tuple[T] | BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(found.put_nowait, each)
+
+    def run() -> None:
+        try:
+            for each in source:
+                room.acquire()
+                if is_over.is_set():
+                    return
+                put((each,))
+        except BaseException as error:  # noqa: BLE001 - a border: the task raises it
+            put(error)
+        else:
+            put(None)
+
+    threading.Thread(target=run, name="gputui", daemon=True).start()
+    try:
+        while (each := await found.get()) is not None:
+            if isinstance(each, BaseException):
+                raise each
+            room.release()
+            yield each[0]
+    finally:
+        is_over.set()
+        room.release()
+        stop()
