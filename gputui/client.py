@@ -25,18 +25,6 @@ from msgspec import Struct
 
 from gputui.api.client import ApiClient, Dial, Reply, Wire, new_key
 from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
-from gputui.client import (
-    EVENTS,
-    Beginning,
-    Command,
-    Event,
-    GpuInfo,
-    JobEvent,
-    JobInfo,
-    JobOptions,
-    WaitInfo,
-    submission,
-)
 from gputui.config import Options, resolve
 from gputui.config.options import Sockets
 from gputui.domain import action as actions
