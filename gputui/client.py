@@ -25,8 +25,7 @@ from msgspec import Struct
 
 from gputui.api.client import ApiClient, Dial, Reply, Wire, new_key
 from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
-from gputui.config import Options, resolve
-from gputui.config.options import Sockets
+from gputui.config import Options, Sockets, resolve
 from gputui.domain import action as actions
 from gputui.domain.action import Action
 from gputui.domain.decoding import decode_json

@@ -128,7 +128,7 @@ def pass_on(link: _socket.socket, source: int = 0, target: int = 1) -> None:
 
 
 def sockets(state: str | None) -> tuple[str, ...]:
-    """Return where the owner may listen; `gputui.config.options.find_sockets` has the rules."""
+    """Return where the owner may listen; `gputui.config.find_sockets` has the rules."""
     environ = os.environ
     if state is None:
         if told := environ.get("GPUTUI_SOCKET"):

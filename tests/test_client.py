@@ -18,8 +18,8 @@ import msgspec
 import pytest
 
 from gputui import AsyncClient, Client, GputuiError
+from gputui import config as options
 from gputui.client import Beginning, JobEvent, JobInfo, JobOptions
-from gputui.config import options
 from gputui.domain.action import Pause
 from gputui.domain.errors import InputError, NoOwnerError, NotFoundError
 from tests.api.scripted_owner import answer_of, scripted, whole_message

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gputui import config as options
 from gputui import thin
-from gputui.config import Options, ProbeSpec, load_settings, options, parse_probe, resolve, settings_file
+from gputui.config import Options, ProbeSpec, load_settings, parse_probe, resolve, settings_file
 from gputui.domain.cluster import Engine, parse_engine
 from gputui.domain.errors import InputError
 from gputui.domain.settings import (

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters
-from gputui.config.options import present_directory
+from gputui.config import present_directory
 from gputui.domain.access import HOW_TO_USE, Role
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.errors import AccessError, CapabilityError, NoOwnerError, StoreBusyError, StoreOwnedError

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.config import Options
-from gputui.config.options import user_directory
+from gputui.config import Options, user_directory
 from gputui.domain.cluster import NODE, Engine, asks_for, parse_engine, probe_words
 from gputui.domain.errors import CapabilityError, ClusterUnavailableError, InputError, StoreAccessError
 from gputui.domain.gpu import ProbeCode, ProbeReading

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.config.options import SOCKET
+from gputui.config import SOCKET
 from gputui.domain.errors import StoreError
 from gputui.domain.snapshot import Notice
 from gputui.engine.leadership import SILENT_AFTER

@@ -18,8 +18,7 @@ from gputui.api.backend import ApiBackend
 from gputui.api.client import TELL_AFTER, ApiClient, Dial, Server, Wire, cure_of, plain_name, to_sockets
 from gputui.api.http import AboutView
 from gputui.api.rights import SUDO_UID, VIA
-from gputui.config import Options, resolve
-from gputui.config.options import present_directory
+from gputui.config import Options, present_directory, resolve
 from gputui.domain.access import AGENT
 from gputui.domain.container import Shell
 from gputui.domain.errors import CapabilityError, NoOwnerError

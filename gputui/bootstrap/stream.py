@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap, thin
 from gputui.bootstrap.backend import entrance_for, logs_for, output_of
-from gputui.config import Options, resolve
-from gputui.config.options import present_directory
+from gputui.config import Options, present_directory, resolve
 from gputui.domain import frames
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, NoOwnerError, NotFoundError, RuntimeFault, StoreBusyError

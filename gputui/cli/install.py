@@ -19,12 +19,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui import config as options
 from gputui.bootstrap import upkeep
 from gputui.cli import terminal
 from gputui.cli.offered_files import agreed, agrees, changes, listing, write
 from gputui.cli.session import Session, pass_session
-from gputui.config import Options, options
-from gputui.config.options import SERVICE_SOCKET, typed_path
+from gputui.config import SERVICE_SOCKET, Options, typed_path
 from gputui.domain.access import EVERYBODY
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import RUNTIMES

@@ -17,7 +17,7 @@ import click
 from gputui import __version__, bootstrap, thin
 from gputui.cli import terminal
 from gputui.cli.session import Session
-from gputui.config.options import ensure_home, present_directory
+from gputui.config import ensure_home, present_directory
 from gputui.domain.errors import AccessError, GputuiError, InputErrors, ParseLocallyError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain

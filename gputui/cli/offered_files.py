@@ -13,7 +13,7 @@ from gputui.cli import terminal
 from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
-from gputui.config.options import typed_path
+from gputui.config import typed_path
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.text import plain
 

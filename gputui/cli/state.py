@@ -15,7 +15,7 @@ from gputui.cli.offered_files import agrees
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import print_done
-from gputui.config.options import typed_path
+from gputui.config import typed_path
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.text import format_size, plain, plural
 from gputui.request.job_values import duration

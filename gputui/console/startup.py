@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.config import Options
-from gputui.config.options import user_directory
+from gputui.config import Options, user_directory
 from gputui.domain.errors import GputuiError
 from gputui.engine.files import open_file
 from gputui.ports.monitor import KEY, LogFields

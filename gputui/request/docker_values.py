@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from gputui.config.options import typed_path
+from gputui.config import typed_path
 from gputui.domain import docker_args
 from gputui.domain.errors import InputError
 from gputui.domain.text import parse_duration, parse_size, quoted

@@ -19,7 +19,7 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.config.options import present_directory
+from gputui.config import present_directory
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import (
     DEFAULT_BACKOFF,

@@ -28,8 +28,7 @@ from gputui.bootstrap.backend import LocalBackend, open_console_backend
 from gputui.bootstrap.hosting import make_behind, make_host
 from gputui.bootstrap.owner import api_backend, open_api
 from gputui.cli import wait
-from gputui.config import Options
-from gputui.config.options import parse_probe
+from gputui.config import Options, parse_probe
 from gputui.domain.access import stored_key
 from gputui.domain.action import Action, Hold, SetPriority, SubmitJobs
 from gputui.domain.decoding import decode_json

@@ -23,8 +23,7 @@ from gputui.bootstrap import clusters, hosting
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.bootstrap.owner import open_api
 from gputui.bootstrap.servers import open_servers
-from gputui.config import Options
-from gputui.config.options import parse_probe
+from gputui.config import Options, parse_probe
 from gputui.domain.action import Cancel
 from gputui.domain.cluster import Capability
 from gputui.domain.job import Job, JobState

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from gputui.api.rights import AccountNames, Visibility
 from gputui.bootstrap import adapters
 from gputui.bootstrap.backend import LocalBackend, Owned
-from gputui.config import Options
-from gputui.config.options import parse_probe
+from gputui.config import Options, parse_probe
 from gputui.domain.access import Caller, Role
 from gputui.domain.action import Cancel, Hold, Pause, SubmitJobs
 from gputui.domain.container import ExecRequest

@@ -11,11 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import __version__, bootstrap, thin
+from gputui import config as options
 from gputui.api.rights import Visibility
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.cli.main import owned_commands
 from gputui.cli.main import run as run_command
-from gputui.config import Options, options, resolve
+from gputui.config import Options, resolve
 from gputui.domain.access import Caller, Role
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import InputError, ParseLocallyError

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gputui import config as options
 from gputui.api.connections import bind
 from gputui.api.http import AboutView, CallerView, OwnerView, Peer, Request, Response
 from gputui.api.server import DoorServer
 from gputui.cli import checks
 from gputui.cli.checks import CheckLevel
-from gputui.config import options
 from gputui.domain.access import Actor
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job

@@ -25,8 +25,7 @@ from msgspec.structs import replace
 
 from gputui import __version__, bootstrap, thin
 from gputui.cli.main import owned_commands
-from gputui.config import Options, resolve
-from gputui.config.options import find_sockets
+from gputui.config import Options, find_sockets, resolve
 from gputui.domain.access import Caller, Role
 from gputui.domain.errors import AccessError, ParseLocallyError
 from gputui.ports.backend import CommandLine, CommandResult

@@ -15,8 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.bootstrap import clusters
-from gputui.config import Options
-from gputui.config.options import resolve
+from gputui.config import Options, resolve
 from gputui.domain.gpu import ProbeCode
 from gputui.domain.settings import ClusterSettings, Settings
 from tests.cluster.fake import FakeCluster
@@ -84,7 +83,7 @@ def test_nodes_are_read_through_few_connections_which_leave_nothing_behind(
 
 CONSOLE = """
 from gputui.bootstrap.clusters import make_reader
-from gputui.config.options import resolve
+from gputui.config import resolve
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock
 make_reader(resolve()).joined(FakeCluster(FakeClock(), {"n1": 2, "n2": 2}).snapshot(), NOW)

@@ -18,8 +18,7 @@ import pytest
 from gputui.api.client import ApiClient, Server, Wire
 from gputui.api.http import AboutView
 from gputui.bootstrap.stream import serve_stdio
-from gputui.config import Options
-from gputui.config.options import parse_probe
+from gputui.config import Options, parse_probe
 from gputui.domain.action import Cancel, SubmitJobs
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import Submission

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputui import Client, GputuiError
-from gputui.config import options
+from gputui import config as options
 from gputui.domain.errors import InputError
 from tests.servers.conftest import PATIENCE, Site
 

@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from gputui.config.options import present_directory, typed_path
+from gputui.config import present_directory, typed_path
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import shown_id
 from gputui.domain.text import plain, plural

@@ -16,7 +16,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from gputui.config.options import present_directory
+from gputui.config import present_directory
 from gputui.domain.action import SubmitJobs
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import GputuiError, InputError
