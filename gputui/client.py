@@ -287,7 +287,7 @@ def submission(command: Command, given: dict[str, Any], is_here: bool) -> dict[s
 
 def _taken_over(options: dict[str, Any]) -> dict[str, Any]:
     """Return what a host job takes over from this process, as that of `gputui submit --host` does."""
-    from gputui.request.inherited import inherited, is_taken_over, not_utf8
+    from gputui.request.caller import inherited, is_taken_over, not_utf8
 
     odd = not_utf8(os.environ)
     env = {name: value for name, value in os.environ.items() if is_taken_over(name) and name not in odd}

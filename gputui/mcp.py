@@ -44,7 +44,7 @@ from gputui.domain.job import JobState
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Pairs
 from gputui.domain.log_errors import error_in
 from gputui.domain.text import plain, plain_bytes, without_secrets
-from gputui.request.inherited import inherited
+from gputui.request.caller import inherited
 from gputui.request.job_file import job_of
 from gputui.request.job_options import BY_NAME, JobOption, OptionKind
 from gputui.request.submitter import Submitter

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gputui.domain.conditions import with_keys
-from gputui.tui.commands.command import Command
-from gputui.tui.commands.places import by_group
+from gputui.tui.commands import Command, by_group
 from gputui.tui.keys import key_name, order_words
 
 _BY_NAME = {command.name: command for commands in by_group().values() for command in commands}
@@ -17,7 +16,7 @@ def keys_document() -> str:
     lines = [
         "# Keys",
         "",
-        "Written by `python scripts/keys.py` from `gputui/tui/commands/`; `?` in the console shows the same.",
+        "Written by `python scripts/keys.py` from `gputui/tui/commands.py`; `?` in the console shows the same.",
         "Commands about a job act on the selected job, on the job that holds the selected GPU, or on the job whose log",
         "is shown, according to the pane that has the focus. The mouse selects, scrolls, and opens with a double",
         "click; tabs, titles of columns, notices and the words in the last line can be clicked, the line above the",

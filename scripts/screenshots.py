@@ -37,8 +37,8 @@ from gputui.tui import input_queue
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES, Gputui
 from gputui.tui.screens import logs
+from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.log_pane import LogPane
-from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.services import Services

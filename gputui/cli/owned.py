@@ -23,8 +23,7 @@ from gputui.domain.errors import AccessError, ParseLocallyError, StoreBusyError
 from gputui.domain.job_spec import Inherited
 from gputui.domain.text import user_name
 from gputui.ports.backend import ERR, OUT, UNPRINTED, CommandLine, CommandResult
-from gputui.request import local_files
-from gputui.request.inherited import LIMITS
+from gputui.request.caller import LIMITS, elsewhere
 from gputui.request.submitter import Submitter
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ class CommandsOfCallers:
             raise ParseLocallyError("the owner of the queue has other settings")
         said = CallersTerminal(line, lambda error: self._refused(caller, error.rule, _shown(words)))
         session = CallersSession(self._options, caller, line, self._backend, self._forecasts)
-        with terminal.of_caller(said), local_files.elsewhere():
+        with terminal.of_caller(said), elsewhere():
             code = self._run(words, session, terminal_width=terminal.help_width())
         return CommandResult(code, said.taken())
 

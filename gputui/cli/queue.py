@@ -38,7 +38,7 @@ from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, Attempt, Job, JobState
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import format_duration, format_limit, format_size, listed, plain, quoted
-from gputui.request import local_files, times
+from gputui.request import caller, times
 
 if TYPE_CHECKING:
     from gputui.ports import Queue
@@ -137,7 +137,7 @@ def command(
 def read_filter(words: str, where: str) -> Filter:
     """Return the filter. Patterns are matched by the user's own process: one may take minutes, with all threads."""
     if "~" in words:
-        local_files.check_here("the filter has patterns")
+        caller.check_here("the filter has patterns")
     return parse_filter(words, where=where)
 
 

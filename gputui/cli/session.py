@@ -89,9 +89,9 @@ class Session:
 
     def submitter(self) -> Submitter:
         """Return the user of this command, who submits now."""
-        from gputui.request import inherited, submitter  # few commands submit
+        from gputui.request import caller, submitter
 
-        return submitter.Submitter(self.user, bootstrap.clock().now(), inherited=inherited.inherited())
+        return submitter.Submitter(self.user, bootstrap.clock().now(), inherited=caller.inherited())
 
     def forecast(self) -> AbstractContextManager[object]:
         """Return a context for a forecast, which takes long with thousands of jobs; the owner makes one at a time."""

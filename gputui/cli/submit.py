@@ -21,7 +21,7 @@ from gputui.domain.kept_data import id_ranges
 from gputui.domain.spec_values import check_gpus
 from gputui.domain.text import format_duration, local_time, plain
 from gputui.request import submitter
-from gputui.request.inherited import is_taken_over, not_utf8
+from gputui.request.caller import is_taken_over, not_utf8
 from gputui.request.job_options import BY_NAME
 from gputui.request.job_values import duration_text
 from gputui.request.submitter import SubmitCommand

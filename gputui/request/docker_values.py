@@ -13,7 +13,7 @@ from gputui.config import typed_path
 from gputui.domain import docker_args
 from gputui.domain.errors import InputError
 from gputui.domain.text import parse_duration, parse_size, quoted
-from gputui.request import local_files
+from gputui.request import caller
 from gputui.request.job_values import any_text, one_line, token
 
 MAX_PROFILE = 1024**2
@@ -144,7 +144,7 @@ def _profile(value: str, where: str) -> str:
 
 
 def _content(path: Path) -> str:
-    local_files.check_here()
+    caller.check_here()
     with path.open("rb") as file:
         content = file.read(MAX_PROFILE + 1)
     if len(content) > MAX_PROFILE:
@@ -245,7 +245,7 @@ def env_file(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
     where = f"{where} {quoted(text)}"
     if "\0" in text:
         raise InputError("has a NUL character", where=where)
-    local_files.check_here()
+    caller.check_here()
     try:
         with Path(text).open("rb") as file:
             content = file.read(MAX_ENV_FILE + 1)
@@ -313,7 +313,7 @@ def mount(text: str, where: str) -> str:
 
 
 def _absolute(path: str, where: str) -> str:
-    local_files.check_here()
+    caller.check_here()
     return str(typed_path(path, where).resolve())
 
 

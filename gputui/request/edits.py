@@ -24,8 +24,8 @@ from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.text import format_duration, quoted
 from gputui.request import draft as drafts
 from gputui.request import job_file, job_values
+from gputui.request.caller import is_taken_over
 from gputui.request.draft import NAMES, YES, Draft
-from gputui.request.inherited import is_taken_over
 from gputui.request.job_options import DOCKER_KEYS
 from gputui.request.submitter import Submitter
 

@@ -24,7 +24,7 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.pod_template import KubernetesSettings
 from gputui.domain.settings import Settings
 from gputui.domain.text import format_duration, format_size, quoted
-from gputui.request import local_files
+from gputui.request import caller
 from gputui.request.draft import Draft, check_further, filled_texts
 from gputui.request.job_options import BY_NAME, KEYS, JobOption, OptionKind
 from gputui.request.submitter import Submitter, raised, submission
@@ -122,7 +122,7 @@ def tables(path: str) -> list[tuple[dict[str, Any], str]]:
     """Return the unparsed tables of a file, each with its name for errors."""
     if "\0" in path:
         raise InputError("has a NUL character", where="--file")
-    local_files.check_here()
+    caller.check_here()
     whole = read_toml(Path(path), path)
     for key in whole:
         if key != "job":

@@ -34,7 +34,7 @@ from gputui.domain.job_spec import (
 )
 from gputui.domain.text import plain, quoted
 from gputui.request import docker_values, job_values
-from gputui.request.inherited import is_taken_over, not_utf8
+from gputui.request.caller import is_taken_over, not_utf8
 from gputui.request.job_options import BY_NAME, DOCKER_KEYS, KEYS, JobOption, OptionKind
 
 _DURATION = re.compile(r"(\d+[dhms])+|\d+(:\d\d){1,2}")

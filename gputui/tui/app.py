@@ -28,9 +28,17 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.tui.actions import ActionDone, ActionFailed, ActionRequested, ActionThread, ExitChoice, StoreWaits
-from gputui.tui.commands.command import bindings, doer_of, place_of
-from gputui.tui.commands.places import CHANGING, Lacking, why_key_does_nothing
-from gputui.tui.commands.table import ANYWHERE_COMMANDS, APP_COMMANDS, WORK_COMMANDS
+from gputui.tui.commands import (
+    ANYWHERE_COMMANDS,
+    APP_COMMANDS,
+    CHANGING,
+    WORK_COMMANDS,
+    Lacking,
+    bindings,
+    doer_of,
+    place_of,
+    why_key_does_nothing,
+)
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
 from gputui.tui.notifications import Notifier
@@ -49,9 +57,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gputui.domain.conditions import Condition
-    from gputui.tui.commands.command import Command
+    from gputui.tui.commands import Command
     from gputui.tui.notifications import Notification
-    from gputui.tui.screens.notices import AlarmPages
+    from gputui.tui.screens.help import AlarmPages
 
 LEAVING = "leaving"
 """Name of the question whether to quit."""
@@ -214,7 +222,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self.theming.redraw()
 
     def action_themes(self) -> None:
-        from gputui.tui.screens.choosers import Themes
+        from gputui.tui.screens.dialogs import Themes
 
         self.push_screen(Themes(self.theming.kept, self.theming.try_on, self.theming.keep))
 
@@ -341,7 +349,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.notify(words)
 
     def action_notices(self) -> None:
-        from gputui.tui.screens.notices import Notices
+        from gputui.tui.screens.help import Notices
 
         self.clear_notifications()  # the list contains all of them
         self.push_screen(Notices(self._notices))
@@ -354,8 +362,8 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     def action_gpu_processes(self) -> None:
         """Show all processes on the GPUs; on a GPU's page, only those on that GPU."""
-        from gputui.tui.screens.gpu import GpuDetailScreen
-        from gputui.tui.screens.gpu_processes import GpuProcessesScreen
+        from gputui.tui.screens.pages import GpuDetailScreen
+        from gputui.tui.screens.process_view import GpuProcessesScreen
 
         main = self.screen_stack[0]
         if not isinstance(main, Main) or any(isinstance(screen, GpuProcessesScreen) for screen in self.screen_stack):
@@ -365,7 +373,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.push_screen(GpuProcessesScreen(self.services, self.snapshot, main.logs.follow, words))
 
     def action_alarm(self) -> None:
-        from gputui.tui.screens.notices import AlarmPages
+        from gputui.tui.screens.help import AlarmPages
 
         main, now = self.screen_stack[0], self.services.clock.now()
         if not isinstance(main, Main) or self.screen.is_modal:
@@ -405,7 +413,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
         Asks as well if the input of a form would be lost.
         """
-        from gputui.tui.screens.questions import LOST_INPUT, Confirm, LeaveDialog
+        from gputui.tui.screens.dialogs import LOST_INPUT, Confirm, LeaveDialog
 
         if any(screen.name == LEAVING for screen in self.screen_stack):
             return
@@ -437,13 +445,13 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
 
 def _detail(services: Services, snapshot: Snapshot, job_id: JobId, follow: Callable[[JobId], None]) -> Screen[None]:
-    from gputui.tui.screens.detail import Detail
+    from gputui.tui.screens.pages import Detail
 
     return Detail(services, snapshot, job_id, follow)
 
 
 def _processes(services: Services, snapshot: Snapshot, job_id: JobId) -> Screen[None]:
-    from gputui.tui.screens.processes import ProcessesScreen
+    from gputui.tui.screens.pages import ProcessesScreen
 
     return ProcessesScreen(services, snapshot, job_id)
 

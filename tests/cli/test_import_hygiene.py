@@ -214,9 +214,9 @@ LATER = frozenset(
         "gputui.domain.policy.whatif", "gputui.gpus.supervisor", "gputui.runtime.host_processes",
         "gputui.domain.policy.cluster_state", "gputui.request.job_options",
         "gputui.tui.present.detail", "gputui.tui.present.timeline",
-        "gputui.tui.screens.detail", "gputui.tui.screens.gpu", "gputui.tui.screens.help", "gputui.tui.screens.submit",
+        "gputui.tui.screens.pages", "gputui.tui.screens.help", "gputui.tui.screens.forms",
         "gputui.tui.screens.timeline", "gputui.tui.screens.what_if", "gputui.tui.screens.menu",
-        "gputui.tui.proposals", "gputui.tui.submission.form", "gputui.web",
+        "gputui.tui.proposals", "gputui.tui.screens.job_form", "gputui.web",
     }
 )  # fmt: skip
 """Libraries that the first frame of the console does not need, so they are imported later."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gputui.domain.container import Launch
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.request import submitter
-from gputui.request.inherited import LIMITS, is_taken_over
+from gputui.request.caller import LIMITS, is_taken_over
 from gputui.request.job_options import KEYS
 from gputui.runtime.accounts import account_of
 from gputui.runtime.process.runtime import environment

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gputui.domain.job import JobState
 from gputui.request import draft as drafts
 from gputui.request.submitter import Submitter
-from gputui.tui.submission.purposes import Purpose
+from gputui.tui.screens.job_form import Purpose
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import NOW
 

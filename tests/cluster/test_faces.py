@@ -14,10 +14,10 @@ from gputui.cluster.slurm import site as slurm
 from gputui.domain.cluster import NEEDED_FOR, Capability, Caps
 from gputui.domain.errors import CapabilityError, InputError
 from gputui.domain.job_spec import GpuRequest, LimitWarning, Submission
-from gputui.tui.screens.questions import Confirm
-from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.dialogs import Confirm
+from gputui.tui.screens.form_fields import FlagField, TextField
+from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.what_if import WhatIf
-from gputui.tui.submission.fields import FlagField, TextField
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.errors import InputError
-from gputui.request import pasted_line, submitter
+from gputui.request import draft, submitter
 from tests.cases import cases
 
 HERE = Path("/here")
 ENV = {"HOME": "/home/alice", "USER": "alice"}
 
 
-def read(text: str) -> pasted_line.PastedLine:
-    assert pasted_line.is_line(text)
-    return pasted_line.read_line(text, HERE, ENV)
+def read(text: str) -> draft.PastedLine:
+    assert draft.is_line(text)
+    return draft.read_line(text, HERE, ENV)
 
 
 def test_a_long_realistic_line_is_read() -> None:
@@ -115,15 +115,15 @@ def test_unreadable_lines_are_refused_with_a_sentence(text: str, words: str) -> 
 
 @cases("text", ["", "docker", "dockerx run x", "python run.py", "docker ps", "train docker run x"])
 def test_other_text_is_no_command_line(text: str) -> None:
-    assert not pasted_line.is_line(text)
+    assert not draft.is_line(text)
 
 
 @cases(
     "text", ["docker run x", "/usr/bin/docker container run x", "A=1 docker run x", "gputui submit x", "podman run x"]
 )
 def test_docker_and_gputui_lines_are_recognised(text: str) -> None:
-    assert pasted_line.is_line(text)
-    assert pasted_line.read_line(text, HERE, ENV).draft["image"] == "x"
+    assert draft.is_line(text)
+    assert draft.read_line(text, HERE, ENV).draft["image"] == "x"
 
 
 def test_an_id_without_an_account_stands_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,5 +131,5 @@ def test_an_id_without_an_account_stands_for_the_user(monkeypatch: pytest.Monkey
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 987_654_321)
-    found = pasted_line.read_line("docker run -l by=$USER busybox echo $(whoami)", HERE, {})
+    found = draft.read_line("docker run -l by=$USER busybox echo $(whoami)", HERE, {})
     assert (found.draft["label"], found.draft["command"]) == ("by=987654321", "echo 987654321")

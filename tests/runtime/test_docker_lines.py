@@ -14,8 +14,8 @@ from docker.types import IPAMConfig, IPAMPool
 from gputui.domain.container import Launch
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import RuntimeSettings
+from gputui.request import draft
 from gputui.request import draft as drafts
-from gputui.request import pasted_line
 from gputui.request.submitter import Submitter
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import NOW, FakeClock, uuid
@@ -50,7 +50,7 @@ def runtime(engine: Dockerd) -> Iterator[DockerRuntime]:
 def spec_of(wanted: DockerLine) -> JobSpec:
     text = f"docker run {wanted.options} {IMAGE_OF_NVIDIA} {wanted.command}"
     environ = {"HOME": "/root", "USER": "root", "PWD": str(HERE)}
-    return drafts.asked(pasted_line.read_line(text, HERE, environ).draft, Submitter("root", NOW, HERE, environ)).spec
+    return drafts.asked(draft.read_line(text, HERE, environ).draft, Submitter("root", NOW, HERE, environ)).spec
 
 
 def by_docker(engine: Dockerd, wanted: DockerLine) -> str:

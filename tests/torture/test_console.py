@@ -23,7 +23,7 @@ from textual.screen import Screen
 
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES
-from gputui.tui.commands.table import COMMANDS
+from gputui.tui.commands import COMMANDS
 from gputui.tui.services import Services
 from tests.fake_backend import FakeBackend
 from tests.torture.busy_server import BusyServer, Floods

@@ -13,7 +13,7 @@ from textual.screen import Screen
 
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.actions import ExitChoice
-from gputui.tui.screens.foreign import ContainerScreen
+from gputui.tui.screens.process_view import ContainerScreen
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.log_view import LogView

@@ -18,8 +18,8 @@ from gputui.domain.settings import TenantSettings
 from gputui.domain.snapshot import Controls
 from gputui.engine.actions.actions import Actions
 from gputui.tui.actions import ActionThread, ExitChoice
+from gputui.tui.screens.dialogs import Confirm, Prompt
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.questions import Confirm, Prompt
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from tests.factories import ACTOR, NOW, FakeClock, job, uuid, view
 from tests.memory_store import MemoryJobStore

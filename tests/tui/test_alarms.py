@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuState, Holder
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.gpu_processes import GpuProcessesScreen, GpuProcessTable
+from gputui.tui.screens.pages import Detail
+from gputui.tui.screens.process_view import GpuProcessesScreen, GpuProcessTable
 from tests.factories import NOW, snapshot
 from tests.tui.console import Console
 from tests.tui.occupied import FOREIGN, occupied, occupied_console

@@ -18,17 +18,22 @@ from gputui.domain.job import JobState
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.tui import screens
 from gputui.tui.proposals import GpuProposal
-from gputui.tui.screens.choosers import ColumnChooser, Themes
-from gputui.tui.screens.dialog import Dialog, ScrollingDialog
-from gputui.tui.screens.foreign import ProcessPage
-from gputui.tui.screens.gpu_processes import GpuProcessesScreen
-from gputui.tui.screens.help import Help
+from gputui.tui.screens.dialogs import (
+    Choose,
+    ColumnChooser,
+    Confirm,
+    CopyDialog,
+    Dialog,
+    LeaveDialog,
+    Prompt,
+    ScrollingDialog,
+    Themes,
+)
+from gputui.tui.screens.forms import Reserve, Submit
+from gputui.tui.screens.help import Help, Notices
 from gputui.tui.screens.log_pane import LogPrompt
 from gputui.tui.screens.menu import CommandFinder, Menu, Pointed
-from gputui.tui.screens.notices import Notices
-from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
-from gputui.tui.screens.reserve import Reserve
-from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.process_view import GpuProcessesScreen, ProcessPage
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.log_view import LogView
 from gputui.tui.widgets.status_bars import StatusBar

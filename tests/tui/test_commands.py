@@ -5,20 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from gputui.tui.app import Gputui
-from gputui.tui.commands.command import DIALOG, Command
-from gputui.tui.commands.table import COMMANDS
-from gputui.tui.screens.choosers import ColumnChooser
-from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.gpu import GpuDetailScreen
-from gputui.tui.screens.gpu_processes import GpuProcessesScreen
+from gputui.tui.commands import COMMANDS, DIALOG, Command
+from gputui.tui.screens.dialogs import Choose, ColumnChooser, Confirm, CopyDialog, LeaveDialog
+from gputui.tui.screens.forms import DraftLoader, Submit
 from gputui.tui.screens.help import Help
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogController
 from gputui.tui.screens.main import Main, ServerChoice
+from gputui.tui.screens.pages import Detail, GpuDetailScreen
 from gputui.tui.screens.panes import Panes
-from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog
+from gputui.tui.screens.process_view import GpuProcessesScreen
 from gputui.tui.screens.queue_pane import QueueController, QueueEditor
-from gputui.tui.screens.submit import DraftLoader, Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuCards

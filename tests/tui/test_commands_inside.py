@@ -15,9 +15,9 @@ from gputui.domain.gpu import Holder
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.actions import ExitChoice
+from gputui.tui.screens.dialogs import CopyDialog, copied
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.processes import ProcessesScreen
-from gputui.tui.screens.questions import CopyDialog, copied
+from gputui.tui.screens.pages import ProcessesScreen
 from tests.factories import GIB, job
 from tests.tui.console import Console
 from tests.tui.sample import busy, rich_snapshot, secret_job, with_job

@@ -13,8 +13,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.text import width
 from gputui.tui.actions import ExitChoice
-from gputui.tui.commands.places import places
-from gputui.tui.commands.table import COMMANDS
+from gputui.tui.commands import COMMANDS, places
 from gputui.tui.frame import FrameSize, frame
 from gputui.tui.keymap import Keymap
 from gputui.tui.keys import key_name, key_of

@@ -5,9 +5,7 @@ from __future__ import annotations
 from gputui.domain.action import Hold
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.actions import ActionRequested
-from gputui.tui.commands.command import bindings
-from gputui.tui.commands.places import places
-from gputui.tui.commands.table import COMMANDS
+from gputui.tui.commands import COMMANDS, bindings, places
 from tests.tui.console import Console
 from tests.tui.sample import viewer
 

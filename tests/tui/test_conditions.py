@@ -31,7 +31,7 @@ from gputui.domain.snapshot import EMPTY, Controls, Leader, Notice, Snapshot
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.status import status_line
 from gputui.tui.present.style import AMBER, PLAIN, RED, VIOLET
-from gputui.tui.screens.notices import notice_lines
+from gputui.tui.screens.help import notice_lines
 from tests.cases import cases
 from tests.factories import NOW, job, sample, snapshot, uuid, view
 from tests.tui.console import Console

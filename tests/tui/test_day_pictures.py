@@ -13,13 +13,11 @@ from gputui.domain.errors import GputuiError, NotFoundError, RuntimeUnavailableE
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.actions import ActionRequested, ExitChoice
-from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.gpu import GpuDetailScreen
+from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.help import Help
 from gputui.tui.screens.logs import LogsScreen
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.processes import ProcessesScreen
-from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.pages import Detail, GpuDetailScreen, ProcessesScreen
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from tests.tui import days, plans, sample

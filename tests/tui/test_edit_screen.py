@@ -16,8 +16,8 @@ from gputui.domain.action import SetPriority
 from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import ContainerOptions, LimitWarning
 from gputui.tui.actions import ExitChoice
+from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf
 from tests.factories import GIB, job
 from tests.tui import plans

@@ -11,7 +11,7 @@ from gputui.domain.policy.whatif import Explanation, explain
 from gputui.domain.settings import Settings
 from gputui.tui.present.detail import ExplanationState, job_lines, standing_lines
 from gputui.tui.present.job import JobContext
-from gputui.tui.screens import detail
+from gputui.tui.screens import pages
 from tests.factories import NOW, uuid
 from tests.tui import plans
 from tests.tui.foresight import explained, select, until, watched
@@ -128,7 +128,7 @@ async def test_errors_are_shown_in_place_of_the_explanation(monkeypatch: pytest.
     def fails(*_: object) -> Explanation:
         raise ValueError("no such order")
 
-    monkeypatch.setattr(detail, "explain", fails)
+    monkeypatch.setattr(pages, "explain", fails)
     console = watched()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)

@@ -18,7 +18,8 @@ from gputui.domain.snapshot import Controls, Leader, Node, Snapshot, WindowState
 from gputui.request import draft as drafts
 from gputui.request.draft import NAMES, Draft
 from gputui.tui.preferences import Preferences
-from gputui.tui.submission.form import (
+from gputui.tui.screens.form_fields import Prospect, gpu_line, prospect, start_line, submitted_jobs
+from gputui.tui.screens.job_form import (
     FIELDS,
     HINTS,
     MOST_KEPT,
@@ -30,7 +31,6 @@ from gputui.tui.submission.form import (
     keep_submission,
     recent_submissions,
 )
-from gputui.tui.submission.preview import Prospect, gpu_line, prospect, start_line, submitted_jobs
 from tests.cases import cases
 from tests.factories import NOW, job, running, snapshot, uuid, view
 from tests.request.docker_values import GOOD as DOCKER_OPTIONS

@@ -13,8 +13,8 @@ from textual.widgets import Input
 
 from gputui.tui.actions import ExitChoice
 from gputui.tui.preferences import Preferences
-from gputui.tui.screens.submit import Submit
-from gputui.tui.submission.form import keep_submission
+from gputui.tui.screens.forms import Submit
+from gputui.tui.screens.job_form import keep_submission
 from tests.tui.console import Console
 from tests.tui.foresight import judged, select, watched
 

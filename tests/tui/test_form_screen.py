@@ -21,11 +21,11 @@ from gputui.domain.settings import ConsoleSettings
 from gputui.tui.actions import ExitChoice
 from gputui.tui.input_queue import UnmarkedPaste
 from gputui.tui.preferences import Preferences
+from gputui.tui.screens.dialogs import Choose, Confirm
+from gputui.tui.screens.form_fields import FieldRow
+from gputui.tui.screens.forms import Submit
+from gputui.tui.screens.job_form import keep_submission, label, recent_submissions
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.questions import Choose, Confirm
-from gputui.tui.screens.submit import Submit
-from gputui.tui.submission.fields import FieldRow
-from gputui.tui.submission.form import keep_submission, label, recent_submissions
 from tests.factories import GIB
 from tests.tui.console import Console
 from tests.tui.foresight import edit, judged, until

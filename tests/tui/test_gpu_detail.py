@@ -33,10 +33,9 @@ from gputui.domain.text import UNKNOWN
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, graph_lines, holders, topology_lines
 from gputui.tui.present.gpu_rows import gpu_picture
-from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.gpu import GpuDetailScreen
+from gputui.tui.screens.dialogs import Prompt
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.questions import Prompt
+from gputui.tui.screens.pages import Detail, GpuDetailScreen
 from gputui.tui.textual_internals import ExactUpdate
 from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, running, uuid, view

@@ -20,7 +20,7 @@ from gputui.tui.present.detail import Live, gpu_rows_of, job_gpu_lines, job_line
 from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
 from gputui.tui.present.job import JobContext
-from gputui.tui.screens.detail import Detail
+from gputui.tui.screens.pages import Detail
 from gputui.tui.widgets.log_view import JobLog
 from tests.cases import cases
 from tests.factories import NOW, job, running, uuid

@@ -18,16 +18,16 @@ from gputui.domain.job import JobState
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import SnapshotTaken
-from gputui.tui.commands.table import BY_NAME
+from gputui.tui.commands import BY_NAME
 from gputui.tui.present.cells import Cell
 from gputui.tui.queue.folding import FOLD
 from gputui.tui.queue.tab_models import Key
-from gputui.tui.screens.detail import Detail
+from gputui.tui.screens.dialogs import LeaveDialog
 from gputui.tui.screens.help import Context, Help
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.pages import Detail
 from gputui.tui.screens.panes import pane_of
-from gputui.tui.screens.questions import LeaveDialog
 from gputui.tui.textual_internals import ExactUpdate, bindings_of
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gputui.tui.app import Gputui
-from gputui.tui.commands.places import MENUS
-from gputui.tui.screens.gpu_processes import GpuProcessesScreen
+from gputui.tui.commands import MENUS
+from gputui.tui.screens.dialogs import Prompt
+from gputui.tui.screens.help import Notices
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogController
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import Menu
-from gputui.tui.screens.notices import Notices
 from gputui.tui.screens.panes import Panes
-from gputui.tui.screens.questions import Prompt
+from gputui.tui.screens.process_view import GpuProcessesScreen
 from gputui.tui.screens.queue_pane import QueueController, QueueEditor
 from gputui.tui.widgets.status_bars import StatusBar
 from tests.factories import uuid

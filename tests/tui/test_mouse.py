@@ -12,11 +12,10 @@ from textual.widgets import Input, Static
 
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.actions import ExitChoice
-from gputui.tui.commands.table import COMMANDS
-from gputui.tui.screens.dialog import Dialog
+from gputui.tui.commands import COMMANDS
+from gputui.tui.screens.dialogs import Dialog, LeaveDialog
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.menu import CommandFinder
-from gputui.tui.screens.questions import LeaveDialog
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.widgets.status_bars import FilterLine, KeyBar
 from tests.tui.every import eyes, stages, stages_dialogs, stages_log

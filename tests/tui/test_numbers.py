@@ -15,9 +15,8 @@ from textual.screen import Screen
 
 from gputui.domain.as_json import gpu_json, job_json, json_text
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.gpu import GpuDetailScreen
-from gputui.tui.screens.gpu_processes import GpuProcessesScreen
+from gputui.tui.screens.pages import Detail, GpuDetailScreen
+from gputui.tui.screens.process_view import GpuProcessesScreen
 from tests.tui.busy_day import Day
 from tests.tui.console import Console, steady, text_of
 from tests.tui.every import stages_dialogs, stages_screens

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textual.widgets import Input
 
+from gputui.tui.screens.dialogs import Prompt
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.questions import Prompt
 from gputui.tui.screens.timeline import TimelineScreen
 from tests.tui.console import Console
 

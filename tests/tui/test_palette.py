@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from textual import events
 from textual.widgets import Input
 
-from gputui.tui.commands.table import COMMANDS
+from gputui.tui.commands import COMMANDS
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import CommandFinder, Offer, find_commands
 from tests.cases import cases

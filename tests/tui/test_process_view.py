@@ -13,11 +13,10 @@ from gputui.domain.gpu import ALL_SHARES, GpuProcess, GpuState
 from gputui.domain.gpu_processes import GpuProcessRow
 from gputui.tui.actions import ExitChoice
 from gputui.tui.present.process import ProcessOrder, process_page
-from gputui.tui.screens.foreign import ContainerScreen, ProcessPage
-from gputui.tui.screens.gpu_processes import GpuProcessesScreen, GpuProcessTable
+from gputui.tui.screens.dialogs import Confirm
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import Menu
-from gputui.tui.screens.questions import Confirm
+from gputui.tui.screens.process_view import ContainerScreen, GpuProcessesScreen, GpuProcessTable, ProcessPage
 from tests.factories import sample, snapshot, view
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
 from tests.machine_load import stretched

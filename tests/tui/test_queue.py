@@ -22,9 +22,9 @@ from gputui.tui.preferences import Preferences
 from gputui.tui.present.job import job_title
 from gputui.tui.queue.folding import FOLD
 from gputui.tui.queue.rows import COLUMNS, USUAL, ChosenColumns
-from gputui.tui.screens.choosers import ColumnChooser
-from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.dialogs import ColumnChooser
+from gputui.tui.screens.forms import Submit
+from gputui.tui.screens.pages import Detail
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.status_bars import FieldNames

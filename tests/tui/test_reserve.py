@@ -13,8 +13,8 @@ from textual.widgets import Input
 from gputui.domain.settings import ConsoleSettings, Window
 from gputui.domain.snapshot import WindowState, WindowView
 from gputui.tui.actions import ExitChoice
+from gputui.tui.screens.forms import Reserve
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.reserve import Reserve
 from gputui.tui.screens.what_if import WhatIf
 from tests.factories import NOW, uuid
 from tests.tui.console import Console

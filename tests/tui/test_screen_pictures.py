@@ -19,21 +19,15 @@ import gputui.tui
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.tui.actions import ExitChoice
-from gputui.tui.screens.choosers import ColumnChooser, Themes
-from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.foreign import ContainerScreen, ProcessPage
-from gputui.tui.screens.gpu import GpuDetailScreen
-from gputui.tui.screens.gpu_processes import GpuProcessesScreen
-from gputui.tui.screens.help import Help
+from gputui.tui.screens.dialogs import Choose, ColumnChooser, Confirm, CopyDialog, LeaveDialog, Prompt, Themes
+from gputui.tui.screens.forms import Reserve, Submit
+from gputui.tui.screens.help import Help, Notices
 from gputui.tui.screens.log_pane import LogPrompt
 from gputui.tui.screens.logs import LogsScreen
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import CommandFinder, Menu
-from gputui.tui.screens.notices import Notices
-from gputui.tui.screens.processes import ProcessesScreen
-from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
-from gputui.tui.screens.reserve import Reserve
-from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.pages import Detail, GpuDetailScreen, ProcessesScreen
+from gputui.tui.screens.process_view import ContainerScreen, GpuProcessesScreen, ProcessPage
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.job_table import JobTable

@@ -8,9 +8,9 @@ from gputui.domain.cluster import Capability, Caps
 from gputui.domain.job import JobState
 from gputui.domain.job_spec import server_of
 from gputui.ports.backend import About
+from gputui.tui.screens.dialogs import Choose, Confirm
+from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.questions import Choose, Confirm
-from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf
 from tests.tui.console import Console
 from tests.tui.foresight import until

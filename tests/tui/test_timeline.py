@@ -13,8 +13,8 @@ from gputui.domain.settings import PolicySettings
 from gputui.tui.log.follower import LogOf
 from gputui.tui.progress import Throttle
 from gputui.tui.screens import timeline as module
-from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.pages import Detail
 from gputui.tui.screens.timeline import TimelineScreen, TimelineTable
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuGrid

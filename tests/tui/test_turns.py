@@ -13,8 +13,8 @@ from gputui.domain.job import JobState
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.actions import ExitChoice
 from gputui.tui.input_queue import FRAME, KeyAfterEscape
+from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.submit import Submit
 from tests.tui import plans
 from tests.tui.console import Console
 from tests.tui.foresight import select, watched

@@ -26,8 +26,8 @@ from gputui.tui.present.timeline import Outlook, Subject, scale_of, what_if_line
 from gputui.tui.progress import Throttle
 from gputui.tui.proposals import JobProposal, WindowProposal
 from gputui.tui.screens import what_if as module
+from gputui.tui.screens.dialogs import Confirm
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.questions import Confirm
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.line_table import CellLines

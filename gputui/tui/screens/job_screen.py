@@ -19,9 +19,9 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
 from gputui.tui.actions import ActionRequested
-from gputui.tui.commands.places import CHANGING, OF_CLUSTERS, OF_VIEWS, Lacking, lack
+from gputui.tui.commands import CHANGING, OF_CLUSTERS, OF_VIEWS, Lacking, lack
 from gputui.tui.present.job import job_title
-from gputui.tui.screens.dialog import ClosedOnce
+from gputui.tui.screens.dialogs import ClosedOnce
 from gputui.tui.services import Services
 from gputui.tui.terminal import copy, open_shell
 
@@ -122,7 +122,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         if not verb.question:
             self.request(action, subject)
             return
-        from gputui.tui.screens.questions import Confirm
+        from gputui.tui.screens.dialogs import Confirm
 
         def answered(yes: bool | None) -> None:
             if yes:
@@ -136,7 +136,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         jobs = [job for job in self.own_subjects() if SIGNAL.may(job)]
         if not jobs:
             return
-        from gputui.tui.screens.questions import Choose
+        from gputui.tui.screens.dialogs import Choose
 
         def chosen(place: int | None) -> None:
             from gputui.request.job_values import signal_number
@@ -179,7 +179,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     def action_copy(self) -> None:
         if (job := self.subject()) is not None:
-            from gputui.tui.screens.questions import CopyDialog
+            from gputui.tui.screens.dialogs import CopyDialog
 
             self.app.push_screen(CopyDialog(job), self._copied)
 
@@ -239,7 +239,7 @@ class GpuScreen(JobScreen):
         found = self._drained()
         if found is None or self._proposes("drain"):
             return
-        from gputui.tui.screens.questions import Prompt
+        from gputui.tui.screens.dialogs import Prompt
 
         name, words = found
 

@@ -19,14 +19,13 @@ from gputui.config import present_directory, typed_path
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import shown_id
 from gputui.domain.text import plain, plural
-from gputui.tui.commands.command import bindings
-from gputui.tui.commands.table import GIVE_UP
+from gputui.tui.commands import GIVE_UP, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log.finder import pattern_of
 from gputui.tui.log.follower import LogFollower
 from gputui.tui.log.model import copied_text
 from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted
-from gputui.tui.screens.dialog import Leavable
+from gputui.tui.screens.dialogs import Leavable
 from gputui.tui.terminal import copy
 from gputui.tui.widgets.line_table import RIGHT, MenuAsked
 from gputui.tui.widgets.log_view import EarlierLoaded, LogView, RegionLoaded, ScanDone, ScanProgressed
@@ -97,7 +96,7 @@ class LogSaver:
         follower = self._pane.follower
         if follower is None:
             return
-        from gputui.tui.screens.questions import Prompt
+        from gputui.tui.screens.dialogs import Prompt
 
         name = shown_id(follower.job_id).replace(":", "-")
         suggested = f"job-{name}.log" if follower.attempt is None else f"job-{name}-attempt-{follower.attempt}.log"
@@ -143,7 +142,7 @@ class LogSaver:
         elif path is None:
             app.notify(message.words, title="Not saved", severity="error")
         else:
-            from gputui.tui.screens.questions import Confirm
+            from gputui.tui.screens.dialogs import Confirm
 
             def answered(yes: bool | None) -> None:
                 if yes and follower is not None:

@@ -15,8 +15,16 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
-from gputui.tui.commands.command import Command, bindings
-from gputui.tui.commands.table import APP_COMMANDS, BACK, JOB_COMMANDS, LOG_COMMANDS, LOG_JOB_COMMANDS, PANE_COMMANDS
+from gputui.tui.commands import (
+    APP_COMMANDS,
+    BACK,
+    JOB_COMMANDS,
+    LOG_COMMANDS,
+    LOG_JOB_COMMANDS,
+    PANE_COMMANDS,
+    Command,
+    bindings,
+)
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log.follower import MOST_PINNED, LogFollower, LogOf, started_attempt
 from gputui.tui.present.cells import Cell
@@ -350,7 +358,7 @@ class LogsScreen(JobScreen):
 
     def action_detail(self) -> None:
         if job := self.subject():
-            from gputui.tui.screens.detail import Detail
+            from gputui.tui.screens.pages import Detail
 
             self.app.push_screen(Detail(self._services, self._snapshot, job.id, self._leave_for))
 

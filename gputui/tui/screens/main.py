@@ -21,8 +21,7 @@ from gputui.domain.gpu_history import Steady
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, server_of
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.tui.commands.command import Command, bindings
-from gputui.tui.commands.table import (
+from gputui.tui.commands import (
     APP_COMMANDS,
     EDIT_COMMANDS,
     GPU,
@@ -33,6 +32,8 @@ from gputui.tui.commands.table import (
     PANE_COMMANDS,
     QUEUE_COMMANDS,
     SUBMIT,
+    Command,
+    bindings,
 )
 from gputui.tui.keymap import keymap_of
 from gputui.tui.pace import Repaints
@@ -123,7 +124,7 @@ class ServerChoice:
         if len(names) < 2:
             chosen(*self.scope)
             return
-        from gputui.tui.screens.questions import Choose
+        from gputui.tui.screens.dialogs import Choose
 
         first = self.name
         names.sort(key=lambda name: name != first)
@@ -135,7 +136,7 @@ class ServerChoice:
         self._screen.app.push_screen(Choose(question, names, none=""), answered)
 
     def action_pause(self) -> None:
-        from gputui.tui.screens.questions import Prompt
+        from gputui.tui.screens.dialogs import Prompt
 
         server = self.name
 
@@ -436,7 +437,7 @@ class Main(GpuScreen):
             self.jobs.action_finished()
         elif job := self.subject():
             self.jobs.look_at(job)
-            from gputui.tui.screens.detail import Detail
+            from gputui.tui.screens.pages import Detail
 
             self.app.push_screen(Detail(self._services, self._snapshot, job.id, self.logs.open, job))
         elif self.gpu():
@@ -454,18 +455,18 @@ class Main(GpuScreen):
         job, view = self.subject(), self.gpu()
         uuid = view.gpu.uuid if view else next(iter(job.gpus), None) if job else None
         if uuid is not None:
-            from gputui.tui.screens.gpu import GpuDetailScreen
+            from gputui.tui.screens.pages import GpuDetailScreen
 
             self.app.push_screen(GpuDetailScreen(self._services, self._snapshot, uuid, self.logs.open))
 
     def action_submit(self) -> None:
-        from gputui.tui.screens.submit import Submit
+        from gputui.tui.screens.forms import Submit
 
         self.server.ask("Submit a job to", lambda *scope: self.app.push_screen(Submit(*scope)))
 
     def action_reserve(self) -> None:
         """Open the form of a new reservation, of the selected GPU if there is one."""
-        from gputui.tui.screens.reserve import Reserve
+        from gputui.tui.screens.forms import Reserve
 
         view = self.gpu()
         self.app.push_screen(Reserve(*self.server.scope, view.gpu.uuid if view else None))

@@ -18,15 +18,13 @@ from gputui.domain.arrays import count
 from gputui.domain.gpu import GpuView, index_of
 from gputui.domain.job import Job
 from gputui.domain.text import broken, width
-from gputui.tui.commands.command import Command, place_of
-from gputui.tui.commands.places import ALL_THERE, MENUS, Lacking, menu_words, why_not
-from gputui.tui.commands.table import COMMANDS
+from gputui.tui.commands import ALL_THERE, COMMANDS, MENUS, Command, Lacking, menu_words, place_of, why_not
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import key_name
 from gputui.tui.present.cells import Cell, cell, fitted
 from gputui.tui.present.job import job_title
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG
-from gputui.tui.screens.questions import Choose
+from gputui.tui.screens.dialogs import Choose
 from gputui.tui.widgets.line_table import CellLines
 
 

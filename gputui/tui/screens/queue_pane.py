@@ -273,7 +273,7 @@ class QueueController:
         self._redraw()
 
     def action_columns(self) -> None:
-        from gputui.tui.screens.choosers import ColumnChooser
+        from gputui.tui.screens.dialogs import ColumnChooser
 
         def chosen(columns: ChosenColumns | None) -> None:
             if columns is not None:
@@ -459,14 +459,14 @@ class QueueEditor:
             key = keymap_of(self._screen).key("fold")
             self._screen.notify(f"elements of an array are edited one by one: {key} unfolds it")
         elif waiting:
-            from gputui.tui.screens.submit import Submit
+            from gputui.tui.screens.forms import Submit
 
             scope = self._services.scoped(self._screen.snapshot, server_of(waiting[0].id))
             self._screen.app.push_screen(Submit.edit(*scope, waiting[0]))
 
     def action_clone(self) -> None:
         if job := self._screen.subject():
-            from gputui.tui.screens.submit import Submit
+            from gputui.tui.screens.forms import Submit
 
             scope = self._services.scoped(self._screen.snapshot, server_of(job.id))
             self._screen.app.push_screen(Submit.clone(*scope, job))
@@ -475,7 +475,7 @@ class QueueEditor:
         job = self._screen.subject()
         if job is None:
             return
-        from gputui.tui.screens.questions import Prompt
+        from gputui.tui.screens.dialogs import Prompt
 
         def answered(expression: str | None) -> None:
             if not expression:
@@ -500,7 +500,7 @@ class QueueEditor:
             self._screen.request(ResumeRecurring((entry.id,)), shown_id(entry.id))
 
     def action_remove(self) -> None:
-        from gputui.tui.screens.questions import Confirm
+        from gputui.tui.screens.dialogs import Confirm
 
         entry, view = self._recurring(), self._window()
         if view is not None and view.source == "command" and self._screen.shows_what_if:

@@ -1,4 +1,4 @@
-"""The what-if panel: the effect of a change on the starts of jobs. Enter commits, Escape cancels."""
+"""What-if panel: the effect of a change, before it is made."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from gputui.domain.policy.queue_order import Move, QueueStanding, move_by_steps,
 from gputui.domain.policy.whatif import Comparison, compared, timeline
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
-from gputui.tui.commands.command import bindings
-from gputui.tui.commands.table import FURTHER, WHAT_IF_COMMANDS
+from gputui.tui.commands import FURTHER, WHAT_IF_COMMANDS, bindings
 from gputui.tui.present.timeline import Outlook, Subject, what_if_lines
 from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.proposals import JobProposal, Proposal
-from gputui.tui.screens.dialog import Leavable
+from gputui.tui.screens.dialogs import Leavable
 from gputui.tui.services import Services
 from gputui.tui.widgets.line_table import CellLines
 from gputui.tui.widgets.status_bars import KeyBar

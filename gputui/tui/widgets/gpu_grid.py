@@ -18,8 +18,7 @@ from textual.widget import Widget
 
 from gputui.domain.gpu import index_of
 from gputui.domain.text import plural
-from gputui.tui.commands.command import bindings
-from gputui.tui.commands.table import GRID_COMMANDS, MOVE_COMMANDS
+from gputui.tui.commands import GRID_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, cell, changed_runs, segments, span_words
 from gputui.tui.present.gpu import (
     LINE_FULL,

@@ -18,8 +18,7 @@ from gputui.domain.arrays import count
 from gputui.domain.job import Job
 from gputui.domain.queue_columns import absent_columns
 from gputui.domain.text import width
-from gputui.tui.commands.places import ALL_THERE, Lacking, lack
-from gputui.tui.commands.table import BY_NAME
+from gputui.tui.commands import ALL_THERE, BY_NAME, Lacking, lack
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, lay_out, width_of
 from gputui.tui.present.job import JobContext

@@ -17,8 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gputui.domain.text import plural
-from gputui.tui.commands.command import bindings
-from gputui.tui.commands.table import MOVE_COMMANDS
+from gputui.tui.commands import MOVE_COMMANDS, bindings
 from gputui.tui.present.cells import (
     Cell,
     Column,

@@ -18,8 +18,7 @@ from textual.strip import Strip
 
 from gputui.domain.job import Job
 from gputui.domain.text import plain, plural
-from gputui.tui.commands.command import bindings
-from gputui.tui.commands.table import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS
+from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log.buffer import LogBuffer, LogRegion
 from gputui.tui.log.finder import Finder, OlderHits, Pattern

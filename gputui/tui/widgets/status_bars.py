@@ -26,7 +26,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS
 from gputui.domain.snapshot import Notice
 from gputui.domain.text import fit, plain, plural, width
-from gputui.tui.commands.command import Command, place_of
+from gputui.tui.commands import Command, place_of
 from gputui.tui.input_queue import read_at
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import NAMES, key_of

@@ -10,12 +10,12 @@ from textual.widgets import Input
 
 from gputui.domain.job_spec import JobId
 from gputui.tui.queue.folding import EndedRows
-from gputui.tui.screens.choosers import ColumnChooser
-from gputui.tui.screens.gpu import GpuDetailScreen
-from gputui.tui.screens.gpu_processes import GpuProcessesScreen
+from gputui.tui.screens.dialogs import ColumnChooser
+from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.logs import LogsScreen
+from gputui.tui.screens.pages import GpuDetailScreen
 from gputui.tui.screens.panes import PaneLayout, pane_of
-from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.process_view import GpuProcessesScreen
 from gputui.tui.screens.timeline import TimelineScreen, TimelineTable
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.line_table import LineTable

@@ -16,7 +16,7 @@ from textual.widgets import Input
 
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import Gputui
-from gputui.tui.commands.command import Command
+from gputui.tui.commands import Command
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import CommandFinder, find_commands, offers

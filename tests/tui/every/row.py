@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gputui.tui.commands.command import Command
-from gputui.tui.commands.table import COMMANDS
+from gputui.tui.commands import COMMANDS, Command
 from tests.tui.console import Console
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import world

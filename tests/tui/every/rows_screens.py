@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gputui.tui.present.timeline import zoomed
-from gputui.tui.screens.gpu_processes import GpuProcessTable
+from gputui.tui.screens.process_view import GpuProcessTable
 from tests.tui.every import eyes, stages, stages_screens
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Row

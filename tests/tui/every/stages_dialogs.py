@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from gputui.tui.screens.choosers import Themes
-from gputui.tui.screens.help import Help
+from gputui.tui.screens.dialogs import Choose, Confirm, CopyDialog, LeaveDialog, Prompt, Themes
+from gputui.tui.screens.forms import Reserve
+from gputui.tui.screens.help import Help, Notices
 from gputui.tui.screens.log_pane import LogPrompt
-from gputui.tui.screens.notices import Notices
-from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
-from gputui.tui.screens.reserve import Reserve
 from gputui.tui.widgets.line_table import CellLines
 from tests.tui.every import stages, stages_log, stages_screens
 from tests.tui.every.hand import Hand

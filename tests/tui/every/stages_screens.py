@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from textual.widgets import Input
 
-from gputui.tui.screens.choosers import ColumnChooser
-from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.foreign import ContainerScreen
-from gputui.tui.screens.gpu import GpuDetailScreen
-from gputui.tui.screens.gpu_processes import GpuProcessesScreen
+from gputui.tui.screens.dialogs import ColumnChooser
+from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.logs import LogsScreen
-from gputui.tui.screens.processes import ProcessesScreen
-from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.pages import Detail, GpuDetailScreen, ProcessesScreen
+from gputui.tui.screens.process_view import ContainerScreen, GpuProcessesScreen
 from gputui.tui.screens.timeline import TimelineScreen, TimelineTable
 from gputui.tui.screens.what_if import WhatIf
 from tests.tui.every import stages

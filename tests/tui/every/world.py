@@ -18,7 +18,7 @@ from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import ConsoleSettings, Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.tui.preferences import Preferences
-from gputui.tui.submission.form import keep_submission
+from gputui.tui.screens.job_form import keep_submission
 from tests.factories import GIB, NOW, running, spec, uuid
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
 from tests.tui import plans

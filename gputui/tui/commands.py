@@ -1,17 +1,135 @@
-"""Table of the console's commands, from which keys, footer, help, palette and docs/keys.md are derived.
-
-Two in one place share a key only by declaration; Escape leaves each dialog.
-"""
+"""The console's commands: declarations, the table that keys, footer, help and palette follow, and their places."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
+from functools import cache, partial
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
+from textual.screen import Screen
 
 from gputui.domain import verbs
 from gputui.domain.cluster import Capability
-from gputui.domain.verbs import GPUS, JOBS, QUEUE
-from gputui.tui.commands.command import DIALOG, FORM, LOGS, MOVE, TIMELINE, VIEW, WHAT_IF, Command, command_of
-from gputui.tui.commands.command import PROCESS_GROUP as GROUP
+from gputui.domain.verbs import GPUS, JOBS, QUEUE, BaseVerb, words_of
+from gputui.tui.keys import key_name
+from gputui.tui.textual_internals import bindings_to
+
+VIEW, MOVE, LOGS = "View", "Move", "Logs"
+WHAT_IF, TIMELINE, FORM, DIALOG = "What-if", "Timeline", "Submit form", "Dialogs"
+PROCESS_GROUP = "Process view"
+
+
+class Command(Struct, frozen=True, eq=False):
+    """A command of the console. Each is declared once and compared by identity, which is fast."""
+
+    action: str
+    """The action as Textual runs it: `verb('hold')`."""
+    keys: tuple[str, ...]
+    title: str
+    """Short title for the footer, one or two words."""
+    help: str
+    """A sentence for help, the palette and docs/keys.md."""
+    group: str
+    in_footer: bool = True
+    in_palette: bool = True
+    footer_key: str = ""
+    """Keys as shown in the footer, in place of the first one."""
+    id: str = ""
+    """Name, if the action does not make a good one."""
+    changes: bool = False
+    """True if the command changes more than the screen: a read-only console does not offer it."""
+    needs: str = ""
+    """Required subject, if it cannot always be used: `a running job`."""
+    capability: Capability | None = None
+    """Capability that a cluster needs for it; None: none."""
+
+    @property
+    def action_name(self) -> str:
+        """Name of the action: `verb` of `verb('hold')`."""
+        return self.action.partition("(")[0]
+
+    @property
+    def argument(self) -> str:
+        """Argument of the action: `hold` of `verb('hold')`, `1` of `grow(1)`; empty without one."""
+        return self.action.partition("(")[2].strip("')")
+
+    @property
+    def name(self) -> str:
+        """Name in the settings file; it does not change between releases."""
+        rest = "" if self.argument in {"", "1"} else f"_{self.argument.replace('-1', 'back')}"
+        return self.id or (self.argument if self.action_name == "verb" else self.action_name + rest)
+
+    @property
+    def synonyms(self) -> tuple[str, ...]:
+        return words_of(self.name)
+
+    @property
+    def key_names(self) -> str:
+        return " ".join(key_name(key) for key in self.keys)
+
+    @property
+    def first_key(self) -> str:
+        """The key shown in the footer; empty without one."""
+        return self.footer_key or (key_name(self.keys[0]) if self.keys else "")
+
+    def is_known_to(self, place: DOMNode) -> bool:
+        return hasattr(doer_of(place, self.action_name), f"action_{self.action_name}")
+
+    def works_at(self, place: DOMNode) -> bool:
+        return bool(place.check_action(self.action_name, (self.argument,)))
+
+
+def command_of(verb: BaseVerb[Any]) -> Command:
+    return Command(
+        verb.action or f"verb('{verb.name}')",
+        verb.keys,
+        verb.label,
+        verb.help,
+        verb.group,
+        in_footer=verb.in_footer,
+        footer_key=verb.footer_key,
+        id=verb.id,
+        changes=True,
+        needs=verb.needs,
+        capability=verb.capability,
+    )
+
+
+def bindings(commands: tuple[Command, ...], *, before_others: bool = False) -> list[BindingType]:
+    """Return Textual's bindings for commands; with `before_others` they take precedence over the focused widget's."""
+    return [
+        Binding(
+            ",".join(command.keys),
+            command.action,
+            command.title,
+            command.in_footer,
+            priority=before_others,
+            id=command.name,
+        )
+        for command in commands
+        if command.keys
+    ]
+
+
+def bound_to(action: str, *commands: Command) -> list[BindingType]:
+    return [Binding(",".join(command.keys), action, command.title, id=command.name) for command in commands]
+
+
+def doer_of(place: object, action: str) -> object:
+    """Return what carries out an action of a widget, screen or app: that itself, or one of its `parts`."""
+    doers = (place, *getattr(place, "parts", ()))
+    return next((doer for doer in doers if hasattr(doer, f"action_{action}")), place)
+
+
+def place_of(command: Command, screen: Screen[Any]) -> DOMNode | None:
+    """Return the node that carries out a command: the first of focused pane, screen and app that has it."""
+    places = (place for place in (screen.focused, screen, screen.app) if place is not None)
+    return next((place for place in places if command.is_known_to(place)), None)
+
 
 _quiet = partial(Command, in_footer=False)
 _shown = partial(Command, in_palette=False)
@@ -30,18 +148,18 @@ STOP_CONTAINER = Command(
     ("X",),
     "stop container",
     "Stop the foreign container, as `docker stop` does; asks first. A job's is cancelled instead.",
-    GROUP,
+    PROCESS_GROUP,
     changes=True,
     needs=_CONTAINER,
 )
 PROCESS_COMMANDS = (
-    _shown("open", ("enter",), "open", "Show the job, the container with its log, or the process.", GROUP),
+    _shown("open", ("enter",), "open", "Show the job, the container with its log, or the process.", PROCESS_GROUP),
     _quiet(
         "environment",
         ("e",),
         "environment",
         "Show the process with its whole command line and its environment.",
-        GROUP,
+        PROCESS_GROUP,
         needs=_PROCESS,
     ),
     Command(
@@ -49,7 +167,7 @@ PROCESS_COMMANDS = (
         ("T",),
         "send TERM",
         "Ask the process to end; asks first, and says whether it ended.",
-        GROUP,
+        PROCESS_GROUP,
         id="end_term",
         changes=True,
         needs=_PROCESS,
@@ -59,7 +177,7 @@ PROCESS_COMMANDS = (
         ("I",),
         "send INT",
         "Interrupt the process, as Ctrl-C does; asks first.",
-        GROUP,
+        PROCESS_GROUP,
         id="end_int",
         changes=True,
         needs=_PROCESS,
@@ -69,19 +187,19 @@ PROCESS_COMMANDS = (
         ("K",),
         "send KILL",
         "End the process immediately, without a chance to save; asks first.",
-        GROUP,
+        PROCESS_GROUP,
         id="end_kill",
         changes=True,
         needs=_PROCESS,
     ),
     STOP_CONTAINER,
-    Command("tree", ("t",), "tree", "Children below their parents, or a flat list.", GROUP, needs=_PROCESS),
+    Command("tree", ("t",), "tree", "Children below their parents, or a flat list.", PROCESS_GROUP, needs=_PROCESS),
     _quiet(
         "sort_processes",
         ("S",),
         "sort",
         "Sort by the next column; a click on a title sorts by that, another one in reverse.",
-        GROUP,
+        PROCESS_GROUP,
         needs=_PROCESS,
     ),
 )
@@ -551,3 +669,212 @@ COMMANDS = (
 )
 BY_NAME = {command.name: command for command in COMMANDS}
 """Commands by their names in the settings file."""
+
+
+_IN_A_TAB = frozenset({"pause_recurring", "resume_recurring", "remove"})
+_PLACES = {
+    "main screen": (
+        *(command for command in MAIN_COMMANDS if command.name not in _IN_A_TAB),
+        *EDIT_COMMANDS,
+        *QUEUE_COMMANDS,
+        *PANE_COMMANDS,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+        *GRID_COMMANDS,
+        *LOG_COMMANDS,
+        *LOG_JOB_COMMANDS,
+    ),
+    "tab of recurring jobs": (
+        *STANDING_COMMANDS,
+        *QUEUE_COMMANDS,
+        *PANE_COMMANDS,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+    ),
+    "columns": (*COLUMN_COMMANDS, BACK, *MOVE_COMMANDS),
+    "logs": (
+        *JOB_COMMANDS,
+        *LOG_COMMANDS,
+        *(command for command in LOG_JOB_COMMANDS if command.name != "attempts"),
+        *(command for command in PANE_COMMANDS if command.action_name in {"zoom", "pane"}),
+        BACK,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+    ),
+    "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
+    "screen of a GPU": (
+        *JOB_COMMANDS,
+        *GPU_PAGE_COMMANDS,
+        BACK,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+    ),
+    "screen of processes": (
+        PROCESSES,
+        SHELL,
+        COPY,
+        BACK,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+    ),
+    "process view": (
+        PROCESS_VIEW,
+        *PROCESS_COMMANDS,
+        *(command for command in QUEUE_COMMANDS if command.action in {"filter", "clear_filter"}),
+        *(command for command in JOB_COMMANDS if command.name == "cancel"),
+        BACK,
+        *(command for command in APP_COMMANDS if command is not PROCESS_VIEW),
+        *MOVE_COMMANDS,
+    ),
+    "page of a container": (
+        STOP_CONTAINER,
+        *LOG_COMMANDS,
+        *(command for command in LOG_JOB_COMMANDS if command.name == "error"),
+        BACK,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+    ),
+    "submit form": (*SUBMIT_COMMANDS, PALETTE),
+    "timeline": (
+        TIMELINE_SCREEN,
+        *JOB_COMMANDS,
+        *GPU_COMMANDS,
+        *TIMELINE_COMMANDS,
+        BACK,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+    ),
+    "what-if panel": (*WHAT_IF_COMMANDS, *FURTHER, YES, NO),
+    "questions": (YES, NO),
+    "question at the end": LEAVE_COMMANDS,
+    "lists to choose from": (TAKE_LINE, SAVE_TEMPLATE, BACK, *MOVE_COMMANDS),
+    "list of themes": (TAKE_LINE, BACK, *MOVE_COMMANDS[:2]),
+    "dialog that copies": (*COPY_COMMANDS, BACK),
+    "help": (SEARCH_HELP, HELP, CLOSE, BACK, *MOVE_COMMANDS),
+    "notices": (NOTICES, CLOSE, BACK, *MOVE_COMMANDS),
+    "lines to type": (GIVE_UP,),
+    "form of a reservation": (GIVE_UP, SEND),
+}
+OF_CLUSTERS = {(command.action_name, command.argument): command for command in COMMANDS if command.capability}
+"""Commands that need a capability, by name and argument of their action."""
+OF_VIEWS = frozenset(command.capability for command in COMMANDS if command.capability and not command.needs)
+"""Capabilities that the queue as a whole has or lacks, whatever is selected."""
+CHANGING = frozenset(command.action_name for command in COMMANDS if command.changes)
+"""Actions that change more than the screen."""
+
+
+def by_group(commands: tuple[Command, ...] = COMMANDS) -> dict[str, list[Command]]:
+    groups: dict[str, list[Command]] = {}
+    for command in commands:
+        groups.setdefault(command.group, []).append(command)
+    return groups
+
+
+@cache  # they never change, and each unavailable command needs them
+def places() -> dict[str, tuple[Command, ...]]:
+    """Return the commands by the place of their keys; those not named above belong to their group's place."""
+    found = {place: (*commands, *ANYWHERE_COMMANDS) for place, commands in _PLACES.items()}
+    placed = {command.name for commands in found.values() for command in commands}
+    for command in COMMANDS:
+        if command.name not in placed:
+            found[command.group] = (*found.get(command.group, APP_COMMANDS), command)
+    return found
+
+
+_OF_ROWS = frozenset({"mark", "filter", "clear_filter", "fold", "sort", "columns"})
+_OF_PANES = tuple(
+    command for command in PANE_COMMANDS if command.action_name in {"zoom", "hide", "all_panes", "log_place"}
+)
+_OF_GPUS = frozenset({"reserve", "gpu_view", "gpu_processes", "graph_span"})
+_OF_LOGS = frozenset(
+    {
+        *("pause_log", "log_search", "log_only", "clear_log", "error", "attempt_before", "attempt_after", "attempts"),
+        *("pin_log", "log_wrap", "log_times", "copy_lines", "save_log"),
+    }
+)
+_EVERY = (*JOB_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS)
+MENUS = {
+    "queue": (
+        *STANDING_COMMANDS,
+        *JOB_COMMANDS,
+        GPU,
+        *(command for command in EDIT_COMMANDS if command.name not in _OF_GPUS),
+        *(command for command in QUEUE_COMMANDS if command.name in _OF_ROWS),
+        *_OF_PANES,
+    ),
+    "gpus": (
+        GPU,
+        *GPU_COMMANDS,
+        *(command for command in _EVERY if command.name in _OF_GPUS),
+        *JOB_COMMANDS,
+        *_OF_PANES,
+    ),
+    "log": (
+        *(command for command in (*LOG_COMMANDS, *LOG_JOB_COMMANDS) if command.name in _OF_LOGS),
+        *_OF_PANES,
+    ),
+    "processes": (*PROCESS_COMMANDS, *(command for command in JOB_COMMANDS if command.name == "cancel")),
+}
+"""Commands of the menu of each pane and table, in order; only available ones are listed."""
+
+
+def menu_words(commands: tuple[Command, ...]) -> tuple[str, ...]:
+    rows = [(command.title, key_name(command.keys[0]) if command.keys else "") for command in commands]
+    names, keys = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+    return tuple(f"{title:<{names}}  {key:>{keys}}" for title, key in rows)
+
+
+READ_ONLY = "Not here: this console is read-only."
+Lacking: TypeAlias = Mapping[Capability, str]
+"""Sentence for each capability that the cluster lacks."""
+ALL_THERE: Lacking = MappingProxyType({})
+
+
+def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False, lacking: Lacking = ALL_THERE) -> str:
+    """Return a sentence on why a command is unavailable now; empty if it is available."""
+    if sentence := lack(command, lacking):
+        return sentence
+    place = place_of(command, screen)
+    if place is not None and command.works_at(place):
+        return ""
+    if only_looks and command.changes:
+        return READ_ONLY
+    if place is None:
+        somewhere = (f"on the {place}" for place, commands in places().items() if command in commands)
+        return f"Not here: it works {'in a log that has the focus' if command in LOG_COMMANDS else next(somewhere)}."
+    return _not_now(command, screen)
+
+
+def _not_now(command: Command, screen: Screen[Any]) -> str:
+    whose = getattr(screen, "not_mine", "") if command.group == JOBS or command.name == "edit" else ""
+    return whose or f"Not now: it needs {command.needs}."
+
+
+def lack(command: Command, lacking: Lacking) -> str:
+    """Return a sentence on what the cluster, or this user, lacks for a command; empty if nothing."""
+    sentence = lacking.get(command.capability, "") if command.capability else ""
+    if sentence.startswith("only operators"):
+        return f"{sentence.capitalize()}." if command.changes else ""  # all may look
+    return f"Not in this cluster: {sentence.rstrip('.')}." if sentence else ""
+
+
+def why_key_does_nothing(key: str, screen: Screen[Any], lacking: Lacking = ALL_THERE, *, only_looks: str = "") -> str:
+    """Return a sentence on why a key does nothing now; empty if it does something, or if no command has it here.
+
+    `only_looks`: what would let the user change anything in a read-only console. Escape leaves whatever there is to
+    leave, and needs no explanation.
+    """
+    if key == "escape":
+        return ""
+    chain = (screen.focused or screen).ancestors_with_self
+    bound = {binding.id for node in chain for binding in bindings_to(node, key)}
+    told = ""
+    for command in (command for name, command in BY_NAME.items() if name in bound):
+        place = place_of(command, screen)
+        if place is None or command.works_at(place):  # without a place, the key is bound to another action here
+            return ""
+        if only_looks and command.changes:
+            told = told or f"{command.title}: {READ_ONLY} {only_looks.capitalize()}."
+        elif reason := lack(command, lacking) or (_not_now(command, screen) if command.needs else ""):
+            told = told or f"{command.title}: {reason}"
+    return told

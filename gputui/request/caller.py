@@ -1,12 +1,19 @@
-"""Environment, umask and limits that a host job takes over from the process that submits it."""
+"""What a request takes from its caller: environment, umask and limits of a host job, and the files that its words name.
+
+Files are read with the rights of whoever typed the words. The process that owns a queue runs commands for others, and
+may be root: it reads none of their files, and does not even look where their links lead.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from gputui.domain.errors import ParseLocallyError
 from gputui.domain.job_spec import Inherited
 
 HOST_ENV = (
@@ -52,3 +59,27 @@ def inherited() -> Inherited:
     limits = ((name, resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[0]) for name in LIMITS)
     found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return Inherited(int(found[1], 8) if found else 0o022, tuple(limits))
+
+
+_IS_ELSEWHERE: ContextVar[bool] = ContextVar("is_elsewhere", default=False)
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """Let this thread read words of a user whose files are not for it."""
+    token = _IS_ELSEWHERE.set(True)
+    try:
+        yield
+    finally:
+        _IS_ELSEWHERE.reset(token)
+
+
+def is_elsewhere() -> bool:
+    """Return whether the user's files are not for this thread."""
+    return _IS_ELSEWHERE.get()
+
+
+def check_here(what: str = "the command reads files") -> None:
+    """Raise ParseLocallyError if the user of the words has to read them himself."""
+    if _IS_ELSEWHERE.get():
+        raise ParseLocallyError(what)

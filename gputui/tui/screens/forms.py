@@ -1,4 +1,4 @@
-"""The form for a job: a new one, a clone, or an edit; earlier submissions, templates and an editor fill it."""
+"""Forms: of a job, be it new, a clone or an edit, and of a reservation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult, SuspendNotSupported
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Input, Static
 
@@ -20,31 +20,48 @@ from gputui.config import present_directory
 from gputui.domain.action import SubmitJobs
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.gpu import index_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission, shown_id
 from gputui.domain.policy.placement import shortage
-from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.text import listed
+from gputui.domain.policy.reservations import check_conflicts, check_times
+from gputui.domain.settings import Window
+from gputui.domain.snapshot import EMPTY, Snapshot, WindowState
+from gputui.domain.text import listed, plain
 from gputui.request import draft as drafts
-from gputui.request import job_file, pasted_line
-from gputui.request.draft import Draft
+from gputui.request import job_file
+from gputui.request import reservation as asked
+from gputui.request.caller import inherited
+from gputui.request.draft import YES, Draft
 from gputui.request.edits import Editor
-from gputui.request.inherited import inherited
 from gputui.request.submitter import Submitter
+from gputui.request.times import span
 from gputui.tui.actions import ActionRequested
-from gputui.tui.commands.command import bindings
-from gputui.tui.commands.table import PALETTE, SUBMIT_COMMANDS
+from gputui.tui.commands import GIVE_UP, PALETTE, SEND, SUBMIT_COMMANDS, bindings
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.style import AMBER, DIM, RED
-from gputui.tui.screens.dialog import Dialog
-from gputui.tui.screens.questions import SAVE, Choose, Prompt
-from gputui.tui.services import Services
-from gputui.tui.submission import form
-from gputui.tui.submission.fields import FlagField, FormBody, Images, ImagesFound, TextField, ask_engine
-from gputui.tui.submission.form import (
+from gputui.tui.proposals import WindowProposal, describe_window
+from gputui.tui.screens import job_form
+from gputui.tui.screens.dialogs import SAVE, Choose, Dialog, Prompt
+from gputui.tui.screens.form_fields import (
+    Below,
+    FlagField,
+    Forecaster,
+    FormBody,
+    Images,
+    ImagesFound,
+    ProspectSeen,
+    TextField,
+    ask_engine,
+    gpu_line,
+    start_line,
+)
+from gputui.tui.screens.job_form import (
     FIELDS,
     START,
+    JobEdit,
     Origin,
+    Purpose,
     RecentSubmission,
     describe_drafts,
     fault_words,
@@ -55,10 +72,10 @@ from gputui.tui.submission.form import (
     save_template,
     template_names,
 )
-from gputui.tui.submission.preview import Below, Forecaster, ProspectSeen, gpu_line, start_line
-from gputui.tui.submission.purposes import JobEdit, Purpose
+from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.services import Services
 from gputui.tui.terminal import loan_of
-from gputui.tui.widgets.status_bars import KeyBar
+from gputui.tui.widgets.status_bars import Hints, KeyBar
 
 _HEAD = "This job fills in the form when you save and leave; nothing is written before you say so there."
 
@@ -229,7 +246,7 @@ class Submit(Dialog[None]):
         """The submission whose lack of GPUs was shown; if it is sent again, it is queued."""
         self._images = Images(snapshot)
         about = services.about
-        self.body = FormBody({"image": self._images}, form.hints(about.caps))
+        self.body = FormBody({"image": self._images}, job_form.hints(about.caps))
         self.below = Below()
         directory = about.home if services.server else str(present_directory() or "")
         own = None if services.server else inherited()
@@ -313,7 +330,7 @@ class Submit(Dialog[None]):
     def fill_line(self, text: str) -> None:
         """Fill the form from a command line, and name the options that a job cannot have."""
         try:
-            read = pasted_line.read_line(text, Path(self._origin.directory), self._origin.environ)
+            read = drafts.read_line(text, Path(self._origin.directory), self._origin.environ)
         except InputError as error:
             self.say(f"Not filled in: {error}", is_bad=True)
             return
@@ -335,7 +352,7 @@ class Submit(Dialog[None]):
 
     def on_paste(self, event: events.Paste) -> None:
         """Accept a command line that is pasted while no text field has the focus."""
-        if pasted_line.is_line(event.text):
+        if drafts.is_line(event.text):
             event.stop()
             self.fill_line(event.text)
 
@@ -397,7 +414,7 @@ class Submit(Dialog[None]):
             self._lay_out((end,))
             return
         asked = self._forecast.asked
-        spec = asked.spec if asked else form.gpus_alone(self.draft(), self._origin, self._now)
+        spec = asked.spec if asked else job_form.gpus_alone(self.draft(), self._origin, self._now)
         start = start_line(self._forecast.found, self._snapshot, is_held=asked.held) if asked else cell("Start –", DIM)
         self._lay_out((gpu_line(spec, self._snapshot), start))
 
@@ -411,7 +428,7 @@ class Submit(Dialog[None]):
     def action_send(self) -> None:
         if self._is_sent:
             return
-        if pasted_line.is_line(self.draft()["image"]):
+        if drafts.is_line(self.draft()["image"]):
             self.fill_line(self.draft()["image"])
             return
         try:
@@ -469,7 +486,7 @@ class Submit(Dialog[None]):
     def action_more(self) -> None:
         self.body.unfold(not self.body.is_open)
         if self.body.is_open:
-            self.body.go_to(form.MORE[0][0])
+            self.body.go_to(job_form.MORE[0][0])
 
     @property
     def submitter(self) -> Submitter:
@@ -484,10 +501,152 @@ class Submit(Dialog[None]):
         if not self.is_touched:
             self.dismiss()
             return
-        from gputui.tui.screens.questions import Confirm
+        from gputui.tui.screens.dialogs import Confirm
 
         def answered(yes: bool | None) -> None:
             if yes:
                 self.dismiss()
 
         self.app.push_screen(Confirm("Leave the form?", "Your input will be lost."), answered)
+
+
+USUAL = "8h"
+"""Default length of a reservation."""
+LABELS = {"gpus": "GPUs", "start": "from", "nobody": "kept clear"}
+HINTS = {
+    "gpus": "4, all, or device=0,1",
+    "start": "now; or 14:00, in 2h, Mon 9-17",
+    "for": "duration: 2h, 3d; 8h by default",
+    "until": "instead: 18:00, tomorrow 09:00",
+    "tenant": "tenant whose jobs it is for (you)",
+    "priority": "or all jobs of at least this priority: 80",
+    "nobody": "of all jobs: for maintenance",
+    "name": "generated if empty",
+}
+
+
+class Reserve(Dialog[None]):
+    """Form of a reservation, checked as it is typed; Enter shows which jobs it would delay, a second Enter adds it."""
+
+    BINDINGS: ClassVar = [
+        *bindings((GIVE_UP, SEND)),
+        ("down", "app.focus_next", "next"),
+        ("up", "app.focus_previous", "previous"),
+    ]
+    LEAVES: ClassVar = "give_up"
+    DEFAULT_CSS = """
+    Reserve .dialog { width: 72; }
+    Reserve VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
+    Reserve .title { margin-bottom: 0; }
+    Reserve .field { height: 1; }
+    Reserve .label { width: 12; color: $foreground 75%; }
+    Reserve Input { width: 1fr; margin-bottom: 0; background: $background; }
+    Reserve FlagField { width: 1fr; height: 1; color: $foreground 80%; }
+    Reserve FlagField:focus { background: $background-lighten-2; }
+    Reserve #told { color: $foreground 80%; margin-top: 1; width: 100%; height: 2; }
+    Reserve #told.-wrong { color: $error; }
+    """
+
+    def __init__(self, services: Services, snapshot: Snapshot, uuid: str | None = None) -> None:
+        super().__init__()
+        self._services = services
+        self._snapshot = snapshot
+        self._gpus = tuple(view.gpu for view in snapshot.gpus)
+        self._told = ("", False)
+        chosen = next((index_of(view) for view in snapshot.gpus if view.gpu.uuid == uuid), None)
+        self._first = {"gpus": "1" if chosen is None else f"device={chosen}"}
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Reserve GPUs", classes="title", markup=False)
+            with VerticalScroll(can_focus=False):
+                for name in asked.FIELDS:
+                    with Horizontal(classes="field"):
+                        yield Static(LABELS.get(name, name), classes="label", markup=False)
+                        if name == "nobody":
+                            yield FlagField(HINTS[name], id=name, classes=None)
+                        else:
+                            yield Input(self._first.get(name, ""), placeholder=HINTS[name], id=name, compact=True)
+            yield Static("", id="told", markup=False)
+            how = f"Enter  which jobs it delays     Tab ↓ ↑  fields     {self.answers((GIVE_UP, 'leave'))}"
+            yield Hints(how)
+
+    def on_mount(self) -> None:
+        self.query_one("#gpus", Input).focus()
+        self._typed()
+
+    def on_unmount(self) -> None:
+        """Release the queue: the screen may stay in memory for a while."""
+        self._snapshot = EMPTY
+
+    @property
+    def is_touched(self) -> bool:
+        return any(field.value != self._first.get(field.id or "", "") for field in self.query(Input))
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot.of_server(self._snapshot.server_name)
+        self._gpus = tuple(view.gpu for view in self._snapshot.gpus)
+        if self.is_mounted:
+            self._typed()
+
+    def _window(self) -> Window:
+        """Return the reservation as typed; raises GputuiError if it cannot be made."""
+        given = {field.id or "": field.value for field in self.query(Input)}
+        given["nobody"] = YES if self.query_one(FlagField).value else ""
+        now = self._services.clock.now()
+        has_end = given["for"].strip() or given["until"].strip() or span(given["start"].strip() or "now", "start", now)
+        if not has_end:
+            given["for"] = USUAL
+        window = asked.read_reservation(
+            {name: text.strip() for name, text in given.items()}, self._services.about.user, now, self._gpus
+        )
+        check_times(window, now)
+        others = [view.window for view in self._snapshot.windows if view.state is not WindowState.RELEASED]
+        if any(other.name == window.name for other in others):
+            raise InputError(f"reservation {window.name} exists already", where="name", hint="choose another name")
+        check_conflicts(window, others, self._gpus)
+        return window
+
+    @on(Input.Changed)
+    @on(FlagField.Changed)
+    def _typed(self) -> None:
+        try:
+            self._tell(describe_window(self._window(), self._snapshot))
+        except GputuiError as error:
+            name = _field(error)
+            about = f"{LABELS.get(name, name)}: " if name in asked.FIELDS else ""
+            self._tell(f"{about}{error.what}" + (f" ({error.hint})" if error.hint else ""), is_wrong=True)
+
+    def _tell(self, words: str, *, is_wrong: bool = False) -> None:
+        if self._told != (words, is_wrong):
+            self._told = (words, is_wrong)
+            told = self.query_one("#told", Static)
+            told.update(plain(words, 300))
+            told.set_class(is_wrong, "-wrong")
+
+    @on(Input.Submitted)
+    def action_send(self) -> None:
+        try:
+            window = self._window()
+        except GputuiError as error:
+            if (name := _field(error)) in asked.FIELDS:
+                self.query_one(f"#{name}").focus()
+            return
+        proposal = WindowProposal(window, self._gpus)
+        if self._services.shows_what_if:
+            self.app.push_screen(WhatIf(self._services, self._snapshot, proposal), self._answered)
+            return
+        self.app.post_message(ActionRequested(proposal.action(), server=self._snapshot.server_name))
+        self.dismiss()
+
+    def _answered(self, is_made: bool | None) -> None:
+        if is_made:
+            self.dismiss()
+
+    def action_give_up(self) -> None:
+        self.dismiss()
+
+
+def _field(error: GputuiError) -> str:
+    name = (getattr(error, "where", None) or "").removeprefix("--")
+    return {"end": "until"}.get(name, name)

@@ -1,32 +1,39 @@
-"""Page with all facts about one job."""
+"""Pages of one thing: a job with all its facts, a GPU, the processes of a job."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 from msgspec.structs import replace
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.message import Message
 
+from gputui.domain.cluster import ENGINES
+from gputui.domain.container import ProcessRow
+from gputui.domain.errors import GputuiError
+from gputui.domain.gpu import GpuView
 from gputui.domain.job import Attempt, Job, JobState
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.policy.planning_context import Durations
 from gputui.domain.policy.whatif import Explanation, explain
 from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.telemetry_series import Measured
-from gputui.domain.text import width
+from gputui.domain.text import UNKNOWN, format_duration, format_size, plain, plural, width
 from gputui.ports.backend import Backend
-from gputui.tui.commands.command import bindings
-from gputui.tui.commands.table import APP_COMMANDS, BACK, JOB_COMMANDS
+from gputui.tui.commands import APP_COMMANDS, BACK, COPY, GPU_PAGE_COMMANDS, JOB_COMMANDS, PROCESS_VIEW, SHELL, bindings
+from gputui.tui.keymap import keymap_of
 from gputui.tui.log.follower import started_attempt
-from gputui.tui.present.cells import Cell, broken_cell, cell, fitted
+from gputui.tui.present.cells import Cell, Column, broken_cell, cell, fitted
 from gputui.tui.present.detail import (
     ExplanationState,
     Line,
@@ -39,14 +46,15 @@ from gputui.tui.present.detail import (
     standing_lines,
     telemetry_lines,
 )
-from gputui.tui.present.gpu_detail import several_graph_lines
-from gputui.tui.present.gpu_rows import Labels
+from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, is_in_trouble, several_graph_lines, title
+from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, Labels
 from gputui.tui.present.job import JobContext, job_title
-from gputui.tui.present.style import BLUE, DIM, GROUND, STRONG
+from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, GROUND, PLAIN, RED, STRONG
 from gputui.tui.progress import LatestWorker, Throttle, are_alike, failure_words
-from gputui.tui.screens.job_screen import JobScreen
+from gputui.tui.queue.tab_models import PastJobs, PastJobsLoader, PastJobsRead
+from gputui.tui.screens.job_screen import JobScreen, OverlayScreen
 from gputui.tui.services import Services
-from gputui.tui.widgets.line_table import CellLines
+from gputui.tui.widgets.line_table import CellLines, LineTable, Page
 from gputui.tui.widgets.log_view import JobLog
 from gputui.tui.widgets.status_bars import KeyBar
 
@@ -326,3 +334,259 @@ def _laid_out(lines: Sequence[Line], room: int, first: int) -> list[Cell]:
             found.append((*begun, *line))
             begun = fitted((), first)
     return found
+
+
+class GpuDetailScreen(OverlayScreen):
+    """Page of a GPU, kept up to date while it is open. Commands act on the GPU and on the job that holds it."""
+
+    BINDINGS: ClassVar = [*bindings(JOB_COMMANDS), *bindings(GPU_PAGE_COMMANDS), *bindings((BACK,))]
+    DEFAULT_CSS = """
+    GpuDetailScreen { layout: vertical; }
+    GpuDetailScreen #heading { dock: top; }
+    """
+
+    def __init__(self, services: Services, snapshot: Snapshot, uuid: str, follow: Callable[[JobId], None]) -> None:
+        super().__init__(services, snapshot, follow)
+        self._uuid = uuid
+        self._picture = GpuPicture()
+        self._meant = 0
+        """Index of the selected job among those that share the GPU."""
+        self._past_jobs = PastJobsLoader(services.backend.history, self.post_message)
+        self.conditions["next_job"] = lambda _: len(self._jobs()) > 1
+
+    def compose(self) -> ComposeResult:
+        yield CellLines(id="heading")
+        yield Page(id="page")
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        self.query_one(Page).focus()
+        self.set_interval(self._services.pace.tick, self.tick)
+        self.call_after_refresh(self.tick)
+
+    def on_unmount(self) -> None:
+        """Stop reading PCIe throughput and the history, and release the readings."""
+        self._past_jobs.close()
+        self._services.want_pcie(None)
+        self._picture = GpuPicture()
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Show the GPU as of the snapshot; a GPU that is no longer listed stays as it was."""
+        self._snapshot = snapshot
+        self.tick()
+
+    def on_screen_resume(self) -> None:
+        self.tick()
+
+    @on(Page.Scrolled)
+    def tick(self) -> None:
+        if not self.is_mounted or not self.is_in_sight:
+            return
+        now, snapshot = self._services.clock.now(), self._snapshot
+        jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
+        picture = self._services.gpus.of(snapshot, jobs, now)
+        if self._uuid in picture.rows:
+            self._picture = picture
+        row = self._picture.rows.get(self._uuid)
+        if row is None:
+            return
+        self._services.want_pcie(self._uuid)  # repeatedly: another process may have become leader meanwhile
+        shown = self.query_one(Page)
+        page = self._page(row, now)
+        shown.show(gpu_page_lines(page, max(0, shown.size.width - 2), shown.size.height))
+        room = self.size.width - len(shown.position) - 3
+        head = ((" ", DIM), *fitted(title(page.row), max(0, room)), (f" {shown.position} ", DIM))
+        self.query_one("#heading", CellLines).show([head])
+        commands = (c for c in (*JOB_COMMANDS, *GPU_PAGE_COMMANDS) if c.in_footer and c.works_at(self))
+        self.query_one(KeyBar).show(tuple(commands), (PROCESS_VIEW, BACK, APP_COMMANDS[0]))
+
+    def _page(self, row: GpuRow, now: datetime) -> GpuPage:
+        keys = (keymap_of(self).key("detail"), keymap_of(self).key("next_job"))
+        past = self._past_jobs.of(self._uuid, now) if is_in_trouble(row.view) else PastJobs(is_read=True)
+        words = "" if past.is_read else "reading the history …"
+        if past.failure:
+            words = f"the history cannot be read: {plain(past.failure, 200)}"
+        leader = self._snapshot.leader
+        if self._snapshot.leads_here:
+            why = ""
+        elif leader is None:
+            why = "no scheduler reads the GPUs now"
+        elif leader.kind in ENGINES:
+            why = "the probes of nodes do not read it"
+        else:
+            kind = "gputui serve" if leader.kind == "serve" else "a console"
+            why = f"{kind} (pid {leader.pid}) reads the GPUs and is asked for it"
+        return GpuPage(row, self._picture, self._snapshot, now, self._jobs(), why, keys, past.jobs, words)
+
+    def on_past_jobs_read(self, message: PastJobsRead) -> None:
+        self._past_jobs.take(message)
+        self.tick()
+
+    def gpu(self) -> GpuView | None:
+        row = self._picture.rows.get(self._uuid)
+        return row.view if row else None
+
+    def _jobs(self) -> tuple[Job, ...]:
+        view = self.gpu()
+        jobs = holders(view, self._snapshot.jobs) if view else ()
+        meant = self._meant % len(jobs) if jobs else 0
+        return (*jobs[meant:], *jobs[:meant])
+
+    def subject(self) -> Job | None:
+        """Return the job that holds it; of several, the selected one."""
+        return next(iter(self._jobs()), None)
+
+    def action_next_job(self) -> None:
+        self._meant += 1
+        self.tick()
+
+    def action_other_gpu(self, step: int) -> None:
+        uuids = list(self._picture.rows)
+        if self._uuid in uuids:
+            self._uuid = uuids[(uuids.index(self._uuid) + step) % len(uuids)]
+            self._meant = 0
+            self.query_one(Page).action_first()
+            self.tick()
+
+
+PROCESS_COLUMNS = (
+    Column("pid", "PID", 7, right=True),
+    Column("user", "USER", 8, rank=2),
+    Column("cpu", "CPU", 6, right=True),
+    Column("memory", "MEM", 5, right=True),
+    Column("gpu", "GPU MEM", 7, right=True),
+    Column("age", "AGE", 7, right=True, rank=1),
+    Column("command", "COMMAND", 20, flex=1),
+)
+_BUSY = 0.5
+"""Share of a core from which a process counts as busy."""
+
+
+def process_cells(row: ProcessRow, gpu_memory: int | None, column: str) -> Cell:
+    """Return the content of a cell; `gpu_memory` is None for a process without GPU memory."""
+    if column == "cpu":
+        if row.cpu is None:
+            return cell(UNKNOWN, DIM)
+        return cell(f"{row.cpu:.0%}", GREEN if row.cpu >= _BUSY else PLAIN)
+    program, space, rest = row.command.partition(" ")  # what distinguishes it comes after its directory
+    texts = {
+        "pid": (str(row.pid), DIM),
+        "user": (plain(row.user, 32), DIM),
+        "memory": (UNKNOWN if row.memory is None else format_size(row.memory), PLAIN),
+        "gpu": ("" if gpu_memory is None else format_size(gpu_memory), AMBER),
+        "age": (UNKNOWN if row.age is None else format_duration(row.age), DIM),
+        "command": (plain((program.rpartition("/")[2] or program) + space + rest, 1000), PLAIN),
+    }
+    return cell(*texts[column])
+
+
+_OTHERS, _STEP = 4, 6
+"""Lines for heading, titles, messages and keys, and the rows by which the list grows."""
+EVERY = 2.0
+"""Seconds between two listings; a new one waits for the previous one."""
+
+
+class ProcessTable(LineTable[int]):
+    """Table of processes by pid, the busiest first."""
+
+    COLUMNS: ClassVar = PROCESS_COLUMNS
+    noun = "process"
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._rows: Mapping[int, ProcessRow] = {}
+        self._memory: Mapping[int, int] = {}
+
+    def show(self, rows: tuple[ProcessRow, ...], memory: Mapping[int, int], empty: Cell) -> None:
+        """Show the processes, with the GPU memory of each pid that uses some."""
+        self._rows, self._memory = {row.pid: row for row in rows}, memory
+        keys = sorted(self._rows, key=lambda pid: (-memory.get(pid, 0), -(self._rows[pid].cpu or 0), pid))
+        self.show_rows(keys, {pid: place for place, pid in enumerate(keys)}, (empty,))
+
+    def cell_of(self, key: int, column: str, room: int) -> Cell:
+        return process_cells(self._rows[key], self._memory.get(key), column)
+
+
+class ProcessesScreen(JobScreen):
+    """Processes of one job, kept up to date while the screen is open."""
+
+    BINDINGS: ClassVar = [*bindings((SHELL, COPY, BACK)), Binding("X", "back", "back", id="processes")]
+    DEFAULT_CSS = "ProcessesScreen { layout: vertical; }"
+
+    def __init__(self, services: Services, snapshot: Snapshot, job_id: JobId) -> None:
+        super().__init__(services, snapshot)
+        self._job_id = job_id
+        self._job = snapshot.job(job_id)
+        self._found: tuple[ProcessRow, ...] = ()
+        self._fault = ""
+        self._is_asking = False
+        self._is_asked = False
+
+    def compose(self) -> ComposeResult:
+        yield CellLines(id="heading")
+        yield ProcessTable(id="processes")
+        yield CellLines(id="graphs", background=GROUND)
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        self.query_one(ProcessTable).focus()
+        self.set_interval(EVERY, self.look)
+        self.look()
+        self.call_after_refresh(self._draw)
+
+    def subject(self) -> Job | None:
+        return self._job
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._job = snapshot.job(self._job_id) or self._job
+        self._draw()
+
+    @work
+    async def look(self) -> None:
+        """List the processes in a thread: the engine may be slow."""
+        if self._is_asking or self._job is None or not self.is_in_sight:
+            return
+        self._is_asking = True
+        try:
+            self._found, self._fault = await asyncio.to_thread(self._services.backend.processes, self._job.id), ""
+        except GputuiError as error:
+            self._found, self._fault = (), str(error)
+        finally:
+            self._is_asking = False
+        self._is_asked = True
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self.is_mounted or not self.is_in_sight:
+            return
+        title = job_title(self._job) if self._job else f"#{shown_id(self._job_id)}"
+        count = plural(len(self._found), "process") if self._found else ""
+        self.query_one("#heading", CellLines).show([((" PROCESSES  ", DIM), (f"{title}  ", STRONG), (count, DIM))])
+        memory: Counter[int] = Counter()
+        for holder in (holder for view in self._snapshot.gpus for holder in view.holders):
+            if holder.pid is not None and holder.memory is not None:
+                memory[holder.pid] += holder.memory
+        self.query_one(ProcessTable).show(self._found, memory, self._empty())
+        self.query_one("#graphs", CellLines).fill(self._graphs())
+        keys = tuple(command for command in (SHELL, COPY) if self.check_action(command.action, ()))
+        self.query_one(KeyBar).show(keys, (BACK, APP_COMMANDS[0]))
+
+    def _graphs(self) -> list[Cell]:
+        """Return graphs of the job's GPUs, where the processes leave room for them."""
+        shown = -(-len(self._found) // _STEP) * _STEP or _STEP  # not another height with each process
+        rows = self.size.height - _OTHERS - shown
+        if self._job is None or not self._services.pace.has_graphs:
+            return []
+        picture = self._services.gpus.of(self._snapshot, {}, self._services.clock.now())
+        return [
+            ((" ", DIM), *line)
+            for line in several_graph_lines(gpu_rows_of(self._job, picture), self.size.width - 2, rows)
+        ]
+
+    def _empty(self) -> Cell:
+        if self._fault:
+            return cell(plain(self._fault, 300), RED)
+        if self._job is not None and self._job.state.is_terminal:
+            return cell(f"It has ended: {self._job.state}.", DIM)
+        return cell("No visible processes." if self._is_asked else "Looking …", DIM)

@@ -1,1 +1,0 @@
-"""The console's commands: declarations, table, and where they work."""

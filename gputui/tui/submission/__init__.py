@@ -1,1 +1,0 @@
-"""The form that submits a job: its fields, drafts to fill them, and a preview of the job."""
