@@ -6,8 +6,9 @@ from pathlib import Path
 
 from gputui import bootstrap
 from gputui.config import resolve
-from gputui.domain.action import Pause, SubmitJobs
+from gputui.domain.action import Pause
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
+from gputui.domain.submit_action import SubmitJobs
 
 
 def store_waiting_jobs(state: Path, count: int) -> None:

@@ -20,8 +20,9 @@ import msgspec
 from bench._measure import machine
 from bench.commands import compare
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import Attempt, BootTime, Job, JobState
+from gputui.domain.job import Attempt, BootTime, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Spread, efficiency_of
 from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job

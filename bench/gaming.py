@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from bench._measure import machine
 from gputui.domain.action import Cancel, Edit, EditJobs, Hold, Release
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
+from gputui.domain.state import JobState
 from gputui.replay.trace import HOUR, Site, TraceJob, generate, prepare
 from tests.engine.virtual import VirtualServer
 from tests.factories import NOW

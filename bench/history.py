@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from bench.store import ACTOR, JOB
-from gputui.domain.job import JobState
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
 from gputui.store.files import StoreLock

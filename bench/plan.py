@@ -20,12 +20,13 @@ from msgspec.structs import replace
 from bench._measure import machine
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Gpu, GpuState, GpuView, Health
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.queue_order import OrderCache
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from gputui.replay.policies import POLICIES
 from gputui.replay.trace import Site, generate, prepare, read
 

@@ -29,9 +29,10 @@ from bench._measure import cpu_seconds, machine
 from bench._standin import sleepers
 from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import GpuSample, ProbeReading
-from gputui.domain.job import Attempt, BootTime, Job, JobState
+from gputui.domain.job import Attempt, BootTime, Job
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import GpuSettings, Settings
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import Consumption
 from gputui.domain.telemetry_series import Tally, TallyRecord
 from gputui.engine import telemetry_files

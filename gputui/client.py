@@ -30,10 +30,10 @@ from gputui.domain import action as actions
 from gputui.domain.action import Action
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, InputError, NoOwnerError
-from gputui.domain.job import TERMINAL, JobState
 from gputui.domain.job_spec import Submission
 from gputui.domain.runs import Run
 from gputui.domain.settings import ServerSettings
+from gputui.domain.state import TERMINAL, JobState
 from gputui.domain.text import plural
 
 if TYPE_CHECKING:

@@ -40,9 +40,9 @@ from gputui.api.streams import events_of, open_events
 from gputui.domain.action import Action, Cancel, Hold, Release
 from gputui.domain.decoding import convert, decode_json
 from gputui.domain.errors import AccessError, GputuiError, InputError, InputErrors, NoOwnerError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Pairs
 from gputui.domain.log_errors import error_in
+from gputui.domain.state import JobState
 from gputui.domain.text import plain, plain_bytes, without_secrets
 from gputui.request.caller import inherited
 from gputui.request.job_file import job_of

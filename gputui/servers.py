@@ -27,7 +27,6 @@ from gputui.api.streams import Follower
 from gputui.domain.action import (
     Action,
     AddRecurring,
-    Done,
     DrainGpus,
     Edit,
     Pause,
@@ -37,7 +36,6 @@ from gputui.domain.action import (
     ResumeGpus,
     SetStanding,
     SetTenant,
-    SubmitJobs,
     Unpause,
     Unreserve,
 )
@@ -51,6 +49,7 @@ from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.settings import ServerSettings, Settings, parse_ssh_address
 from gputui.domain.snapshot import Controls, Node, Notice, ServerView, Snapshot
+from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import plain
 from gputui.ports import Channel, LogStream

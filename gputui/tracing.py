@@ -33,10 +33,11 @@ from opentelemetry.trace import (
 
 from gputui import __version__
 from gputui.domain.event import JobChanges
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import TracesSettings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.ports.monitor import Monitors
 
 Value: TypeAlias = str | int | float | bool | list[str]

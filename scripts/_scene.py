@@ -17,11 +17,12 @@ from gputui.domain.container import ForeignContainer, RuntimeStatus
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import Drain, GpuProcess, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Snapshot
+from gputui.domain.state import JobState
 from gputui.engine.tick.planner import Observations, leader_snapshot
 from gputui.engine.tick.snapshot_builder import QueueView, with_plan
 from gputui.engine.tick.workers import Observation

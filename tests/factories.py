@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from gputui.domain.access import Actor
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, GpuView, Health
-from gputui.domain.job import ArrayRef, Attempt, BootTime, Job, JobState
+from gputui.domain.job import ArrayRef, Attempt, BootTime, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.recurring import Recurrence, RecurringJob
 from gputui.domain.runs import runs_of
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 ACTOR = Actor(uid=1000, user="alice")

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
 
-from gputui.domain.action import Action, Done
+from gputui.domain.action import Action
 from gputui.domain.cluster import Caps
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import Done
 from gputui.domain.telemetry_series import Measured
 from gputui.ports import LogStream
 from gputui.ports.backend import About, Entry, Performer

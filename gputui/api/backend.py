@@ -17,7 +17,7 @@ from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewJobs, Undone
 from gputui.api.streams import SUBMIT, EventWatch, Follower, StreamClient
 from gputui.domain.access import HOW_TO_USE, AuditEntry, job_of, stored_key, targets_of
 from gputui.domain.accounting import JobRecord, record_of
-from gputui.domain.action import Action, Done, SubmitJobs
+from gputui.domain.action import Action
 from gputui.domain.arrays import Entries, places_of
 from gputui.domain.cluster import GPUTUI, Capability, Caps
 from gputui.domain.container import ProcessRow, Shell
@@ -27,6 +27,7 @@ from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls, Node, Snapshot, Unreadable
+from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
 from gputui.ports.backend import About, AwaitedChannel, DirectBackend, Entry, FollowLog
 

@@ -30,8 +30,8 @@ from gputui.api import http
 from gputui.api.http import API, Problem, credentials
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreBusyError
+from gputui.domain.frames import CommandMarks
 from gputui.domain.text import plain
-from gputui.ports.channel import CommandMarks
 
 _PIECE = 256 * 1024
 _EXIT_WITHIN = 5.0

@@ -19,10 +19,11 @@ from msgspec.structs import replace
 
 from gputui.api.http import own_json
 from gputui.domain.decoding import decode_json
-from gputui.domain.job import Job, Reason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import EMPTY, Controls, Leader, Node, Notice, Snapshot, Unreadable, Usage, WindowView
+from gputui.domain.state import Reason
 
 PART = 1024**2
 """Bytes of jobs in one update; over a slow connection each part shows that the owner answers."""

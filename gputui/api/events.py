@@ -26,9 +26,10 @@ from gputui.api.rights import Visibility
 from gputui.domain.access import Caller
 from gputui.domain.as_json import job_json
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.threads import Watcher
 
 log = logging.getLogger(__name__)

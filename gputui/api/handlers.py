@@ -45,7 +45,7 @@ from gputui.api.http import (
 from gputui.api.rights import Visibility
 from gputui.api.routes import ROUTES, UPGRADE, Route, Scope, document
 from gputui.domain.access import AuditEntry, Caller, Role, digest, others_job, stored_key, targets_of
-from gputui.domain.action import Action, Edit, EditJobs, SubmitJobs, typed
+from gputui.domain.action import Action, Edit, EditJobs, typed
 from gputui.domain.as_json import (
     explanation_json,
     gpu_json,
@@ -58,11 +58,13 @@ from gputui.domain.as_json import (
 from gputui.domain.decoding import convert, decode_json
 from gputui.domain.errors import AccessError, CapabilityError, GputuiError, InputError, NotFoundError
 from gputui.domain.filter import by_month, in_order, latest_first, meant, parse_filter, parse_states, seen
-from gputui.domain.job import Job, JobState, attempt_with_output
+from gputui.domain.job import Job, attempt_with_output
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.spec_values import check_execution, check_gpus
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.ports.backend import ActionChange, Attach, CommandLine, DirectBackend, FollowLog, RunCommand, StreamRequest
 
 

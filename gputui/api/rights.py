@@ -29,11 +29,12 @@ from gputui.domain.accounting import JobRecord
 from gputui.domain.arrays import Entries
 from gputui.domain.errors import Cause, CauseCode, NotFoundError
 from gputui.domain.gpu import GpuProcess, GpuView, Holder
-from gputui.domain.job import Attempt, Job, Reason
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import ContainerOptions, JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import AccessSettings, Settings
 from gputui.domain.snapshot import Controls, Node, Snapshot, Unreadable
+from gputui.domain.state import Reason
 from gputui.ports import JobStore
 
 PATIENCE = 1.0

@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from gputui.api.rights import Visibility
     from gputui.config import Options
     from gputui.domain.access import AuditEntry, Caller, Resolve
-    from gputui.domain.action import Action, Done
+    from gputui.domain.action import Action
     from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
     from gputui.domain.job_spec import JobId, JobSpec, Submission
     from gputui.domain.snapshot import Snapshot
+    from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.actions.admission import KnownRequests
     from gputui.engine.actions.foreign_use import ForeignUse
@@ -249,7 +250,7 @@ class LocalBackend:
         return self._entrance.enter(self._own(job_id, "enter it"), request)
 
     def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, AwaitedChannel | None]:
-        from gputui.domain.action import SubmitJobs
+        from gputui.domain.submit_action import SubmitJobs
 
         (job_id,) = self.act(SubmitJobs((submission,))).ids
         return job_id, self.await_start(job_id, detach_keys)

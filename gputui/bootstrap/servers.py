@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from gputui import __version__, bootstrap
 from gputui.config.settings_file import check_server_name
 from gputui.domain.errors import InputError
+from gputui.domain.frames import CommandMarks
 from gputui.domain.job_spec import MOST_SERVERS
 from gputui.domain.settings import ServerSettings, Settings, parse_ssh_address
 from gputui.domain.text import plain
-from gputui.ports.channel import CommandMarks
 
 if TYPE_CHECKING:
     from gputui.api.client import Dial

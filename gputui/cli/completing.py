@@ -12,7 +12,7 @@ import click
 from gputui.cli import terminal
 from gputui.cli.session import Session, is_elsewhere
 from gputui.domain.errors import GputuiError, NotFoundError
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from gputui.domain.text import plain, plural
 
 if TYPE_CHECKING:

@@ -25,13 +25,13 @@ from gputui.cli.session import Session, pass_session
 from gputui.config import Options, ProbeSpec
 from gputui.console import startup
 from gputui.console.startup import terminal
-from gputui.domain.action import DrainGpus, SubmitJobs
+from gputui.domain.action import DrainGpus
 from gputui.domain.conditions import keyed
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import GputuiError, RuntimeFault, cause_of_exit
 from gputui.domain.gpu import Gpu
 from gputui.domain.gpu_history import TakenStep
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.log_errors import find_error_line
 from gputui.domain.settings import (
@@ -42,6 +42,8 @@ from gputui.domain.settings import (
     SchedulerSettings,
     TracesSettings,
 )
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.saved_logs import log_path
 from gputui.ports import JobStore, Runtime
 from gputui.ports.backend import Performer

@@ -21,10 +21,11 @@ from gputui.cli.verbs import show_shifts
 from gputui.domain.action import Edit, EditJobs
 from gputui.domain.as_json import json_text
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.policy.waits import asks_for_more
 from gputui.domain.spec_values import check_gpus
+from gputui.domain.state import JobState
 from gputui.domain.text import local_time, quoted
 from gputui.engine.actions.actions import check_editable
 from gputui.ports import Queue

@@ -17,8 +17,8 @@ import click
 
 from gputui.cli import terminal
 from gputui.domain.errors import InputError
+from gputui.domain.frames import SHELL_SAYS, CommandMarks
 from gputui.domain.text import plain
-from gputui.ports.channel import SHELL_SAYS, CommandMarks
 
 if TYPE_CHECKING:
     from gputui.cli.session import Session

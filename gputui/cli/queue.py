@@ -34,9 +34,10 @@ from gputui.domain.filter import (
 )
 from gputui.domain.gpu import GpuView, faulty_gpus, short_names
 from gputui.domain.idle_gpus import idle_gpus
-from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, Attempt, Job, JobState, PendingReason, Reason, element_spec
+from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, Attempt, Job, element_spec
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import format_duration, format_limit, format_size, listed, plain, quoted
 from gputui.request import caller, times
 

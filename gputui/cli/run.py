@@ -37,11 +37,13 @@ from gputui.cli.submit import (
 )
 from gputui.cli.terminal import discard, discard_stdout
 from gputui.cli.wait import print_log, wait_until_started, was_started
-from gputui.domain.action import Cancel, SubmitJobs
+from gputui.domain.action import Cancel
 from gputui.domain.errors import AccessError, CapabilityError, ClusterError, GputuiError, InputError, RuntimeFault
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId, Submission
 from gputui.domain.spec_values import check_gpus
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import plain
 from gputui.ports import Channel
 from gputui.ports.backend import Attach, AwaitedChannel, DirectBackend

@@ -23,9 +23,10 @@ from gputui.domain.access import AuditEntry, targets_of
 from gputui.domain.as_json import MASK, explanation_json, job_detail_json
 from gputui.domain.errors import GputuiError, NotFoundError, signal_name
 from gputui.domain.filter import meant
-from gputui.domain.job import ArrayRef, Attempt, Job, JobState, element_spec, sweep_values
+from gputui.domain.job import ArrayRef, Attempt, Job, element_spec, sweep_values
 from gputui.domain.job_spec import JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.telemetry_series import summary_lines
 from gputui.domain.text import format_duration, format_size, plain
 from gputui.request.job_options import DOCKER_KEYS

@@ -13,13 +13,14 @@ from gputui.cli.session import Session
 from gputui.config import Options
 from gputui.domain.arrays import Entries, Names
 from gputui.domain.cluster import Capability
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.whatif import Comparison, Shift, SnapshotChange, compared, why_never
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import fit, format_duration, plain
 from gputui.ports.backend import DirectBackend
 

@@ -13,12 +13,12 @@ from gputui import bootstrap
 from gputui.cli import completing, terminal
 from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import print_done
-from gputui.domain.action import SubmitJobs
 from gputui.domain.cluster import array_of, is_element
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.kept_data import id_ranges
 from gputui.domain.spec_values import check_gpus
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import format_duration, local_time, plain
 from gputui.request import submitter
 from gputui.request.caller import is_taken_over, not_utf8

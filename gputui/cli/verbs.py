@@ -25,10 +25,11 @@ from gputui.domain.action import (
     Unpause,
 )
 from gputui.domain.errors import signal_name
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.waits import cancelled_with
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import plain, plural
 from gputui.domain.verbs import BY_NAME, JOB_VERB, PRIORITY_HELP, SIGNAL, SIGNALS, Verb
 from gputui.ports.backend import DirectBackend

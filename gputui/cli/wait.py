@@ -15,8 +15,9 @@ from gputui.cli.job_ids import Named, OneJobId, ids_argument, is_array, resolve_
 from gputui.cli.session import Session, pass_session
 from gputui.domain import event
 from gputui.domain.errors import NotFoundError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain, plain_bytes, plural
 from gputui.ports import LiveLogStream, LogStream, Queue, StoreWatch
 from gputui.ports.backend import DirectBackend

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from gputui.domain.errors import GputuiError
-from gputui.ports.channel import CommandMarks
+from gputui.domain.frames import CommandMarks
 
 _PIECE = 65536
 _ENDS_WITHIN = 5.0

@@ -15,14 +15,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import IntEnum
 from hashlib import blake2b
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
 from gputui.domain.errors import AccessError, InputError
-from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.settings import Settings
+
+if TYPE_CHECKING:
+    from gputui.domain.job import Job
+    from gputui.domain.settings import Settings
 
 
 class Actor(Struct, frozen=True):

@@ -19,9 +19,10 @@ from msgspec.structs import replace
 from gputui.domain import runs as arrays
 from gputui.domain.decoding import convert
 from gputui.domain.errors import CauseCode
-from gputui.domain.job import TERMINAL, Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.runs import Run, Spans
+from gputui.domain.state import TERMINAL, JobState
 
 
 class SpecRecord(Struct, frozen=True, gc=False):

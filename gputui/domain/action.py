@@ -16,56 +16,13 @@ from msgspec.structs import replace
 from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import Drain, Gpu
-from gputui.domain.job import Job, JobState, Placed, Placing
-from gputui.domain.job_spec import MAX_PRIORITY, MAX_SIGNAL, ContainerOptions, GpuRequest, JobId, JobSpec, Submission
+from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.job_spec import MAX_PRIORITY, MAX_SIGNAL, ContainerOptions, GpuRequest, JobSpec, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.snapshot import Controls, StandingRule
-
-Ids: TypeAlias = tuple[JobId, ...]
-
-
-class BaseAction(Struct, frozen=True, tag_field="action", tag=True):
-    """A wish of a user; its tag is the verb of the audit log."""
-
-    is_final: ClassVar[bool] = False
-    """True if it cannot be undone."""
-    has_forecast: ClassVar[bool] = True
-    """True if what-if shows which jobs would start at another time."""
-
-    @property
-    def verb(self) -> str:
-        """Verb in the audit log."""
-        return str(self.__struct_config__.tag)
-
-
-class Done(Struct, frozen=True):
-    """Result of an action."""
-
-    ids: Ids = ()
-    """Ids of the changed, new or recurring jobs."""
-    changes: tuple[Any, ...] = ()
-    """Changes that can be undone, each an `ActionChange` of what carried the action out."""
-    window: Window | None = None
-    """The reservation that was made."""
-    jobs: tuple[Job, ...] = ()
-    """Jobs as they would be, if the action was only foreseen."""
-    starts: tuple[datetime | None, ...] = ()
-    """When each submission would start, by an engine that tells no more; None where it cannot tell."""
-    drafts: tuple[str, ...] = ()
-    """What each submission would be in the language of an engine, by one that forecasts no starts."""
-    notes: tuple[str, ...] = ()
-    """What an engine decides for each submission, in a sentence; empty for nothing."""
-    is_repeated: bool = False
-    """True if the same request was carried out before, so that nothing was done now."""
-
-
-class SubmitJobs(BaseAction, frozen=True, tag="submit"):
-    """Put jobs into the queue; the ids are in order, one for each element of an array."""
-
-    is_final: ClassVar[bool] = True
-    submissions: tuple[Submission, ...]
-
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import BaseAction, Ids, SubmitJobs
 
 _PARTS = ("gpus", "options")
 """Fields of a spec that are edited field by field."""

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from gputui.domain import runs
 from gputui.domain.cluster import array_of
 from gputui.domain.errors import InputError
-from gputui.domain.job import MAX_INDICES, ArrayRef, Job, JobState
+from gputui.domain.job import MAX_INDICES, ArrayRef, Job
 from gputui.domain.job_spec import JobId, Submission, own_id, shown_id, without_server
 from gputui.domain.runs import Run, Runs, Spans, joined_spans, runs_of
+from gputui.domain.state import JobState
 from gputui.domain.text import listed
 
 

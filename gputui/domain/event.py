@@ -14,9 +14,10 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from gputui.domain.gpu import GpuView, HealthCode
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.runs import words
 from gputui.domain.snapshot import Node
+from gputui.domain.state import JobState
 from gputui.domain.text import format_duration, plain
 
 _WELL = frozenset({HealthCode.OK, HealthCode.UNKNOWN})

@@ -22,9 +22,10 @@ from msgspec import Struct
 
 from gputui.domain.errors import InputError
 from gputui.domain.idle_gpus import idle_jobs
-from gputui.domain.job import ArrayRef, Job, JobState, PendingReason, Reason, element_spec
+from gputui.domain.job import ArrayRef, Job, element_spec
 from gputui.domain.job_spec import JobId, server_of, shown_id
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import parse_duration, plain, quoted
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(

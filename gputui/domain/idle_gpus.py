@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import GpuSample, GpuState, GpuView, Holder, index_of, index_ranges
-from gputui.domain.job import BootTime, Job, JobState
+from gputui.domain.job import BootTime, Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import MAX_GAP
 from gputui.domain.text import format_duration, plain, plural
 

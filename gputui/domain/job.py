@@ -3,146 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta, tzinfo
-from enum import StrEnum
-from types import MappingProxyType
+from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
-from gputui.domain.errors import Cause, GputuiError, NotFoundError, TransitionError, with_error
+from gputui.domain.errors import Cause, GputuiError, NotFoundError, with_error
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobId, JobSpec, PublishedPort, Submission, shown_id
 from gputui.domain.runs import Run, Spans
+from gputui.domain.state import JobState, check_transition
 from gputui.domain.telemetry import AttemptTelemetry, Efficiency
-
-
-class JobState(StrEnum):
-    """States of a job, with Slurm's names."""
-
-    PENDING = "PENDING"
-    CONFIGURING = "CONFIGURING"
-    RUNNING = "RUNNING"
-    COMPLETING = "COMPLETING"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-    TIMEOUT = "TIMEOUT"
-    OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    PREEMPTED = "PREEMPTED"
-
-    @property
-    def short(self) -> str:
-        """The short form that squeue prints."""
-        return _SHORT[self]
-
-    @property
-    def is_terminal(self) -> bool:
-        """Return whether the job has ended; only a requeue revives it."""
-        return self in TERMINAL
-
-    @property
-    def is_failure(self) -> bool:
-        """Return whether the job has ended by a fault, neither completed nor cancelled."""
-        return self in FAILURES
-
-    @property
-    def is_active(self) -> bool:
-        """Return whether an attempt may be active."""
-        return self in ACTIVE
-
-
-_SHORT = {
-    JobState.PENDING: "PD",
-    JobState.CONFIGURING: "CF",
-    JobState.RUNNING: "R",
-    JobState.COMPLETING: "CG",
-    JobState.COMPLETED: "CD",
-    JobState.FAILED: "F",
-    JobState.CANCELLED: "CA",
-    JobState.TIMEOUT: "TO",
-    JobState.OUT_OF_MEMORY: "OOM",
-    JobState.PREEMPTED: "PR",
-}
-
-ACTIVE = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.COMPLETING})
-FAILURES = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY})
-TERMINAL = FAILURES | {JobState.COMPLETED, JobState.CANCELLED}
-
-_ENDS = TERMINAL | {JobState.PREEMPTED}
-TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
-    {
-        JobState.PENDING: frozenset({JobState.CONFIGURING, JobState.CANCELLED, JobState.FAILED}),
-        # back to PENDING: the start was interrupted, or failed and will be retried
-        JobState.CONFIGURING: frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.PENDING}) | _ENDS,
-        JobState.RUNNING: frozenset({JobState.COMPLETING, JobState.PENDING}) | _ENDS,
-        JobState.COMPLETING: frozenset({JobState.PENDING}) | _ENDS,
-        JobState.PREEMPTED: frozenset({JobState.PENDING, JobState.CANCELLED}),
-        **{state: frozenset({JobState.PENDING}) for state in TERMINAL},
-    }
-)
-"""Table of allowed transitions. From a terminal state only a requeue leads back, to PENDING."""
-
-
-def check_transition(before: JobState, after: JobState) -> None:
-    """Raise TransitionError unless the transition from `before` to `after` is allowed."""
-    if after not in TRANSITIONS[before]:
-        raise TransitionError(f"a job that is {before} cannot become {after}")
-
-
-class PendingReason(StrEnum):
-    """Reasons why a job waits."""
-
-    RESOURCES = "Resources"
-    PRIORITY = "Priority"
-    DEPENDENCY = "Dependency"
-    BEGIN_TIME = "BeginTime"
-    JOB_HELD_USER = "JobHeldUser"
-    RESERVATION = "Reservation"
-    QUOTA_EXCEEDED = "QuotaExceeded"
-    BACK_OFF = "BackOff"
-    SCHEDULER_PAUSED = "SchedulerPaused"
-    NODE_UNKNOWN = "NodeUnknown"
-
-
-class Reason(Struct, frozen=True):
-    """Reason why a job waits: a code for programs, a sentence with numbers for people."""
-
-    code: PendingReason
-    text: str
-    """Sentence; its times are in UTC."""
-    times: tuple[datetime, ...] = ()
-    """Times in the text, in the order in which they occur."""
-
-    @property
-    def names_code(self) -> bool:
-        """Return whether the text ends with a code, as the words of engines do."""
-        return self.text.endswith(")") and self.text.rpartition("(")[2][:-1].isidentifier()
-
-    def mentions(self, at: datetime) -> bool:
-        """Return whether the text already contains that minute."""
-        return any(abs(at - told) < _MINUTE for told in self.times)
-
-    def local(self, now: datetime, zone: tzinfo | None = None) -> str:
-        """Return the text with its times in that zone; None: in local time."""
-        text, told, today = self.text, "", now.astimezone(zone).date()
-        for at in self.times:
-            words = next((words for words in (f"{at:{_DAY}}", f"{at:{_CLOCK}}") if words in text), None)
-            if words is not None:
-                here = at.astimezone(zone)
-                before, _, text = text.partition(words)
-                told += before + (f"{here:%H:%M}" if here.date() == today else f"{here:%Y-%m-%d %H:%M}")
-        return told + text
-
-
-_MINUTE = timedelta(minutes=1)
-_CLOCK, _DAY = "%H:%M UTC", "%Y-%m-%d %H:%M UTC"
-
-
-def utc_moment(at: datetime, now: datetime) -> str:
-    """Return `14:32 UTC`, with the date unless it is today: the format of times in reasons."""
-    return f"{at:{_CLOCK if at.date() == now.date() else _DAY}}"
 
 
 class BootTime(Struct, frozen=True):

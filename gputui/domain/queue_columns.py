@@ -15,8 +15,9 @@ from msgspec import Struct, field
 from gputui.domain.arrays import short_id
 from gputui.domain.cluster import Capability
 from gputui.domain.filter import gpu_count_of
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, server_of
+from gputui.domain.state import JobState
 from gputui.domain.text import UNKNOWN, format_duration, format_limit, minute, plain
 
 Value: TypeAlias = float | str | datetime | timedelta | None

@@ -20,8 +20,9 @@ from msgspec.structs import replace
 
 from gputui.domain.access import Actor
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.state import JobState
 from gputui.domain.text import quoted
 
 WORDS = {

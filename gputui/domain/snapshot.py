@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from gputui.domain.cluster import ENGINES
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuFault, GpuView, HostSample, ProbeStatus
-from gputui.domain.job import Job, Reason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
+from gputui.domain.state import Reason
 
 
 class WindowState(StrEnum):

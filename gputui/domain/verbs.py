@@ -19,7 +19,6 @@ from gputui.domain.action import (
     Cancel,
     DrainGpus,
     Hold,
-    Ids,
     Pause,
     PauseRecurring,
     PlaceJobs,
@@ -36,8 +35,10 @@ from gputui.domain.action import (
     Unsuspend,
 )
 from gputui.domain.cluster import Capability
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import Ids
 
 if TYPE_CHECKING:
     from gputui.domain.gpu import GpuView

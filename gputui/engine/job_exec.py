@@ -8,8 +8,9 @@ from functools import partial
 
 from gputui.domain.container import ExecRequest, ProcessRow, Shell
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import Job, JobState, not_running
+from gputui.domain.job import Job, not_running
 from gputui.domain.job_spec import Interactive, JobId
+from gputui.domain.state import JobState
 from gputui.ports import Channel, JobExec
 from gputui.ports.backend import Entry
 

@@ -28,8 +28,9 @@ from gputui.domain import frames
 from gputui.domain.access import Caller
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import GputuiError, NotFoundError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from gputui.ports.backend import Attach, FollowLog, StreamRequest
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,8 @@ from gputui.domain.gpu import (
 )
 from gputui.domain.gpu_history import STEP, TakenStep, mean
 from gputui.domain.gpu_processes import ContainerDetail, ProcessTarget, SignalOutcome
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
 from gputui.domain.text import shown
 from gputui.gpus.readings import FATAL_XIDS, LOST, SlowReadings, SteadyReasons, health_of
 from gputui.ports import Clock

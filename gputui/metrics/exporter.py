@@ -30,10 +30,11 @@ from prometheus_client import (
 from gputui.config import listen_address
 from gputui.domain.errors import Blame, Cause, CauseCode, InputError
 from gputui.domain.event import Change, JobChanges
-from gputui.domain.job import TERMINAL, Attempt, Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Notice, Snapshot
+from gputui.domain.state import TERMINAL
 from gputui.engine.files import read_backup_record
 from gputui.engine.hooks import sinks
 from gputui.engine.host import RECORDED

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from gputui.domain.action import Action, Done
+    from gputui.domain.action import Action
     from gputui.domain.container import ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
+    from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
     from gputui.ports.channel import Channel
     from gputui.ports.machine import GpuProbe

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from gputui.domain.errors import CauseCode, InputError
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobId
 from gputui.domain.policy.planning_context import run_kind
+from gputui.domain.state import JobState
 from gputui.domain.text import parse_duration, plain
 
 HOUR = 3600.0

@@ -20,10 +20,10 @@ from msgspec import Struct, field
 
 from gputui.domain.access import Actor, AuditEntry
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreError, StoreFormatError, StoreNewerError
-from gputui.domain.job import JobState
 from gputui.domain.kept_data import Finding, Recovery
 from gputui.domain.runs import Spans
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
 from gputui.domain.text import plural
 from gputui.store.codec import (
     CONTROLS,

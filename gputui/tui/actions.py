@@ -11,21 +11,11 @@ from enum import Enum
 
 from textual.message import Message
 
-from gputui.domain.action import (
-    Action,
-    AddRecurring,
-    Done,
-    EditJobs,
-    Ids,
-    PlaceJobs,
-    ReserveGpus,
-    SetPriority,
-    SubmitJobs,
-    Unreserve,
-)
+from gputui.domain.action import Action, AddRecurring, EditJobs, PlaceJobs, ReserveGpus, SetPriority, Unreserve
 from gputui.domain.conditions import keyed
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import JobId, shown_id
+from gputui.domain.submit_action import Done, Ids, SubmitJobs
 from gputui.domain.text import plain
 from gputui.domain.verbs import verb_of
 from gputui.ports.backend import ActionChange, Performer

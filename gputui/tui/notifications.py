@@ -15,10 +15,11 @@ from gputui.domain.arrays import count
 from gputui.domain.conditions import pressing
 from gputui.domain.errors import Blame, CauseCode
 from gputui.domain.event import Event, ended, health_changes
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import plain, plural
 from gputui.ports import Clock
 

@@ -22,7 +22,7 @@ from gputui.domain.action import (
 )
 from gputui.domain.arrays import count
 from gputui.domain.gpu import Gpu, GpuView
-from gputui.domain.job import Job, JobState, Placing
+from gputui.domain.job import Job, Placing
 from gputui.domain.job_spec import MAX_PRIORITY, JobId, server_of, shown_id
 from gputui.domain.policy import reservations, whatif
 from gputui.domain.policy.queue_order import Move
@@ -31,6 +31,7 @@ from gputui.domain.policy.whatif import SnapshotChange
 from gputui.domain.runs import spans_of
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import format_duration, listed, plain, plural
 from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP, Verb
 from gputui.engine.actions.actions import beneficiary

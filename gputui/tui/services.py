@@ -10,7 +10,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from textual.screen import Screen
 
-from gputui.domain.action import Done, SubmitJobs
 from gputui.domain.cluster import Capability
 from gputui.domain.conditions import ConditionTracker
 from gputui.domain.errors import CapabilityError
@@ -19,6 +18,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import Clock
 from gputui.ports.backend import About, Backend

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from gputui.api.deltas import FieldTracker, SnapshotDecoder, SnapshotUpdate, Tracker
 from gputui.api.http import own_json
-from gputui.domain.job import PendingReason, Reason
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
+from gputui.domain.state import PendingReason, Reason
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import sample
 

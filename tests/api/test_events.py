@@ -19,9 +19,10 @@ from gputui.api.rights import Visibility
 from gputui.domain.access import Caller, Role
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job import Job, JobState, PendingReason, Reason
+from gputui.domain.job import Job
 from gputui.domain.settings import AccessSettings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.engine.feed import Feed
 from tests.factories import NOW, job, snapshot, spec, view
 

@@ -30,12 +30,13 @@ from gputui.bootstrap.owner import api_backend, open_api
 from gputui.cli import wait
 from gputui.config import Options, parse_probe
 from gputui.domain.access import stored_key
-from gputui.domain.action import Action, Hold, SetPriority, SubmitJobs
+from gputui.domain.action import Action, Hold, SetPriority
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import NoOwnerError, StoreBusyError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.feed import Feed
 from tests.api.test_events import ABOUT
 from tests.factories import spec

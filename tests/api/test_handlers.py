@@ -33,8 +33,9 @@ from gputui.domain.action import Cancel, EditJobs, Hold, Release, SetPriority
 from gputui.domain.as_json import job_json, json_text
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import AccessError, InputError, InputErrors, NotFoundError, StoreFullError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.state import JobState
 from gputui.ports.backend import Attach, FollowLog
 from tests.api.owner import ALICE, BOB, CAROL, ROOT, SECRET, Collector, TestOwner, secret_job
 from tests.cases import cases

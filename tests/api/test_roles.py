@@ -21,10 +21,11 @@ from gputui.domain.access import AuditEntry, Role
 from gputui.domain.action import AddRecurring, Cancel, Hold
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import AccessSettings, AdmissionSettings, Settings
+from gputui.domain.state import JobState
 from gputui.ports.backend import Attach, CommandLine, CommandResult
 from tests.api.owner import ALICE, BOB, CAROL, ROLES, ROOT, SECRET, Collector, TestOwner
 from tests.factories import NOW, spec, uuid

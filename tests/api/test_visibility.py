@@ -17,11 +17,12 @@ from gputui.domain.access import AuditEntry, Caller, Role
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import GpuProcess, Holder
-from gputui.domain.job import Attempt, Job, PendingReason, Reason, Stopping
+from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec, PublishedPort
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import AccessSettings, Settings
 from gputui.domain.snapshot import Node, Notice, Snapshot
+from gputui.domain.state import PendingReason, Reason
 from tests.cases import cases
 from tests.factories import NOW, array, job, recurring, running, sample, view
 from tests.factories import spec as make_spec

@@ -17,12 +17,10 @@ from gputui.domain.action import (
     Action,
     AddRecurring,
     Cancel,
-    Done,
     DrainGpus,
     Edit,
     EditJobs,
     Hold,
-    Ids,
     Pause,
     PauseRecurring,
     Release,
@@ -33,7 +31,6 @@ from gputui.domain.action import (
     ResumeRecurring,
     SetPriority,
     Signal,
-    SubmitJobs,
     Suspend,
     Top,
     Unpause,
@@ -43,11 +40,13 @@ from gputui.domain.action import (
 from gputui.domain.cluster import Capability
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import CapabilityError, GputuiError, InputError, NotFoundError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId, JobSpec, Submission, own_id, without_server
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done, Ids, SubmitJobs
 from gputui.ports.backend import Attach, Backend, DirectBackend
 from tests.cluster.talk import Talk
 from tests.needs import need

@@ -26,9 +26,10 @@ from gputui.bootstrap.servers import open_servers
 from gputui.config import Options, parse_probe
 from gputui.domain.action import Cancel
 from gputui.domain.cluster import Capability
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, ServerSettings, Settings
+from gputui.domain.state import JobState
 from gputui.engine.feed import Feed
 from gputui.ports import Cluster
 from gputui.ports.backend import DirectBackend

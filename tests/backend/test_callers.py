@@ -15,13 +15,15 @@ from gputui.bootstrap import adapters
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.config import Options, parse_probe
 from gputui.domain.access import Caller, Role
-from gputui.domain.action import Cancel, Hold, Pause, SubmitJobs
+from gputui.domain.action import Cancel, Hold, Pause
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import AccessError, GputuiError
-from gputui.domain.job import Attempt, JobState
+from gputui.domain.job import Attempt
 from gputui.domain.job_spec import ContainerOptions, Interactive, JobId, Submission
 from gputui.domain.settings import AccessSettings, AdmissionSettings, Settings, TenantSettings
 from gputui.domain.snapshot import Controls, Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.ports.backend import Attach, Backend, DirectBackend
 from gputui.store import TinyJobStore
 from tests.factories import NOW, job, snapshot, spec, view

@@ -19,8 +19,8 @@ from gputui.config import Options, ProbeSpec
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu_history import STEP
 from gputui.domain.gpu_processes import process_rows, process_target, with_host_values
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
+from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.gpus.simulated import SimulatedProbe
 from tests.factories import ACTOR, NOW, FakeClock, running, snapshot, view

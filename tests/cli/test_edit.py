@@ -18,9 +18,10 @@ from gputui.cli.main import run as run_command
 from gputui.config import resolve
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import ArrayRef, JobState
+from gputui.domain.job import ArrayRef
 from gputui.domain.job_spec import ContainerOptions, GpuRequest
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from gputui.request.job_options import KEYS
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, NOW, job, running, uuid, view

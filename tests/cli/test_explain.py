@@ -16,10 +16,11 @@ from gputui import bootstrap
 from gputui.cli.main import run
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from gputui.engine.tick.snapshot_builder import with_plan
 from gputui.ports import JobStore
 from tests.factories import ACTOR, NOW, spec, uuid, view

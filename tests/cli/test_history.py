@@ -6,7 +6,8 @@ import json
 from datetime import timedelta
 
 from gputui.domain.errors import CauseCode
-from gputui.domain.job import ArrayRef, JobState
+from gputui.domain.job import ArrayRef
+from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.cli.test_report import over
 from tests.factories import ACTOR, NOW, array, job, running

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive
+from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running
 

@@ -8,7 +8,7 @@ import pytest
 
 from gputui import bootstrap
 from gputui.bootstrap import backend
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, job, running, snapshot, uuid
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from gputui.bootstrap import backend
 from gputui.cli.job_ids import Named, parse
 from gputui.domain.errors import InputError
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.state import JobState
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, put
 from tests.cli.test_completions import completed

@@ -10,7 +10,8 @@ from gputui.bootstrap import backend
 from gputui.cli import wait
 from gputui.domain.access import others_job
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, local, put
 from tests.factories import NOW, job, running
 

@@ -16,9 +16,10 @@ from gputui.cli import output, queue, terminal
 from gputui.domain import arrays
 from gputui.domain.errors import Cause, CauseCode, InputError
 from gputui.domain.filter import parse_states
-from gputui.domain.job import ArrayRef, JobState, PendingReason, Reason, Stopping
+from gputui.domain.job import ArrayRef, Stopping
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import width
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put

@@ -14,11 +14,12 @@ from gputui.domain import arrays
 from gputui.domain.action import Cancel, Hold, SetPriority
 from gputui.domain.as_json import explanation_json, job_json
 from gputui.domain.filter import parse_filter, seen
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.whatif import change_of, explain, what_if
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.engine.tick.snapshot_builder import with_plan
 from gputui.tui.frame import FrameSize, frame
 from gputui.tui.present.job import JobContext

@@ -15,8 +15,9 @@ from gputui import bootstrap
 from gputui.cli import replay, terminal
 from gputui.cli.main import run
 from gputui.config import resolve
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.settings import PolicySettings
+from gputui.domain.state import JobState
 from gputui.replay import policies, trace
 from gputui.replay.simulation import figures
 from gputui.replay.trace import Ran, TraceJob

@@ -17,7 +17,8 @@ import pytest
 
 from gputui.cli import report
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import Efficiency
 from gputui.domain.telemetry_series import Tally, TallyRecord
 from gputui.engine import telemetry_files

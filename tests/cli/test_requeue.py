@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running
 

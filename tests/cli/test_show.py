@@ -8,8 +8,9 @@ from pathlib import Path
 
 from gputui.cli import show
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import ArrayRef, JobState
+from gputui.domain.job import ArrayRef
 from gputui.domain.job_spec import ContainerOptions, PublishedPort
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Efficiency, Spread
 from gputui.domain.telemetry_series import Tally, TallyRecord
 from gputui.engine import telemetry_files

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from gputui.request import draft as drafts
 from gputui.request.submitter import Submitter
 from gputui.tui.screens.job_form import Purpose

@@ -12,8 +12,9 @@ import pytest
 from gputui import bootstrap
 from gputui.cli import wait
 from gputui.domain.errors import cause_of_exit
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from gputui.ports.backend import DirectBackend
 from tests.cli.conftest import KeptStore, Run, local, put
 from tests.factories import NOW, job, running

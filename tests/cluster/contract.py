@@ -30,8 +30,9 @@ from gputui.domain.cluster import Capability
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import CapabilityError, CauseCode, ClusterRefusedError, InputError, NotFoundError
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job, JobState, PendingReason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId, JobSpec, Submission
+from gputui.domain.state import JobState, PendingReason
 from gputui.ports import Cluster, StampedLogStream
 from gputui.ports.backend import Attach
 from tests.cluster.talk import Talk

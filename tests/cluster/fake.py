@@ -36,10 +36,11 @@ from gputui.domain.errors import (
     cause_of_exit,
 )
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import ArrayRef, Attempt, Job, JobState, PendingReason, Reason
+from gputui.domain.job import ArrayRef, Attempt, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.runs import Run
 from gputui.domain.snapshot import Leader, Node, Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.ports import Channel, Clock
 from gputui.ports.backend import Attach, Entry
 from gputui.ports.cluster import EngineAction

@@ -10,8 +10,8 @@ from contextlib import closing
 from gputui.cluster.command_channel import CommandChannel
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError
+from gputui.domain.frames import CommandMarks
 from gputui.ports import Channel
-from gputui.ports.channel import CommandMarks
 
 _PATIENCE = 60.0
 _INSIDE = """

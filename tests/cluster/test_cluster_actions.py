@@ -24,7 +24,6 @@ from gputui.domain.action import (
     ResumeRecurring,
     SetPriority,
     Signal,
-    SubmitJobs,
     Suspend,
     Top,
     Unpause,
@@ -36,6 +35,7 @@ from gputui.domain.errors import CapabilityError, ClusterUnavailableError, NotFo
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Settings, Window
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
 from tests.cases import cases

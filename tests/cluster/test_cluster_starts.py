@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from gputui.cli import show, start_times, submit
-from gputui.domain.action import SubmitJobs
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError
-from gputui.domain.job import Attempt, Job, JobState, PendingReason, Reason
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
 from tests.cases import cases

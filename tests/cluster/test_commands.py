@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 
 from gputui.domain.cluster import Capability, ClusterFault, element_id
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
+from gputui.domain.state import JobState
 from tests.cli.test_completions import completed
 from tests.cluster.commands import MakeCluster, Run
 from tests.cluster.fake import FakeCluster

@@ -9,9 +9,9 @@ import pytest
 
 from gputui.domain.cluster import Capability
 from gputui.domain.gpu import Gpu, GpuState, GpuView, Health, HealthCode
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.engine.cluster.poll import ClusterPoll
 from gputui.engine.feed import Feed
 from gputui.tui.present.gpu import node_line

@@ -17,9 +17,10 @@ from gputui.cluster.submissions import Submissions
 from gputui.domain.action import Cancel, Requeue
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import Cause, CauseCode, ClusterRefusedError, ClusterUnavailableError, NotFoundError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import ClusterSettings, Settings
+from gputui.domain.state import JobState
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
 from tests.factories import spec

@@ -6,8 +6,8 @@ import pytest
 
 from gputui.domain.action import Cancel
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
-from gputui.domain.job import JobState, PendingReason
 from gputui.domain.job_spec import Submission
+from gputui.domain.state import JobState, PendingReason
 from gputui.ports import Cluster
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec

@@ -16,7 +16,7 @@ from gputui.cluster.slurm.site import SlurmSite, caps_of
 from gputui.domain.cluster import Capability
 from gputui.domain.container import parse_ps
 from gputui.domain.errors import ClusterRefusedError, GputuiError
-from gputui.ports.channel import CommandMarks
+from gputui.domain.frames import CommandMarks
 from tests.cases import cases
 from tests.cluster.talk import Talk
 

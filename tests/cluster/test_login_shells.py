@@ -18,7 +18,7 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.inside import RemoteLog
 from gputui.cluster.ssh import SshConnection
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, LostAnswerError
-from gputui.ports.channel import CommandMarks
+from gputui.domain.frames import CommandMarks
 from tests.cluster.talk import Talk
 from tests.login_shells import SHELLS, talkative
 from tests.needs import need

@@ -16,10 +16,11 @@ from gputui.config import Options, ProbeSpec
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import GpuProcess, ProbeCode, ProbeStatus
 from gputui.domain.idle_gpus import idle_gpus
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import Consumption
 from gputui.domain.telemetry_series import unread_words
 from gputui.engine.cluster.measurements import ClusterTelemetry, IdleEnds, MeasuredJobs, measured

@@ -14,10 +14,11 @@ import pytest
 from gputui.domain.arrays import new_entries
 from gputui.domain.cluster import Capability, element_id
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Leader
+from gputui.domain.state import JobState
 from gputui.engine.cluster.migration import JobMove, Migration
 from gputui.engine.leadership import Leadership
 from gputui.ports import JobStore

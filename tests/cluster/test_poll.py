@@ -8,11 +8,11 @@ import threading
 from datetime import timedelta
 from itertools import count
 
-from gputui.domain.action import SubmitJobs
 from gputui.domain.conditions import pressing
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.poll import LONGEST_PAUSE, ClusterPoll
 from gputui.engine.cluster.queue import EngineQueue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from gputui.cluster.slurm.states import is_admin_hold, is_held, reason_of
-from gputui.domain.job import PendingReason
+from gputui.domain.state import PendingReason
 from tests.cases import cases
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

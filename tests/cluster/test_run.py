@@ -8,7 +8,8 @@ from functools import partial
 from threading import Thread
 
 from gputui.domain.cluster import Capability
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
 from tests.cluster.commands import MakeCluster, Run
 from tests.cluster.fake import FakeCluster, FakeLog
 from tests.factories import FakeClock

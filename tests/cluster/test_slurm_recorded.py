@@ -20,8 +20,9 @@ from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import array_of, element_id, is_element
 from gputui.domain.errors import CauseCode, ClusterRefusedError
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job, JobState, PendingReason
+from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, PendingReason
 from tests.cases import cases
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import SubmitJobs
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, LostAnswerError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.cluster.unanswered import UnansweredSubmissions

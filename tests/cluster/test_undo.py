@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Action, DrainGpus, Edit, EditJobs, Hold, Release, ResumeGpus, SetPriority, SubmitJobs
+from gputui.domain.action import Action, DrainGpus, Edit, EditJobs, Hold, Release, ResumeGpus, SetPriority
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
 from gputui.tui.actions import Undo

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from gputui.domain.accounting import GROUPINGS, Period, UsageAccount, account, record_of
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Efficiency
 from tests.factories import array, job, uuid
 from tests.lane import examples

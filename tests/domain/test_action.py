@@ -30,7 +30,6 @@ from gputui.domain.action import (
     SetStanding,
     SetTenant,
     Signal,
-    SubmitJobs,
     Suspend,
     Top,
     Unpause,
@@ -43,6 +42,7 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Controls, StandingRule
+from gputui.domain.submit_action import SubmitJobs
 from tests.cases import cases
 from tests.factories import NOW, gpu, job, spec
 

@@ -13,8 +13,8 @@ from gputui.domain.access import AuditEntry
 from gputui.domain.as_json import gpu_json, job_detail_json, job_json
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder
-from gputui.domain.job import JobState, PendingReason, Reason
 from gputui.domain.job_spec import ContainerOptions, GpuRequest
+from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from tests.factories import NOW, job, running, sample, snapshot, uuid, view
 

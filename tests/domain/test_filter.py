@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS, MAX_LENGTH, FilterSubject, parse_filter, searched_text
-from gputui.domain.job import ArrayRef, Job, JobState, PendingReason, Reason
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, shared_id
+from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.tui.present.job import state_words
 from tests.cases import cases
 from tests.factories import NOW, array, job, running, uuid

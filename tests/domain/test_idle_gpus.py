@@ -11,9 +11,10 @@ from gputui.cli import gpus, queue
 from gputui.domain.conditions import idle_conditions
 from gputui.domain.gpu import GpuProcess, GpuState, GpuView, Holder
 from gputui.domain.idle_gpus import IdleTracker, idle_gpus
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.settings import ConsoleSettings, Settings
 from gputui.domain.snapshot import Node
+from gputui.domain.state import JobState
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext, job_cells
 from tests.cases import cases

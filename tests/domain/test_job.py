@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.errors import Cause, CauseCode, TransitionError
-from gputui.domain.job import TRANSITIONS, Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobSpec
+from gputui.domain.state import TRANSITIONS, JobState
 from tests.cases import cases
 from tests.factories import NOW, job, running, spec, uuid
 

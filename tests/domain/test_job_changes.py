@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.event import Change, JobChanges
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
+from gputui.domain.state import JobState
 from tests.factories import NOW, array, job, running, uuid
 
 

@@ -23,9 +23,10 @@ from gputui.domain.gpu import (
     ProbeReading,
     ProbeStatus,
 )
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.node_readings import MIG, ReadingRules, by_engine_index, engine_jobs, named_gpus, read_node
 from gputui.domain.snapshot import Node
+from gputui.domain.state import JobState
 from tests.factories import GIB, NOW, job
 
 RULES = ReadingRules(timedelta(seconds=10), GIB, ("Xorg",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from gputui.domain.job import PendingReason, Reason, utc_moment
+from gputui.domain.state import PendingReason, Reason, utc_moment
 
 EAST = timezone(timedelta(hours=9))
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from gputui.domain.errors import TransitionError
-from gputui.domain.job import ACTIVE, TERMINAL, TRANSITIONS, JobState, check_transition
+from gputui.domain.state import ACTIVE, TERMINAL, TRANSITIONS, JobState, check_transition
 
 # Rows: from. Columns: to, in the same order. Written out, so that a change of the table is a change here.
 TABLE = """

@@ -19,10 +19,11 @@ from typing import Any
 
 from gputui.bootstrap import ask_backend
 from gputui.config import resolve
-from gputui.domain.action import Action, Done, SubmitJobs
+from gputui.domain.action import Action
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
+from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.store import TinyJobStore
 from tests import leftovers
 from tests.e2e.commands import Commands

@@ -23,9 +23,10 @@ from gputui.config import Options
 from gputui.domain.access import AuditEntry, Caller, Role
 from gputui.domain.container import ExecRequest, Launch
 from gputui.domain.errors import GputuiError, NoOwnerError
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import Interactive, JobSpec
 from gputui.domain.settings import Settings
+from gputui.domain.state import JobState
 from gputui.engine.streams import Streams
 from gputui.ports import Channel
 from gputui.ports.backend import Attach, FollowLog, StreamRequest

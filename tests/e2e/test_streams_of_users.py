@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from tests.e2e.members import COMMAND, Site
 from tests.e2e.plain_users import plain_users, served_to_users, socket_of
 from tests.runtime.dockerd import IMAGE, Dockerd

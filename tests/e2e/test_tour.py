@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from tests.e2e.operator import MOST_KEYS
 from tests.e2e.site import Site

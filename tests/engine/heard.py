@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import field
 
-from gputui.domain.action import Action, Done
+from gputui.domain.action import Action
+from gputui.domain.submit_action import Done
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.context import UndoableChange
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gputui.domain.accounting import Period, UsageAccount, account, record_of
 from gputui.domain.action import Suspend, Unsuspend
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from gputui.domain.verbs import BY_NAME
 from tests.engine.world import World
 from tests.factories import NOW

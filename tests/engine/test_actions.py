@@ -15,14 +15,15 @@ from gputui.domain.action import (
     Requeue,
     ResumeGpus,
     SetPriority,
-    SubmitJobs,
     Top,
     Unpause,
 )
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import find_gpu
-from gputui.domain.job import JobState, Placed, Placing
+from gputui.domain.job import Placed, Placing
 from gputui.domain.job_spec import Submission
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from tests.engine.world import World
 from tests.factories import ACTOR, FakeClock, gpu, spec, uuid

@@ -19,14 +19,15 @@ from gputui.domain.action import (
     Release,
     Requeue,
     SetPriority,
-    SubmitJobs,
     Top,
 )
 from gputui.domain.errors import AccessError
-from gputui.domain.job import JobState, Placed, Placing
+from gputui.domain.job import Placed, Placing
 from gputui.domain.job_spec import GpuRequest, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import AccessSettings, Settings
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.admission import gpus_at_once
 from gputui.engine.actions.permissions import UserPermissions

@@ -13,9 +13,9 @@ from gputui.domain.action import Cancel, Requeue
 from gputui.domain.errors import StoreFullError
 from gputui.domain.event import Event
 from gputui.domain.gpu import Health, HealthCode
-from gputui.domain.job import JobState
 from gputui.domain.settings import HookSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.engine.hooks import BUSY, MOST, Announcer, NotDeliveredError, stored_ends
 from gputui.engine.tick.scheduler import Disk
 from tests.engine.fakes import InlineExecutor, LaterExecutor

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Action, Cancel, Edit, EditJobs, Hold, Release, Requeue, SetPriority, SubmitJobs, Top
+from gputui.domain.action import Action, Cancel, Edit, EditJobs, Hold, Release, Requeue, SetPriority, Top
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.event import Event, ended
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import HookSettings, PolicySettings, Settings, StoreSettings, TenantSettings
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.hooks import Announcer, stored_ends
 from gputui.store import TinyJobStore

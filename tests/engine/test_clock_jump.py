@@ -8,7 +8,8 @@ import pytest
 
 from gputui.domain.action import Cancel
 from gputui.domain.errors import CauseCode, StoreFullError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
 from tests.engine.world import World
 
 HALF = timedelta(minutes=30)

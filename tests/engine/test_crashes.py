@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from tests.engine.fakes import Crash
 from tests.engine.real_pools import RealPools
 from tests.engine.world import World

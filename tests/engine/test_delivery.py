@@ -21,8 +21,8 @@ import pytest
 
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.event import Event, disk_low, ended, weekly_report
-from gputui.domain.job import JobState
 from gputui.domain.settings import HookSettings
+from gputui.domain.state import JobState
 from gputui.engine.hooks import Deliver, NotDeliveredError, sinks
 from tests.cases import cases
 from tests.factories import NOW, running

@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Cancel, Edit, EditJobs, Hold, SetPriority, SubmitJobs, Top
+from gputui.domain.action import Cancel, Edit, EditJobs, Hold, SetPriority, Top
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from tests.cases import cases
 from tests.factories import ACTOR, NOW, FakeClock, spec

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from gputui.domain.action import Edit, EditJobs, Hold, Release, Requeue
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.waits import Dependencies, eligible_wait
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
+from gputui.domain.state import JobState
 from tests.engine.world import World
 
 LONG = SchedulerSettings(fast_failing_jobs=0, stale_after=timedelta(days=1))

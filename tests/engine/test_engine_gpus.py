@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.container import EngineGpus
-from gputui.domain.job import JobState, PendingReason
+from gputui.domain.state import JobState, PendingReason
 from tests.engine.world import World
 from tests.factories import uuid
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Action, AddRecurring, Cancel, Edit, EditJobs, Requeue, SetPriority, Signal, SubmitJobs
+from gputui.domain.action import Action, AddRecurring, Cancel, Edit, EditJobs, Requeue, SetPriority, Signal
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, LimitWarning, Submission
 from gputui.domain.recurring import Recurrence
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from tests.engine.world import World
 from tests.factories import spec
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from gputui.engine.actions.foreign_use import SIGNALS, ForeignUse, parse_signal
 from tests.cases import cases
 from tests.factories import ACTOR, NOW, FakeClock, running

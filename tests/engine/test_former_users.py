@@ -11,10 +11,10 @@ from gputui.bootstrap import hosting
 from gputui.config import Options
 from gputui.domain.access import Actor
 from gputui.domain.action import AddRecurring, Release, ResumeRecurring
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import AccessSettings, PolicySettings, Settings
+from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from tests.engine.world import World
 from tests.factories import ACTOR, spec

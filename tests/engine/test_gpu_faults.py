@@ -10,7 +10,8 @@ import pytest
 
 from gputui.domain.action import Cancel, ResumeGpus
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
-from gputui.domain.job import BootTime, JobState
+from gputui.domain.job import BootTime
+from gputui.domain.state import JobState
 from gputui.engine.tick.scheduler import FaultRecorder
 from tests.engine.world import World
 from tests.factories import uuid

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputui.domain.access import Actor
-from gputui.domain.action import Hold, Release, SetPriority, SubmitJobs
+from gputui.domain.action import Hold, Release, SetPriority
 from gputui.domain.job_spec import Submission
 from gputui.domain.policy.waits import Dependencies, eligible_since, eligible_wait
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from tests.factories import NOW, FakeClock, spec
 from tests.lane import examples

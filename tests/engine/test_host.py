@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import SubmitJobs
 from gputui.domain.errors import NotLeaderError, StoreFormatError
 from gputui.domain.gpu import Drain, GpuState
-from gputui.domain.job import BootTime, JobState
+from gputui.domain.job import BootTime
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Leader, Node, Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine import host, loop
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed

@@ -12,10 +12,10 @@ from gputui.domain.action import Suspend
 from gputui.domain.conditions import idle_conditions
 from gputui.domain.errors import CauseCode
 from gputui.domain.gpu import GpuProcess, GpuState
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings, PolicySettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from tests.engine.test_announcer import Telling
 from tests.engine.test_shared_gpus import sharer
 from tests.factories import GIB, NOW

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gputui.domain.errors import CauseCode
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from gputui.engine.telemetry_files import FOLDER, InputMark
 from tests.engine.world import World
 

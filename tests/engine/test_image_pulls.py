@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from gputui.domain.action import Cancel
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from gputui.engine.tick import attempt_workers
 from gputui.engine.tick.attempt_workers import ImagePulls
 from tests.engine.fakes import InlineExecutor, LaterExecutor

@@ -10,8 +10,9 @@ import pytest
 
 from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive
+from gputui.domain.state import JobState
 from gputui.engine.job_exec import Entrance
 from gputui.ports import Channel, JobExec, Permit
 from gputui.ports.backend import Attach

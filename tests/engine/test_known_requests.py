@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.access import Caller, Role, further_key, name_of_key, stored_key
-from gputui.domain.action import Done
 from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.submit_action import Done
 from gputui.engine.actions.admission import KnownRequests
 from tests.cases import cases
 from tests.memory_store import MemoryJobStore

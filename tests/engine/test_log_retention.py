@@ -6,8 +6,8 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from gputui.domain.job import JobState
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
 from gputui.engine.saved_logs import LogSweeper, kept
 from tests.factories import ACTOR, NOW, job
 from tests.memory_store import MemoryJobStore

@@ -12,8 +12,8 @@ import pytest
 
 from gputui.domain.arrays import Entries
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
-from gputui.domain.job import JobState
 from gputui.domain.snapshot import Leader, Notice, Snapshot
+from gputui.domain.state import JobState
 from gputui.engine.feed import Feed
 from gputui.engine.host import Adapters, Extras, Host, monitored
 from gputui.ports.monitor import Monitors

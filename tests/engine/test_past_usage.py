@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from gputui.domain.action import DrainGpus
 from gputui.domain.errors import StoreFormatError
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Usage
+from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.tick.planner import REFRESH, past_usage
 from tests.cases import cases

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import SubmitJobs
 from gputui.domain.container import Launch
 from gputui.domain.errors import CauseCode, InputError, InputErrors, RuntimeFault
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from tests.engine.world import World

@@ -13,11 +13,12 @@ import pytest
 
 from gputui.domain.action import Cancel, Hold, Requeue, SetPriority
 from gputui.domain.errors import CauseCode
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, whole_class
 from gputui.domain.policy.plan import Preemption
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.engine.tick.reconcile import begin_preemptions
 from tests.engine.fakes import Crash
 from tests.engine.real_pools import RealPools

@@ -21,15 +21,16 @@ from gputui.domain.action import (
     Requeue,
     SetPriority,
     SetTenant,
-    SubmitJobs,
     Top,
 )
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import JobState, Placed, Placing, Waited
+from gputui.domain.job import Placed, Placing, Waited
 from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import AccessSettings, PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import effective_policy
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from tests.engine.callers import actions_of, caller_of

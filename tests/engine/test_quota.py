@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Release, SubmitJobs
+from gputui.domain.action import Release
 from gputui.domain.errors import GputuiError, NotFoundError
-from gputui.domain.job import ArrayRef, JobState
+from gputui.domain.job import ArrayRef
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, SchedulerSettings, TenantSettings
 from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore

@@ -11,7 +11,7 @@ import pytest
 
 from gputui.domain.action import Cancel
 from gputui.domain.container import Created, Launch
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from tests.engine.fakes import FakeRuntime
 from tests.engine.real_pools import PATIENCE, RealPools
 from tests.engine.world import World

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import GpuRequest
+from gputui.domain.state import JobState
 from gputui.engine.telemetry_files import AttemptKey
 from gputui.engine.tick.reconcile import (
     Adopt,

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from gputui.domain.action import AddRecurring, PauseRecurring, RemoveRecurring, ResumeRecurring
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job import BootTime, Job, JobState
+from gputui.domain.job import BootTime, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.admission import local_zone_name
 from gputui.engine.tick.planner import next_run_at

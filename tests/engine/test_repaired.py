@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
 from tests.engine.world import World
 
 

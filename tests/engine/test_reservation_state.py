@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.job import JobState
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, WindowState
+from gputui.domain.state import JobState
 from gputui.engine.actions.actions import describe_window
 from tests.cases import cases
 from tests.engine.world import World

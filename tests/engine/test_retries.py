@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.action import Release, SubmitJobs
+from gputui.domain.action import Release
 from gputui.domain.errors import Cause, CauseCode, RuntimeUnavailableError
-from gputui.domain.job import JobState, PendingReason
 from gputui.domain.job_spec import GpuRequest, JobId, Submission
 from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.state import JobState, PendingReason
+from gputui.domain.submit_action import SubmitJobs
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import GIB, spec, uuid

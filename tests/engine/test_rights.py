@@ -34,7 +34,6 @@ from gputui.domain.action import (
     SetStanding,
     SetTenant,
     Signal,
-    SubmitJobs,
     Suspend,
     Top,
     Unpause,
@@ -47,6 +46,7 @@ from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import AccessSettings, AdmissionSettings, PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import StandingRule
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from tests.engine.callers import actions_of

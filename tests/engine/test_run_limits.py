@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.action import Requeue, SubmitJobs
+from gputui.domain.action import Requeue
 from gputui.domain.errors import CauseCode, InputError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId, LimitWarning, Submission
 from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from gputui.domain.action import Cancel
 from gputui.domain.container import ContainerRecord
 from gputui.domain.errors import CauseCode
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import ContainerOptions, PublishedPort
+from gputui.domain.state import JobState
 from tests.engine.fakes import FakeRuntime
 from tests.engine.world import World
 

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from gputui.domain.access import Actor
 from gputui.domain.action import Cancel, Edit, EditJobs, Signal, Suspend, Unsuspend
 from gputui.domain.errors import Cause, CauseCode, GputuiError, InputError, RuntimeFault, RuntimeUnavailableError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import LimitWarning
 from gputui.domain.policy.planning_context import Durations
 from gputui.domain.settings import AccessSettings, PolicySettings, SchedulerSettings, Settings
+from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.telemetry_files import telemetry_path

@@ -13,10 +13,10 @@ from gputui.domain.action import Cancel, DrainGpus, Hold, Pause, Release, Requeu
 from gputui.domain.container import Created, ForeignContainer, Launch
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavailableError, StoreFullError
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
-from gputui.domain.job import JobState, PendingReason
 from gputui.domain.policy.availability import UNANSWERED, UNASKED
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Notice
+from gputui.domain.state import JobState, PendingReason
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import GIB, uuid

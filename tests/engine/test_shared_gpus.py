@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.action import DrainGpus, SubmitJobs
+from gputui.domain.action import DrainGpus
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer
 from gputui.domain.gpu import GpuProcess, GpuSample, Health, HealthCode, ProbeReading
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, Submission
 from gputui.domain.settings import PolicySettings, Settings
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from tests.engine.fakes import Crash, FakeProbe
 from tests.engine.world import World
 from tests.factories import GIB, spec, uuid

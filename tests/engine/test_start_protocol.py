@@ -9,7 +9,7 @@ import pytest
 
 from gputui.domain.container import ContainerRecord, ContainerState, Created, Launch
 from gputui.domain.errors import CauseCode
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from gputui.engine.tick.start_protocol import CONFLICT_CHECKS, conflicting_container
 from tests.cases import cases
 from tests.engine.fakes import FakeRuntime

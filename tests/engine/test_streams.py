@@ -15,8 +15,9 @@ from gputui.domain import frames
 from gputui.domain.access import Caller, Role
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import NotFoundError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId
+from gputui.domain.state import JobState
 from gputui.engine import streams as subject
 from gputui.engine.streams import Streams
 from gputui.ports.backend import Attach, FollowLog, StreamRequest

@@ -19,7 +19,8 @@ from gputui.domain.action import (
     Unpause,
 )
 from gputui.domain.errors import StoreFullError
-from gputui.domain.job import Job, JobState, Placed, Placing
+from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from tests.cases import cases
 from tests.engine.heard import HeardActions

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.action import SubmitJobs
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
 from tests.engine.world import World

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.action import Cancel, Requeue, SubmitJobs
+from gputui.domain.action import Cancel, Requeue
 from gputui.domain.errors import CauseCode, NotFoundError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from tests.engine.world import World
 from tests.factories import spec
 from tests.memory_store import MemoryJobStore

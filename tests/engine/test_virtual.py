@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.forecast import Quality, Told, made_up, virtual
-from gputui.domain.job import JobState
 from gputui.domain.settings import PolicySettings, Settings
+from gputui.domain.state import JobState
 from gputui.replay.policies import plan
 from gputui.replay.trace import Site
 from tests.engine.virtual import VirtualServer

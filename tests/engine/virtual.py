@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gputui.domain.container import ContainerState
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
+from gputui.domain.state import JobState
 from tests.engine.world import World
 from tests.factories import NOW
 

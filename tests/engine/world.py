@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gputui.domain.action import SubmitJobs
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.tick.context import Ports
 from gputui.engine.tick.scheduler import Scheduler

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import ALL_SHARES, GpuProcess, HealthCode, ProbeReading
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest
+from gputui.domain.state import JobState
 from gputui.gpus.simulated import MODELS, SimulatedGpus, SimulatedProbe, parse_simulated
 from tests.cases import cases
 from tests.factories import GIB, NOW, FakeClock, running

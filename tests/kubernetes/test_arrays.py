@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from gputui.domain.action import Cancel, Hold, Release
 from gputui.domain.cluster import array_of, index_of
 from gputui.domain.errors import CauseCode, ClusterRefusedError, NotFoundError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import ClusterSettings
+from gputui.domain.state import JobState
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.harness import KubernetesHarness

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from gputui.domain.action import Cancel
 from gputui.domain.errors import InputError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import GpuRequest, Submission
 from gputui.domain.settings import ClusterSettings
+from gputui.domain.state import JobState
 from tests.factories import GIB, spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.harness import KubernetesHarness

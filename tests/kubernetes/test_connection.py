@@ -17,9 +17,9 @@ from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.kubeconfig import context_in
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterUnavailableError, LostAnswerError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
+from gputui.domain.state import JobState
 from tests.cluster.talk import Talk
 from tests.factories import spec
 from tests.kubernetes.fake.access import ADMIN

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import PendingReason
+from gputui.domain.state import PendingReason
 from tests.cluster.contract import ClusterContract
 from tests.kubernetes.fake.server import FakeKubernetes
 from tests.kubernetes.harness import KubernetesHarness

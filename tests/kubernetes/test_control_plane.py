@@ -22,9 +22,10 @@ from gputui.domain.action import Cancel, DrainGpus, Hold, Release, ResumeGpus
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, CauseCode, ClusterError, ClusterRefusedError
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job, JobState, PendingReason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, Submission
 from gputui.domain.settings import ClusterSettings
+from gputui.domain.state import JobState, PendingReason
 from tests.factories import spec
 from tests.kubernetes.bed import Bed
 from tests.kubernetes.control_plane import ControlPlane, binaries, is_of_1_20

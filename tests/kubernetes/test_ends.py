@@ -9,8 +9,9 @@ import pytest
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.domain.action import Cancel
 from gputui.domain.errors import Cause, CauseCode, ClusterUnavailableError, NotFoundError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
+from gputui.domain.state import JobState
 from tests.factories import spec
 from tests.kubernetes.fake.objects import now
 from tests.kubernetes.harness import KubernetesHarness

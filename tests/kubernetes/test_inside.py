@@ -11,8 +11,9 @@ from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.domain.cluster import Capability
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, ClusterUnavailableError, InputError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, Submission
+from gputui.domain.state import JobState
 from gputui.ports.backend import Attach
 from tests.cluster.talk import Talk
 from tests.factories import spec

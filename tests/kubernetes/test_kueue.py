@@ -9,7 +9,7 @@ from typing import Any
 from gputui.cluster.kubernetes.jobs import JobParts
 from gputui.cluster.kubernetes.objects import KubeJob, KubePod, KubeWorkload, Reader
 from gputui.cluster.kubernetes.picture import reason_of
-from gputui.domain.job import PendingReason, Reason
+from gputui.domain.state import PendingReason, Reason
 from tests.cases import cases
 
 _R = PendingReason

@@ -19,8 +19,8 @@ from gputui.cluster.kubernetes.calls import RbacSubject, rbac
 from gputui.cluster.kubernetes.picture import KubeObjects
 from gputui.domain.action import Cancel
 from gputui.domain.errors import CauseCode, ClusterError, ClusterUnavailableError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.state import JobState
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.fake.access import ADMIN

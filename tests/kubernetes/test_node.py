@@ -18,9 +18,10 @@ from gputui.domain.action import Cancel
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import CauseCode, ClusterError, NotFoundError
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job, JobState, PendingReason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, Interactive, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings
+from gputui.domain.state import JobState, PendingReason
 from gputui.ports.backend import Attach
 from tests.cluster.talk import Talk
 from tests.kubernetes.bed import Bed

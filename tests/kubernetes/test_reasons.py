@@ -7,9 +7,9 @@ from typing import Any
 
 from gputui.domain.action import DrainGpus, Hold, Release, ResumeGpus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import JobState, PendingReason, Reason
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import ClusterSettings
+from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.harness import KubernetesHarness

@@ -11,8 +11,8 @@ from gputui.cluster.kubernetes.jobs import cause_of, end_of, state_of
 from gputui.cluster.kubernetes.objects import KubeJob, KubePod, Reader
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
+from gputui.domain.state import JobState
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.waiting import until

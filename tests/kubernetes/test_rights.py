@@ -13,8 +13,8 @@ from gputui.cluster.kubernetes.site import Sites
 from gputui.domain.action import Cancel, DrainGpus, Release, ResumeGpus
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, ClusterRefusedError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
+from gputui.domain.state import JobState
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.fake.server import kubeconfig

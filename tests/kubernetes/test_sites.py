@@ -16,9 +16,9 @@ from gputui.cluster.kubernetes.manifest import KubeTarget, manifests
 from gputui.config import load_settings
 from gputui.config.settings_file import load_merged
 from gputui.domain.errors import ClusterRefusedError, InputError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings
+from gputui.domain.state import JobState
 from tests.cluster import batch_v1
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness

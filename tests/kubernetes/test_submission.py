@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.errors import ClusterRefusedError, InputError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings
+from gputui.domain.state import JobState
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.harness import KubernetesHarness

@@ -20,9 +20,9 @@ from gputui.cluster.kubernetes.api_server import ApiServer, connect, is_direct
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterUnavailableError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
+from gputui.domain.state import JobState
 from tests.cases import cases
 from tests.cluster.talk import Talk
 from tests.factories import spec

@@ -11,9 +11,9 @@ from gputui.cluster.kubernetes.api_server import connect
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.domain.action import Cancel
 from gputui.domain.errors import ClusterUnavailableError, NotFoundError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
+from gputui.domain.state import JobState
 from tests.factories import spec
 from tests.kubernetes.fake.access import ADMIN
 from tests.kubernetes.fake.server import kubeconfig

@@ -23,10 +23,10 @@ from gputui.config import Options, ProbeSpec
 from gputui.console import serving
 from gputui.domain.action import DrainGpus, Hold
 from gputui.domain.gpu import ProbeCode, ProbeStatus
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import MetricsSettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from gputui.engine.cluster.poll import ClusterPoll
 from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed

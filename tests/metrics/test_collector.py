@@ -27,7 +27,7 @@ from gputui.domain.gpu import (
     ProbeCode,
     ProbeStatus,
 )
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.kept_data import BackupRecord
 from gputui.domain.policy.cluster_state import fair_share_factor
@@ -35,6 +35,7 @@ from gputui.domain.policy.plan import plan
 from gputui.domain.policy.queue_order import tenant_usage
 from gputui.domain.settings import HookSettings, MetricsSettings, PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import Controls, Node, Notice, Snapshot, Usage
+from gputui.domain.state import JobState
 from gputui.metrics import families
 from gputui.metrics.collector import SnapshotCollector
 from gputui.metrics.exporter import Exporter, MetricsRecorder

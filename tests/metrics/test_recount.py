@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
 from gputui.metrics.exporter import COMPLETED
 from gputui.store import TinyJobStore
 from tests.metrics.scraped import Scrape

@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import GpuRequest
+from gputui.domain.state import JobState
 from gputui.replay import trace
 from gputui.replay.policies import plan
 from gputui.replay.simulation import figures

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import GpuState, Holder
-from gputui.domain.job import Attempt, Job, JobState, Stopping
+from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.decide import Outcome
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from gputui.replay.simulation import Predictions, TraceReplay, figures
 from gputui.replay.trace import HOUR, Ran, Site, TraceJob
 from tests.cases import cases

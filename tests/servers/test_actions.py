@@ -31,18 +31,19 @@ from gputui.domain.action import (
     ResumeRecurring,
     SetPriority,
     Signal,
-    SubmitJobs,
     Suspend,
     Top,
     Unpause,
     Unsuspend,
 )
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import Job, JobState, Placed, Placing
+from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import Submission, server_of
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import ServerSettings, Window
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.servers import RemoteBackend
 from tests.factories import NOW, gpu, spec
 from tests.servers.connections import Connections, local_ssh

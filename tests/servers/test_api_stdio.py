@@ -19,11 +19,12 @@ from gputui.api.client import ApiClient, Server, Wire
 from gputui.api.http import AboutView
 from gputui.bootstrap.stream import serve_stdio
 from gputui.config import Options, parse_probe
-from gputui.domain.action import Cancel, SubmitJobs
+from gputui.domain.action import Cancel
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import ClusterSettings, ServerSettings, Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from tests.backend.harnesses import ALL_BUT, ClusterHarness
 from tests.factories import spec
 from tests.servers.connections import Connections, local_ssh

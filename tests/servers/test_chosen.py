@@ -9,9 +9,9 @@ import pytest
 
 from gputui.bootstrap.servers import chosen_servers, command_on, open_servers
 from gputui.domain.errors import InputError
+from gputui.domain.frames import CommandMarks
 from gputui.domain.job_spec import MOST_SERVERS
 from gputui.domain.settings import ServerSettings, Settings
-from gputui.ports.channel import CommandMarks
 from tests.cases import cases
 
 LAB = ServerSettings("lab", "ssh://ann@lab.example.org:2222")

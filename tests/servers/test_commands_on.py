@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gputui.bootstrap.servers import command_on
+from gputui.domain.frames import CommandMarks
 from gputui.domain.settings import ServerSettings
-from gputui.ports.channel import CommandMarks
 from tests.cluster.commands import run
 from tests.e2e.terminal import Terminal
 from tests.login_shells import talkative

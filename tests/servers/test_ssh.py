@@ -20,16 +20,17 @@ from gputui.domain.action import (
     ReserveGpus,
     ResumeGpus,
     SetPriority,
-    SubmitJobs,
     Unpause,
     Unreserve,
 )
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job, JobState, Placed, Placing
+from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import own_id, server_of, shown_id
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.request.draft import asked
 from gputui.request.submitter import Submitter
 from tests.factories import NOW

@@ -11,8 +11,8 @@ import pytest
 
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterRefusedError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
+from gputui.domain.state import JobState
 from tests.e2e.commands import Commands
 from tests.slurm.accounts import ACCOUNT, lacking
 from tests.slurm.bed import PATIENCE, Bed

@@ -11,8 +11,9 @@ import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.domain.action import Cancel, Signal, Suspend, Unsuspend
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
+from gputui.domain.state import JobState
 from tests.slurm.bed import IMAGE, PATIENCE, Bed
 from tests.slurm.test_cluster import cluster_of
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.action import SubmitJobs
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.cluster.migration import Migration
 from gputui.store import TinyJobStore

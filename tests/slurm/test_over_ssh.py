@@ -18,9 +18,9 @@ from gputui.cluster.ssh import SshConnection, runtime_directory
 from gputui.domain.action import Cancel
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import CauseCode, ClusterRefusedError, ClusterUnavailableError, NotFoundError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
+from gputui.domain.state import JobState
 from tests.cluster.talk import Talk
 from tests.runtime.sshd import Sshd
 from tests.slurm.bed import PATIENCE, Bed

@@ -17,9 +17,9 @@ from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.cluster import array_of
 from gputui.domain.errors import ClusterUnavailableError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
+from gputui.domain.state import JobState
 from tests.slurm.bed import PATIENCE, Bed
 from tests.slurm.test_cluster import cluster_of
 

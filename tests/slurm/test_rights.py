@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from gputui.domain.action import Hold
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobSpec, Submission
+from gputui.domain.state import JobState
 from tests.slurm.bed import IMAGE, Bed
 from tests.slurm.person import Person
 from tests.slurm.test_cluster import cluster_of

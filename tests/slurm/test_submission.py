@@ -18,9 +18,9 @@ import pytest
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
+from gputui.domain.state import JobState
 from tests.slurm.bed import PATIENCE, Bed
 from tests.slurm.test_cluster import cluster_of
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, job, recurring
 from tests.store.conftest import SETTINGS

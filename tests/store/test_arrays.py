@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from gputui.domain import runs
 from gputui.domain.errors import NotFoundError, StoreNewerError
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
 from gputui.store.queue_files import SCHEMA, check_schema

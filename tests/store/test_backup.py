@@ -22,10 +22,11 @@ from gputui.bootstrap import upkeep
 from gputui.config import Options
 from gputui.domain.access import AuditEntry
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreDamagedError, StoreFormatError
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Leader
+from gputui.domain.state import JobState
 from gputui.engine.leadership import Leadership
 from gputui.store import TinyJobStore
 from gputui.store.backup import MANIFEST, CapturedFile

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from gputui.domain.access import AuditEntry
 from gputui.domain.errors import InputError, NotFoundError, StoreError
 from gputui.domain.gpu import Drain
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import Missed, Overlap, Skipped
 from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
 from gputui.ports import JobStore
 from tests.factories import ACTOR, NOW, array, job, recurring, running, uuid
 

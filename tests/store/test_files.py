@@ -17,8 +17,8 @@ from tinydb.table import Table
 
 from gputui.domain.access import AuditEntry
 from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, StoreFormatError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import DEFAULT_BACKOFF, GpuRequest
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.files import StoreLock, access_for
 from gputui.store.queue_files import JournalEntry, read_record

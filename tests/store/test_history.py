@@ -12,8 +12,9 @@ import pytest
 
 from gputui.domain.access import AuditEntry
 from gputui.domain.accounting import record_of
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.runs import Spans
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
 from gputui.store.files import FileAccess

@@ -17,9 +17,10 @@ import pytest
 from gputui.domain.access import AuditEntry
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import Drain, GpuFault
-from gputui.domain.job import ArrayRef, Attempt, JobState
+from gputui.domain.job import ArrayRef, Attempt
 from gputui.domain.runs import runs_of
 from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore, files
 from tests.factories import ACTOR, NOW, job, uuid
 from tests.store.conftest import SETTINGS

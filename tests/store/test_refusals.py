@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.errors import StoreAccessError, StoreError, StoreFullError
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.files import check_file_system, store_error
 from tests.cases import cases

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.errors import StoreDamagedError, StoreError, StoreNewerError
-from gputui.domain.job import JobState
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.repair import repair_of
 from tests.factories import ACTOR, NOW, job, running, uuid

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.access import AuditEntry
-from gputui.domain.job import JobState
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore, files
 from gputui.store.files import FileAccess
 from gputui.store.history import line_files, month_files

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from tests.e2e import witness
 from tests.e2e.site import Site, fresh_site
 from tests.gpus import standin

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
 from gputui.engine.leadership import current_leader
 from gputui.store import TinyJobStore
 from tests import leftovers

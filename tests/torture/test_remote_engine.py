@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from tests.e2e.site import all_over, submit_directly
 from tests.runtime.dockerd import IMAGE, Dockerd

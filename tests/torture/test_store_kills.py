@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, job
 

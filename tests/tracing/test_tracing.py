@@ -18,8 +18,9 @@ from gputui.config import Options
 from gputui.console.serving import monitor_opener
 from gputui.domain.arrays import Entries
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.settings import Settings, TracesSettings
+from gputui.domain.state import JobState
 from gputui.tracing import JobTracer, root_id, spans_of, trace_id
 from tests.factories import NOW, job, snapshot, uuid
 from tests.machine_load import stretched

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.gpus.simulated import SimulatedProbe
 from tests.engine.world import World
 

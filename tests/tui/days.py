@@ -22,8 +22,9 @@ from gputui.domain.gpu import (
     ProbeStatus,
     Sharer,
 )
-from gputui.domain.job import Attempt, Job, JobState, PendingReason, Reason
+from gputui.domain.job import Attempt, Job
 from gputui.domain.snapshot import Controls, Notice, Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import GIB, NOW, gpu, job, running, uuid, view
 from tests.tui import plans, sample
 

@@ -25,9 +25,10 @@ from gputui.domain.gpu import (
     ProbeCode,
     ProbeStatus,
 )
-from gputui.domain.job import Attempt, Job, JobState, PendingReason, Reason
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import GIB, NOW, job, running, sample, uuid, view
 
 HERE = Leader(4711, "node1", "alice", "console", NOW - timedelta(hours=3))

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.job import PendingReason, Reason
 from gputui.domain.snapshot import Node, ServerView, Snapshot
+from gputui.domain.state import PendingReason, Reason
 from gputui.servers import IdMapper, merged
 from tests.factories import NOW, job, running
 from tests.tui import sample

@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputui.domain.action import Done
 from gputui.domain.errors import StoreFullError
 from gputui.domain.gpu import Drain
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.settings import TenantSettings
 from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done
 from gputui.engine.actions.actions import Actions
 from gputui.tui.actions import ActionThread, ExitChoice
 from gputui.tui.screens.dialogs import Confirm, Prompt

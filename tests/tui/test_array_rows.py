@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.job import ArrayRef, Job, JobState, PendingReason, Reason
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.tui.present.job import JobContext
 from gputui.tui.queue.folding import Marks, RowKeys
 from gputui.tui.queue.rows import ChosenColumns, QueueRows, Sorting

@@ -14,8 +14,8 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input
 
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import JobState
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
+from gputui.domain.state import JobState
 from gputui.tui import screens
 from gputui.tui.proposals import GpuProposal
 from gputui.tui.screens.dialogs import (

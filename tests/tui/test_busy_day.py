@@ -11,9 +11,9 @@ import pytest
 from textual.screen import Screen
 from textual.widget import Widget
 
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable

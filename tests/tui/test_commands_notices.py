@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from gputui.domain.conditions import conditions, pressing
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import Health, HealthCode
-from gputui.domain.job import ArrayRef, Job, JobState, Stopping
+from gputui.domain.job import ArrayRef, Job, Stopping
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
+from gputui.domain.state import JobState
 from gputui.tui.notifications import ChangeWatcher, Notification, Notifier, desktop_sequence
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.status import status_line

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gputui.domain.action import Action, Done, Hold, Release, SetPriority
+from gputui.domain.action import Action, Hold, Release, SetPriority
 from gputui.domain.errors import StoreFullError
 from gputui.domain.settings import ConsoleSettings
+from gputui.domain.submit_action import Done
 from gputui.engine.actions.actions import Actions
 from gputui.tui.actions import ActionRequested
 from gputui.tui.screens.main import Main

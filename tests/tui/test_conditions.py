@@ -26,8 +26,8 @@ from gputui.domain.gpu import (
     ProbeCode,
     ProbeStatus,
 )
-from gputui.domain.job import JobState
 from gputui.domain.snapshot import EMPTY, Controls, Leader, Notice, Snapshot
+from gputui.domain.state import JobState
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.status import status_line
 from gputui.tui.present.style import AMBER, PLAIN, RED, VIOLET

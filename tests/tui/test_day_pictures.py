@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from gputui.domain.action import Action, Done, Hold
+from gputui.domain.action import Action, Hold
 from gputui.domain.errors import GputuiError, NotFoundError, RuntimeUnavailableError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import Done
 from gputui.tui.actions import ActionRequested, ExitChoice
 from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.help import Help

@@ -13,8 +13,9 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputui.domain.action import SetPriority
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import ContainerOptions, LimitWarning
+from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.main import Main

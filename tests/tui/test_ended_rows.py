@@ -6,8 +6,9 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.tui.queue.folding import FOLD, GRACE, EndedRows, LookedAt
 from gputui.tui.queue.rows import QueueRows
 from tests.factories import NOW, array, job, running

@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.cli.show import explained as in_words
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.policy.whatif import Explanation, explain
 from gputui.domain.settings import Settings
+from gputui.domain.state import JobState
 from gputui.tui.present.detail import ExplanationState, job_lines, standing_lines
 from gputui.tui.present.job import JobContext
 from gputui.tui.screens import pages

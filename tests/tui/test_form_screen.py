@@ -14,10 +14,10 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputui.domain.action import Done
 from gputui.domain.errors import StoreFullError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import ConsoleSettings
+from gputui.domain.submit_action import Done
 from gputui.tui.actions import ExitChoice
 from gputui.tui.input_queue import UnmarkedPaste
 from gputui.tui.preferences import Preferences

@@ -26,9 +26,10 @@ from gputui.domain.gpu import (
     Sharer,
 )
 from gputui.domain.gpu_history import STEP, GpuHistory, TakenStep, mean
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
+from gputui.domain.state import JobState
 from gputui.domain.text import UNKNOWN
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, graph_lines, holders, topology_lines

@@ -12,8 +12,9 @@ from textual.pilot import Pilot
 
 from gputui.domain.gpu import GpuView, Health, HealthCode
 from gputui.domain.gpu_history import GpuHistory
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.planning_context import DurationSource, Planned
+from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.actions import ExitChoice
 from gputui.tui.present.detail import Live, gpu_rows_of, job_gpu_lines, job_lines

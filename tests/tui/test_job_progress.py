@@ -7,7 +7,8 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.state import JobState
 from gputui.domain.text import format_limit
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.job import ArrayCounts, JobContext, array_progress, elapsed_words, job_cells

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from textual.events import MouseScrollDown, Paste
 from textual.widgets import Input
 
-from gputui.domain.job import JobState
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import SnapshotTaken
 from gputui.tui.commands import BY_NAME

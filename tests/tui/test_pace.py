@@ -10,10 +10,10 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.job import Reason
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Node, Snapshot
+from gputui.domain.state import Reason
 from gputui.tui.app import Pacer
 from gputui.tui.pace import SLOW, USUAL, Pace, Repaints, log_pace
 from tests.cli.conftest import Run, alone, clock, run, store

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from gputui.domain.action import SetPriority
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Attempt, JobState
+from gputui.domain.job import Attempt
 from gputui.domain.policy.whatif import change_of, compared
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from gputui.tui.present.timeline import Outlook, Subject, what_if_lines
 from tests.factories import NOW, job, uuid, view
 

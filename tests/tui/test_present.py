@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from gputui.domain.conditions import conditions, pressing
 from gputui.domain.gpu import GpuState, Health, HealthCode, Holder
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.present.cells import Cell, Column, bar, changed_part, fitted, graph, lay_out
 from gputui.tui.present.detail import MASK, job_lines

@@ -12,11 +12,12 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputui.domain.action import AddRecurring
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
+from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.job import job_title

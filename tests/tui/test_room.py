@@ -10,8 +10,9 @@ from gputui.domain.conditions import conditions
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import GpuState, index_of
 from gputui.domain.gpu_history import STEP, Step, TakenStep
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import ContainerOptions, PublishedPort
+from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.keys import key_name, key_of
 from gputui.tui.present.cells import Cell, Column, lay_out, split_at_word

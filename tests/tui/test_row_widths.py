@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuState, Holder
 from gputui.domain.gpu_history import GpuHistory
-from gputui.domain.job import ArrayRef, PendingReason, Reason
+from gputui.domain.job import ArrayRef
 from gputui.domain.runs import Run
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import PendingReason, Reason
 from gputui.domain.text import width
 from gputui.tui.present.cells import Cell, PlacedColumn, cell, fitted, lay_out
 from gputui.tui.present.gpu import gpu_cells

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gputui.domain.cluster import Capability, Caps
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import server_of
+from gputui.domain.state import JobState
 from gputui.ports.backend import About
 from gputui.tui.screens.dialogs import Choose, Confirm
 from gputui.tui.screens.forms import Submit

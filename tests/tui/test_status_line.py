@@ -25,8 +25,8 @@ from gputui.domain.conditions import (
     ranked,
 )
 from gputui.domain.gpu import LOST, SICK, GpuState
-from gputui.domain.job import JobState
 from gputui.domain.snapshot import Controls, Notice, Snapshot
+from gputui.domain.state import JobState
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.status import status_line
 from gputui.tui.present.style import AMBER, BLUE, GREEN, PLAIN, RED, VIOLET

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.present import cells
 from gputui.tui.present.job import JobContext, why

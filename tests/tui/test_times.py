@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.job import Attempt, Job, PendingReason, Reason
+from gputui.domain.job import Attempt, Job
+from gputui.domain.state import PendingReason, Reason
 from gputui.domain.text import minute
 from gputui.tui.present.cells import in_full, second
 from gputui.tui.present.detail import job_lines

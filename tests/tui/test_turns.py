@@ -9,8 +9,8 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputui.domain.job import JobState
 from gputui.domain.settings import ConsoleSettings
+from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.input_queue import FRAME, KeyAfterEscape
 from gputui.tui.screens.forms import Submit

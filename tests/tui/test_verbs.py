@@ -15,9 +15,10 @@ from gputui.domain.access import Caller, Role
 from gputui.domain.action import Action, DrainGpus, Pause, PlaceJobs, ResumeGpus, Unpause
 from gputui.domain.conditions import with_keys
 from gputui.domain.errors import AccessError, GputuiError
-from gputui.domain.job import Job, JobState, Placed, Placing
+from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.policy.whatif import change_of
 from gputui.domain.settings import AccessSettings, PolicySettings, Settings, TenantSettings
+from gputui.domain.state import JobState
 from gputui.domain.verbs import (
     GPU_VERBS,
     JOB_VERB,

@@ -8,9 +8,10 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from gputui.domain.filter import parse_filter
-from gputui.domain.job import Job, PendingReason, Reason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import PendingReason, Reason
 from gputui.tui.queue.rows import AT_ONCE, Verdicts
 from gputui.tui.widgets.job_table import JobTable
 from tests.factories import NOW, job

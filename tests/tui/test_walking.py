@@ -11,9 +11,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.queue.folding import FOLD
 from gputui.tui.widgets.job_table import JobTable

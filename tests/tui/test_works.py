@@ -11,9 +11,11 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputui.domain.action import Action, Cancel, Done, Hold, SetPriority
+from gputui.domain.action import Action, Cancel, Hold, SetPriority
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done
 from gputui.engine.actions.context import Progress
 from gputui.tui import progress
 from gputui.tui.actions import ActionRequested, ExitChoice

@@ -27,11 +27,12 @@ from gputui.domain.arrays import LEAST_LONG
 from gputui.domain.cluster import Capability, Caps, ClusterFault
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, NotFoundError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.pod_template import settings_of
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.ports.backend import Attach, Entry
 from gputui.ports.cluster import EngineAction
 

@@ -26,8 +26,9 @@ from gputui.cluster.kubernetes.objects import (
 from gputui.cluster.submissions import Submitted
 from gputui.domain.cluster import INDEX_BITS, element_id
 from gputui.domain.errors import Cause, CauseCode, cause_of_exit
-from gputui.domain.job import ArrayRef, Attempt, Job, JobState
+from gputui.domain.job import ArrayRef, Attempt, Job
 from gputui.domain.job_spec import MAX_ELEMENTS, MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, Interactive, JobId, JobSpec
+from gputui.domain.state import JobState
 from gputui.domain.text import plain
 
 _LEAST = 10**11

@@ -29,9 +29,10 @@ from gputui.cluster.kubernetes.objects import (
 from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import element_runs, index_of
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import Job, JobState, PendingReason, Reason, utc_moment
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Leader, Node, Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason, utc_moment
 from gputui.domain.text import plain
 
 _R = PendingReason

@@ -23,9 +23,10 @@ from gputui.cluster.kubernetes.picture import KubePicture
 from gputui.cluster.submissions import Submissions, Submitted
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import Cause, CauseCode, ClusterError, ClusterUnavailableError, NotFoundError, end_unknown
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Notice
+from gputui.domain.state import JobState
 from gputui.domain.text import plain
 
 log = logging.getLogger(__name__)

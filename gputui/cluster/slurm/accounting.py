@@ -15,8 +15,8 @@ from gputui.cluster.slurm.commands import SlurmCommands, mark_of
 from gputui.cluster.slurm.listings import Ended, JobDetail, JobRow
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterRefusedError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 
 _FIELDS = (
     *("JobIDRaw", "JobID", "State", "ExitCode", "Submit", "Start", "End", "User", "Account", "Partition"),

@@ -30,8 +30,8 @@ from gputui.domain.action import (
     Unsuspend,
 )
 from gputui.domain.cluster import Capability
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId
+from gputui.domain.state import JobState
 from gputui.ports.cluster import EngineAction
 
 _TOGETHER = 100

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError, LostAnswerError
-from gputui.ports.channel import CommandMarks
+from gputui.domain.frames import CommandMarks
 
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel

@@ -21,8 +21,8 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.listings import JobRow
 from gputui.domain.container import COLUMNS, ExecRequest, ProcessRow, parse_ps
 from gputui.domain.errors import ClusterRefusedError, GputuiError, NotFoundError
+from gputui.domain.frames import CommandMarks
 from gputui.domain.text import tail_start
-from gputui.ports.channel import CommandMarks
 
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel

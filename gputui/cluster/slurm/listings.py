@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from gputui.cluster.slurm import states, texts
 from gputui.domain.cluster import element_id
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.runs import merged, runs_of
+from gputui.domain.state import JobState
 
 _PLAIN = {
     "number": "%A",

@@ -23,10 +23,10 @@ from gputui.cluster.slurm.site import SlurmSite
 from gputui.cluster.slurm.states import reason_of
 from gputui.cluster.slurm.submission import output_directory, sbatch_line
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.node_readings import NodeCheck
 from gputui.domain.settings import Settings
+from gputui.domain.state import JobState
 from gputui.domain.text import format_duration, plural
 
 LIMIT = timedelta(minutes=15)

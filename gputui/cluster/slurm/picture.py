@@ -16,9 +16,10 @@ from gputui.cluster.submissions import Submissions, Submitted
 from gputui.domain.cluster import element_runs
 from gputui.domain.errors import Cause, CauseCode, end_unknown
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, ArrayRef, Attempt, Job, JobState, PendingReason, Reason
+from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, ArrayRef, Attempt, Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, JobId, JobSpec
 from gputui.domain.snapshot import Leader, Node, Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
 
 _NO_DETAIL = JobDetail("", "")
 _HIDDEN = dict.fromkeys((*range(32), *range(127, 160)), " ")

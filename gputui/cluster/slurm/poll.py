@@ -44,8 +44,8 @@ from gputui.cluster.submissions import Submissions, Submitted
 from gputui.domain.cluster import element_id
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterError, ClusterUnavailableError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 
 _RETRIED = 7 * 86400
 """Seconds for which an unknown end is looked for again: a file system or the accounts may have been away."""

@@ -18,10 +18,10 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps, ClusterFault
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError
+from gputui.domain.frames import SHELL_SAYS
 from gputui.domain.job_spec import NORMAL_PRIORITY, Submission
 from gputui.domain.settings import ClusterSettings
 from gputui.domain.text import format_duration
-from gputui.ports.channel import SHELL_SAYS
 
 _LINE = r"(?m)^(\S+)\s*= (.*)$"
 FILE = "poll.json"

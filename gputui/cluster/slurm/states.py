@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from gputui.domain.errors import Cause, CauseCode, cause_of_exit, signal_name
-from gputui.domain.job import JobState, PendingReason, Reason, utc_moment
+from gputui.domain.state import JobState, PendingReason, Reason, utc_moment
 
 _STATES: Mapping[str, JobState] = {
     "PENDING": JobState.PENDING,

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import HealthCode
-from gputui.domain.job import Job, PendingReason, Placement, Reason, utc_moment
+from gputui.domain.job import Job, Placement
 from gputui.domain.job_spec import JobId, runtime_in
 from gputui.domain.policy.availability import EngineSupport, engine_support
 from gputui.domain.policy.cluster_state import ClusterState, RunningJob
@@ -29,6 +29,7 @@ from gputui.domain.runs import Run as Elements
 from gputui.domain.runs import Spans, joined_spans
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot, WindowView
+from gputui.domain.state import PendingReason, Reason, utc_moment
 from gputui.domain.text import format_duration
 
 

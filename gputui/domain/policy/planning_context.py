@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gputui.domain.arrays import Entries
 from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, ReservedWindow, RunningJob, UsageLedger
 from gputui.domain.policy.lanes import LaneKey, LanePlace, topped_at_number
@@ -30,6 +30,7 @@ from gputui.domain.policy.reservations import reservation_views
 from gputui.domain.policy.waits import Dependencies, counted_wait, eligible_since
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView, effective_settings
+from gputui.domain.state import JobState
 
 LONGEST = timedelta(hours=72)
 """Longest time allowed if the site sets none and no job has a longer limit."""

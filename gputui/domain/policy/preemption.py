@@ -15,13 +15,14 @@ from msgspec import Struct
 
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.job import Attempt, Job, JobState, utc_moment
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import CLASSES, RUNTIMES, JobId, whole_class
 from gputui.domain.policy.cluster_state import ClusterState, release_gpus
 from gputui.domain.policy.decide import BackfillReservation, QueueHead, decide, gpus_kept_for_others
 from gputui.domain.policy.placement import SETTLING, SOON, GpuIndex, choose, gpu_masks
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, utc_moment
 
 
 class Candidate(NamedTuple):

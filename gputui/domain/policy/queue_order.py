@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.job import Job, JobState, Placed, Placing
+from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import fair_share_factor, usage_ratios
 from gputui.domain.policy.lanes import FIRST, LaneKey, Waiting, credit, level, score, scores
@@ -23,6 +23,7 @@ from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.runs import Spans, spans_of
 from gputui.domain.settings import Settings, TenantSettings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 
 
 class QueuedJob(NamedTuple):

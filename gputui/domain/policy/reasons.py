@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
 from gputui.domain.gpu import GpuState, GpuView, HealthCode
-from gputui.domain.job import Job, PendingReason, Reason, utc_moment
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.availability import UNANSWERED
 from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow
@@ -23,6 +23,7 @@ from gputui.domain.policy.placement import Ask, GpuBit, GpuIndex, size
 from gputui.domain.policy.planning_context import DurationSource, PlanningContext
 from gputui.domain.policy.preemption import describe_preemption, was_preempted
 from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob
+from gputui.domain.state import PendingReason, Reason, utc_moment
 from gputui.domain.text import format_duration, format_size, listed, plural
 
 Tail: TypeAlias = tuple[str, tuple[datetime, ...]]

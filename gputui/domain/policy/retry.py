@@ -16,9 +16,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.errors import Blame, Cause, CauseCode
-from gputui.domain.job import Attempt, Job, JobState, Stopping
+from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.settings import SchedulerSettings
+from gputui.domain.state import JobState
 from gputui.domain.text import format_duration, format_size, plain, plural
 
 

@@ -18,9 +18,10 @@ from msgspec import Struct, field
 
 from gputui.domain.arrays import Entries
 from gputui.domain.errors import CauseCode
-from gputui.domain.job import Job, JobState, Waited
+from gputui.domain.job import Job, Waited
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.snapshot import Unreadable
+from gputui.domain.state import JobState
 from gputui.domain.text import plural
 
 _NEVER = "can never start after "

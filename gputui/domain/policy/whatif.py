@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gputui.domain.action import Action, Cancel, DrainGpus, EditJobs, JobAction, PlaceJobs, Requeue, ResumeGpus, put
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health
-from gputui.domain.job import Job, JobState, Reason, utc_moment
+from gputui.domain.job import Job
 from gputui.domain.job_spec import CLASSES, JobId, whole_class
 from gputui.domain.policy.cluster_state import RunningJob
 from gputui.domain.policy.decide import is_unsatisfiable
@@ -28,6 +28,7 @@ from gputui.domain.policy.waits import Dependencies, keep_wait
 from gputui.domain.runs import Spans, spans_of
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, Reason, utc_moment
 from gputui.domain.text import format_duration, plural
 
 MOST = 2000

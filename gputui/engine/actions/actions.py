@@ -19,11 +19,9 @@ from gputui.domain.action import (
     Action,
     AddRecurring,
     ControlAction,
-    Done,
     DrainGpus,
     Edit,
     EditJobs,
-    Ids,
     JobAction,
     Pause,
     PauseRecurring,
@@ -37,7 +35,6 @@ from gputui.domain.action import (
     SetPriority,
     SetStanding,
     SetTenant,
-    SubmitJobs,
     Unpause,
     Unreserve,
     check_suits_state,
@@ -47,13 +44,15 @@ from gputui.domain.action import (
 )
 from gputui.domain.errors import GputuiError, InputError, NotFoundError, signal_name
 from gputui.domain.gpu import Drain
-from gputui.domain.job import Job, JobState, Placed
+from gputui.domain.job import Job, Placed
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.reservations import check_conflicts, check_times
 from gputui.domain.policy.waits import Dependencies, keep_wait
 from gputui.domain.settings import PolicySettings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, effective_policy
 from gputui.domain.spec_values import check_values
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done, Ids, SubmitJobs
 from gputui.domain.text import format_duration
 from gputui.engine.actions import admission
 from gputui.engine.actions.admission import with_dependencies, within_limits

@@ -19,16 +19,18 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gputui.domain.access import Caller, check_same, is_agents, name_of_key
-from gputui.domain.action import AddRecurring, Done, PauseRecurring, RemoveRecurring, ResumeRecurring
+from gputui.domain.action import AddRecurring, PauseRecurring, RemoveRecurring, ResumeRecurring
 from gputui.domain.arrays import new_entries, numbered
 from gputui.domain.errors import AccessError, GputuiError, InputError, NotFoundError, StoreBusyError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.waits import has_failed
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import PolicySettings
 from gputui.domain.snapshot import Controls, effective_policy
 from gputui.domain.spec_values import check_array, check_values
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done
 from gputui.domain.text import plain, plural, quoted
 from gputui.engine.actions.context import ActionContext, PriorityCaps, check_own_recurring
 from gputui.engine.actions.permissions import within_time_limits

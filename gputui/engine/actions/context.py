@@ -33,7 +33,6 @@ from gputui.domain.action import (
     SetPriority,
     SetStanding,
     SetTenant,
-    SubmitJobs,
     Top,
     Unpause,
     Unreserve,
@@ -47,6 +46,7 @@ from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import AccessSettings, PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls, effective_policy
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.permissions import UserPermissions, account_number
 from gputui.ports import Clock, JobStore, Transaction
 

@@ -12,10 +12,10 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
-from gputui.domain.action import Done, SubmitJobs
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CauseCode, ClusterUnavailableError, GputuiError, NotFoundError
 from gputui.domain.settings import Settings
+from gputui.domain.submit_action import Done, SubmitJobs
 
 if TYPE_CHECKING:
     from gputui.domain.action import Action
@@ -176,7 +176,7 @@ class EngineBackend:
         return self._cluster.enter(job, request)
 
     def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, None]:
-        from gputui.domain.action import SubmitJobs
+        from gputui.domain.submit_action import SubmitJobs
 
         del detach_keys
         (job_id,) = self.act(SubmitJobs((submission,))).ids

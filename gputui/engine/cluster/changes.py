@@ -15,12 +15,10 @@ from gputui.domain.action import (
     Action,
     AddRecurring,
     Cancel,
-    Done,
     DrainGpus,
     Edit,
     EditJobs,
     Hold,
-    Ids,
     JobAction,
     Release,
     Requeue,
@@ -36,8 +34,10 @@ from gputui.domain.action import (
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, ClusterError, NotFoundError
 from gputui.domain.gpu import Drain
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY, JobId
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done, Ids
 from gputui.domain.text import format_duration, plural
 from gputui.domain.verbs import VERBS
 

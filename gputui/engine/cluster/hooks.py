@@ -18,8 +18,9 @@ from gputui.domain.arrays import Entries
 from gputui.domain.errors import GputuiError
 from gputui.domain.event import Event, end_id, gpus_idle, node_changes, queue_stuck, untold
 from gputui.domain.idle_gpus import IdleSpells
-from gputui.domain.job import BootTime, JobState
+from gputui.domain.job import BootTime
 from gputui.domain.policy.reasons import gated_jobs
+from gputui.domain.state import JobState
 from gputui.domain.text import format_duration, plural
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from gputui.domain.action import Cancel
 from gputui.domain.errors import Cause, CauseCode, GputuiError
 from gputui.domain.idle_gpus import IdleSpells, idle_by_gpu, idle_sentence, idle_times
-from gputui.domain.job import JobState
 from gputui.domain.snapshot import Notice
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import efficiency_of
 from gputui.domain.telemetry_series import Tally
 from gputui.engine import telemetry_files

@@ -20,9 +20,10 @@ from gputui.domain.access import Actor, AuditEntry, targets_of
 from gputui.domain.action import Cancel
 from gputui.domain.cluster import Capability, array_of, index_of
 from gputui.domain.errors import Cause, CauseCode, ClusterRefusedError, ClusterUnavailableError, GputuiError, InputError
-from gputui.domain.job import Job, JobState, grouped, submission_of
+from gputui.domain.job import Job, grouped, submission_of
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.policy.waits import Dependencies
+from gputui.domain.state import JobState
 from gputui.ports import Clock, Cluster, JobStore, Transaction
 
 VERB = "migrate"

@@ -16,10 +16,11 @@ from msgspec import Struct, field
 
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError, StoreError
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.retry import backoff, conclude
 from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.state import JobState
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files import folder_in, is_file, open_file
 from gputui.engine.saved_logs import log_path

@@ -17,7 +17,7 @@ from gputui.domain.container import ContainerRecord, ContainerState, ForeignCont
 from gputui.domain.errors import GputuiError, InputError, StoreError
 from gputui.domain.gpu import GpuState, GpuView, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import RUNTIMES, JobId
 from gputui.domain.policy.availability import Evidence, gpu_views
 from gputui.domain.policy.plan import Plan, plan
@@ -26,6 +26,7 @@ from gputui.domain.policy.reservations import with_claims
 from gputui.domain.recurring import Overlap, RecurringJob, Skipped, live_jobs
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot, Usage, WindowView
+from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.admission import find_zone
 from gputui.engine.tick.context import TickContext

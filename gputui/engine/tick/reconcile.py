@@ -18,13 +18,14 @@ from msgspec.structs import replace
 from gputui.domain.access import AuditEntry
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, StoreFormatError
-from gputui.domain.job import Attempt, Job, JobState, Placement, Stopping
+from gputui.domain.job import Attempt, Job, Placement, Stopping
 from gputui.domain.job_spec import JobId, whole_class
 from gputui.domain.policy import retry
 from gputui.domain.policy.availability import cdi_names, present_gpus
 from gputui.domain.policy.plan import Preemption
 from gputui.domain.policy.preemption import is_candidate, preemption_cause
 from gputui.domain.policy.waits import Dependencies
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import efficiency_of
 from gputui.domain.text import listed
 from gputui.engine.tick.context import TickContext

@@ -22,12 +22,13 @@ from gputui.domain.errors import (
     StoreFullError,
 )
 from gputui.domain.gpu import Drain, GpuState, GpuView, ProbeCode, ProbeStatus
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot, Unreadable
+from gputui.domain.state import JobState
 from gputui.domain.text import format_duration
 from gputui.engine.leadership import current_leader
 from gputui.ports import JobStore

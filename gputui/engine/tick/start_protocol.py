@@ -24,13 +24,14 @@ from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import Blame, Cause, CauseCode, InputError, NotFoundError, RuntimeFault, StoreError
-from gputui.domain.job import Attempt, BootTime, Job, JobState, Placement, spec_at
+from gputui.domain.job import Attempt, BootTime, Job, Placement, spec_at
 from gputui.domain.job_spec import JobId, PublishedPort
 from gputui.domain.log_errors import TAIL, find_error_line
 from gputui.domain.policy import retry
 from gputui.domain.policy.retry import again, conclude, find_sign, may_have_run_out
 from gputui.domain.policy.waits import end_wait
 from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
+from gputui.domain.state import JobState
 from gputui.engine.saved_logs import log_path
 from gputui.ports import JobStore, Runtime, SteadyClock, Transaction
 from gputui.ports.monitor import about

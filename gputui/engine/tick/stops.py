@@ -16,12 +16,13 @@ from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.event import Event, gpus_idle
 from gputui.domain.gpu import HealthCode
 from gputui.domain.idle_gpus import IdleSpells, idle_by_gpu, idle_times
-from gputui.domain.job import BootTime, Job, JobState, Stopping
+from gputui.domain.job import BootTime, Job, Stopping
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.preemption import grace_of
 from gputui.domain.policy.retry import cancel_cause, conclude, requeued
 from gputui.domain.policy.waits import Dependencies
 from gputui.domain.snapshot import Notice
+from gputui.domain.state import JobState
 from gputui.domain.text import format_duration
 from gputui.engine.telemetry_files import AttemptKey, last_input
 from gputui.engine.tick.context import TickContext

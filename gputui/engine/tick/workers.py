@@ -17,7 +17,8 @@ from msgspec import Struct
 from gputui.domain.container import ContainerRecord, ForeignContainer, RuntimeStatus
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import ProbeReading
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Consumption
 from gputui.engine.telemetry_files import AttemptKey, AttemptTallies, Measurement
 from gputui.ports import Clock, Runtime

@@ -15,11 +15,12 @@ from gputui.domain.arrays import elements_in_history
 from gputui.domain.cluster import ENGINES
 from gputui.domain.conditions import slowed_kind
 from gputui.domain.gpu_history import STEP
-from gputui.domain.job import Attempt, Job, JobState, element_spec
+from gputui.domain.job import Attempt, Job, element_spec
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.policy.planning_context import DurationSource, Planned
 from gputui.domain.queue_columns import elapsed, gpus_wanted
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Measured, Series, summary_lines
 from gputui.domain.text import fit, format_duration, format_size, plain, width

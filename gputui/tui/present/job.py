@@ -13,10 +13,11 @@ from rich.style import Style
 from gputui.domain.arrays import elements_word, short_id
 from gputui.domain.gpu import faulty_gpus, index_ranges
 from gputui.domain.idle_gpus import idle_gpus
-from gputui.domain.job import Job, JobState, Reason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, own_id, server_of
 from gputui.domain.queue_columns import QUEUE_COLUMNS, ColumnData, Tone, elapsed
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, Reason
 from gputui.domain.text import format_duration, format_limit, minute, plain, plural
 from gputui.tui.present.cells import Cell, bar, cell, progress
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, JOB_STYLES, PLAIN, RED, STRONG, TRACK

@@ -34,9 +34,10 @@ from gputui.domain.conditions import (
 from gputui.domain.gpu import DiskUse, GpuSample, GpuState, GpuView, HostSample, ProbeCode, index_ranges
 from gputui.domain.gpu_history import Steady
 from gputui.domain.gpu_processes import JOB, GpuProcessRow, gpu_label, process_rows
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import UNKNOWN, broken, format_duration, plain, plural, width
 from gputui.tui.present.cells import (
     Cell,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from rich.style import Style
 
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import JobState
+from gputui.domain.state import JobState
 
 GROUND = "#11151a"
 RAISED = "#1b222a"

@@ -12,11 +12,12 @@ from rich.style import Style
 
 from gputui.domain.arrays import Entries, count
 from gputui.domain.gpu import GpuState, GpuView, HealthCode
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.whatif import Bar, BarKind, Comparison, KeptWindow, Shift, Timeline
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import fit, format_duration, plain, plural, width
 from gputui.tui.present.cells import Cell, Span, cell, clock, distance
 from gputui.tui.present.gpu_rows import Labels

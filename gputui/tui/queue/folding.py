@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from gputui.domain import runs
 from gputui.domain.arrays import Entries, count, folded, likeness
 from gputui.domain.gpu_history import HOLD
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.runs import Run, Runs, Spans
+from gputui.domain.state import JobState
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.style import AMBER, DIM
 

@@ -22,10 +22,11 @@ from gputui.domain.errors import InputError
 from gputui.domain.filter import EVERY_JOB, Filter, FilterSubject, parse_filter, searched_text
 from gputui.domain.gpu import GpuView
 from gputui.domain.idle_gpus import idle_jobs
-from gputui.domain.job import Job, Reason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.queue_columns import QUEUE_COLUMNS, ColumnData, more_than_name
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.state import Reason
 from gputui.tui.present.cells import Cell, Column
 from gputui.tui.present.job import WORDS, ArrayCounts
 from gputui.tui.present.status import job_counts

@@ -22,7 +22,6 @@ from textual.suggester import Suggester
 from textual.timer import Timer
 from textual.widgets import Input, Static
 
-from gputui.domain.action import Done
 from gputui.domain.arrays import Entries, new_entries, numbered
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import GpuState, GpuView
@@ -34,6 +33,7 @@ from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.whatif import Comparison, Timeline, compared, replaced, submitted, timeline, why_never
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.submit_action import Done
 from gputui.domain.text import fit, format_duration, plain, plural
 from gputui.ports.backend import Backend
 from gputui.request import draft

@@ -17,7 +17,6 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from gputui.config import present_directory
-from gputui.domain.action import SubmitJobs
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import index_of
@@ -27,6 +26,7 @@ from gputui.domain.policy.placement import shortage
 from gputui.domain.policy.reservations import check_conflicts, check_times
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import EMPTY, Snapshot, WindowState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import listed, plain
 from gputui.request import draft as drafts
 from gputui.request import job_file

@@ -11,13 +11,15 @@ from types import MappingProxyType
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.domain.action import Edit, SubmitJobs, differs
+from gputui.domain.action import Edit, differs
 from gputui.domain.cluster import GPUTUI, Caps
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import Job, JobState, element_spec
+from gputui.domain.job import Job, element_spec
 from gputui.domain.job_spec import Inherited, JobSpec, Submission, runtime_in
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import fit, format_duration, listed, plain, width
 from gputui.engine.actions.permissions import within_time_limits
 from gputui.request import draft as drafts

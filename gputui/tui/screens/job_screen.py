@@ -13,9 +13,10 @@ from gputui.domain.action import Action, DrainGpus, ResumeGpus, Signal
 from gputui.domain.arrays import count
 from gputui.domain.cluster import Capability
 from gputui.domain.gpu import GpuView, index_of
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, server_of
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
 from gputui.tui.actions import ActionRequested

@@ -21,12 +21,13 @@ from gputui.domain.cluster import ENGINES
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import GpuView
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.policy.planning_context import Durations
 from gputui.domain.policy.whatif import Explanation, explain
 from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import UNKNOWN, format_duration, format_size, plain, plural, width
 from gputui.ports.backend import Backend

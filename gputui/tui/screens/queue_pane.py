@@ -26,9 +26,10 @@ from gputui.domain.action import (
 from gputui.domain.arrays import count
 from gputui.domain.errors import GputuiError
 from gputui.domain.filter import FilterSubject, searched_text
-from gputui.domain.job import Job, JobState, Placing
+from gputui.domain.job import Job, Placing
 from gputui.domain.job_spec import JobId, Submission, server_of, shown_id
 from gputui.domain.recurring import Recurrence
+from gputui.domain.state import JobState
 from gputui.domain.text import plain, plural
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.status import foreign_use_words

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView
-from gputui.domain.job import ArrayRef, Attempt, Job, JobState
+from gputui.domain.job import ArrayRef, Attempt, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.availability import AWAITED
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, Node, Snapshot, Usage
+from gputui.domain.state import JobState
 from tests.factories import GIB, NOW, gpu, sample, uuid, view
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import combinations
 
-from gputui.domain.job import Job, PendingReason, Reason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.plan import Plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot, WindowState
+from gputui.domain.state import PendingReason, Reason
 from tests.domain.policy.slow_facts import Facts, Held, Uuids
 from tests.domain.policy.slow_words import Told, check_sentence
 

@@ -12,11 +12,12 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from gputui.domain.gpu import Gpu, GpuState, GpuView
-from gputui.domain.job import Job, JobState, PendingReason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.availability import AWAITED
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, PendingReason
 
 Uuids = frozenset[str]
 

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job, PendingReason, Reason
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import PendingReason, Reason
 from tests.domain.policy.slow_facts import Facts
 
 _MOMENT = r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d UTC"

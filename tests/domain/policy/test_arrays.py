@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputui.domain.action import Cancel, Hold, SetPriority, Top
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy import whatif
 from gputui.domain.policy.plan import plan
 from gputui.domain.runs import Run
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from tests.domain.policy.cases import Case, cases
 from tests.factories import NOW
 from tests.lane import examples

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.job import PendingReason
 from gputui.domain.policy.plan import plan
+from gputui.domain.state import PendingReason
 from tests.domain.policy.cases import Case, cases
 from tests.domain.policy.checker import check
 from tests.factories import NOW

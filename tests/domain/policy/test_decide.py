@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from gputui.domain.action import Cancel, DrainGpus, SetPriority
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView
-from gputui.domain.job import Job, JobState, PendingReason
+from gputui.domain.job import Job
 from gputui.domain.policy.availability import AWAITED
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.planning_context import Durations, DurationSource
 from gputui.domain.policy.whatif import Shift, change_of, submitted, what_if
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot, Usage
+from gputui.domain.state import JobState, PendingReason
 from tests.cases import cases
 from tests.factories import GIB, NOW, job, running, sample, uuid, view
 

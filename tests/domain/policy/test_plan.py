@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView, Health, HealthCode
-from gputui.domain.job import ArrayRef, Job, JobState, PendingReason
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.availability import UNANSWERED
 from gputui.domain.policy.placement import suitable_gpus
@@ -21,6 +21,7 @@ from gputui.domain.policy.planning_context import Durations
 from gputui.domain.policy.whatif import timeline
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Node, Snapshot
+from gputui.domain.state import JobState, PendingReason
 from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, job, running, spec, uuid, view
 

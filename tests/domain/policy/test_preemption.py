@@ -16,13 +16,14 @@ from gputui.domain.action import Cancel, SetPriority
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import Attempt, Job, JobState, PendingReason, Placement, Stopping
+from gputui.domain.job import Attempt, Job, Placement, Stopping
 from gputui.domain.job_spec import GpuRequest, JobId, whole_class
 from gputui.domain.policy.plan import Plan, Preemption, plan
 from gputui.domain.policy.preemption import Candidate, cheapest_victims, lost_work
 from gputui.domain.policy.whatif import change_of, what_if
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState, PendingReason
 from tests.cases import cases
 from tests.domain.policy.cases import any_of
 from tests.factories import GIB, NOW, job, spec, uuid, view

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Attempt, Job, JobState, PendingReason
+from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, UsageLedger
 from gputui.domain.policy.decide import decide
 from gputui.domain.policy.lanes import LaneKey, Waiting
@@ -19,6 +19,7 @@ from gputui.domain.policy.placement import Ask, NodeLayout
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState, PendingReason
 from tests.factories import NOW, job, uuid, view
 from tests.lane import examples
 

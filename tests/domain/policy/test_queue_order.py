@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.queue_order import OrderCache, order_queue
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from tests.domain.policy.slow_facts import Facts
 from tests.factories import NOW, job, running, uuid, view
 

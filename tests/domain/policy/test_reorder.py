@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputui.domain.action import PlaceJobs, SetPriority
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.policy import whatif
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.queue_order import Move, move_by_steps, queue_standings
@@ -19,6 +19,7 @@ from gputui.domain.policy.whatif import describe_terms, explain
 from gputui.domain.runs import Run
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot, Usage
+from gputui.domain.state import JobState
 from tests.cases import cases
 from tests.domain.policy.cases import any_of
 from tests.factories import NOW, job, running, snapshot, uuid

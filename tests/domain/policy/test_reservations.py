@@ -8,11 +8,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputui.domain.gpu import Drain, GpuState
-from gputui.domain.job import Attempt, Job, JobState, PendingReason
+from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.reservations import overlap_warnings, with_claims, with_reservation
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, StandingRule, WindowState, WindowView, effective_settings
+from gputui.domain.state import JobState, PendingReason
 from tests.cases import cases
 from tests.domain.policy.test_decide import holder, of_rows, seen, starts
 from tests.factories import NOW, job, running, uuid, view

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.errors import Cause, CauseCode, cause_of_exit
-from gputui.domain.job import Attempt, Job, JobState, Stopping
+from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.policy.retry import JITTER, backoff, conclude, requeued
 from gputui.domain.settings import SchedulerSettings
+from gputui.domain.state import JobState
 from tests.cases import cases
 from tests.factories import NOW, running, uuid
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gputui.domain.action import Cancel
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView, Sharer
-from gputui.domain.job import Attempt, Job, JobState, PendingReason
+from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob, UsageLedger
 from gputui.domain.policy.decide import decide
 from gputui.domain.policy.lanes import LaneKey, Waiting
@@ -21,6 +21,7 @@ from gputui.domain.policy.plan import Arrival, Plan, plan, simulate
 from gputui.domain.policy.whatif import Shift, change_of, what_if
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState, PendingReason
 from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, job, running, uuid, view
 from tests.lane import examples

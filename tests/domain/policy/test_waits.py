@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.action import Edit
-from gputui.domain.job import ArrayRef, Job, JobState
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.waits import Dependencies, asks_for_more, eligible_since, eligible_wait, end_wait, keep_wait
+from gputui.domain.state import JobState
 from tests.cases import cases
 from tests.factories import GIB, NOW, job, spec
 

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Attempt, Job, JobState
+from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from tests.factories import NOW, job, uuid, view
 from tests.lane import examples
 
