@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import accumulate
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -106,40 +107,34 @@ class PlacedColumn(Struct, frozen=True):
 
 
 def lay_out(columns: Sequence[Column], room: int) -> tuple[PlacedColumn, ...]:
-    """Return the columns that fit into `room` cells with a gap before each; flexible ones share the rest."""
+    """Return the columns that fit into `room` cells with a gap before each.
+
+    Flexible ones share the spare room in proportion to `flex`; the last of them takes the rest.
+    """
     kept = list(columns)
     while _least(kept) > room and (optional := [c for c in kept if c.rank]):
         kept.remove(max(optional, key=lambda c: c.rank))
-    widths = _widths(kept, room)
-    placed, x = [], 1
-    for column, width_ in zip(kept, widths, strict=True):
-        placed.append(PlacedColumn(column, x, width_))
-        x += width_ + 1
-    return tuple(placed)
-
-
-def _least(columns: Sequence[Column]) -> int:
-    return 1 + sum(column.width + 1 for column in columns)
-
-
-def _widths(columns: Sequence[Column], room: int) -> list[int]:
-    """Return minimum widths, grown by the spare room in proportion to `flex`; the last flexible one takes the rest."""
-    widths = [column.width for column in columns]
-    spare = room - _least(columns)
-    flexible = [i for i, column in enumerate(columns) if column.flex]
+    widths = [column.width for column in kept]
+    spare = room - _least(kept)
+    flexible = [i for i, column in enumerate(kept) if column.flex]
     for _ in range(-spare):  # the widest becomes narrower first: cut words are better than a lost end of the row
         widest = max(flexible, key=lambda i: widths[i], default=None)
         if widest is None or widths[widest] <= _NARROW:
             break
         widths[widest] -= 1
-    shares = sum(column.flex for column in columns)
-    for i, column in enumerate(columns):
+    shares = sum(column.flex for column in kept)
+    for i, column in enumerate(kept):
         if column.flex and spare > 0:
             grown = min(spare * column.flex // shares, column.most - column.width)
             widths[i] += grown
             spare -= grown
             shares -= column.flex
-    return widths
+    starts = accumulate(widths, lambda x, wide: x + wide + 1, initial=1)
+    return tuple(PlacedColumn(column, x, wide) for column, x, wide in zip(kept, starts, widths, strict=False))
+
+
+def _least(columns: Sequence[Column]) -> int:
+    return 1 + sum(column.width + 1 for column in columns)
 
 
 def fitted(spans: Cell, room: int, *, right: bool = False) -> list[Span]:
@@ -298,13 +293,9 @@ _LIVE = 2
 def span_words(width: int, span: int = 0) -> str:
     """Return the period that a graph `width` cells wide shows, such as `56s`, `3m` or `1h`; a `span` of 0 is live."""
     seconds = span or _LIVE * width
-    if seconds < _FROM_MINUTES:
+    if seconds < 100:  # from there on minutes are precise enough
         return f"{seconds}s"
     return f"{round(seconds / 60)}m" if seconds < 3600 else f"{round(seconds / 3600)}h"
-
-
-_FROM_MINUTES = 100
-"""Seconds from which minutes are precise enough."""
 
 
 def past_graph(past: GpuPast, name: str, most: float, room: tuple[int, int], span: int = 0) -> list[str]:

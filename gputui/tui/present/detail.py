@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -91,14 +91,18 @@ def job_lines(
 ) -> tuple[Line, ...]:
     """Return the lines of a job, its state first; `told` for a waiting job, `live` for a running one.
 
-    `wait` has what the engine of a cluster tells of a waiting job, in place of `told`.
+    `wait` has what the engine of a cluster tells of a waiting job, in place of `told`. A port is shown with the command
+    that forwards it to another machine.
     """
-    live = live or Live()
-    times = _times(job, context, told, live, wait)
-    comment = [("comment", cell(plain(job.spec.comment, 600)))] if job.spec.comment else []
-    now = (*comment, *_state(job, context, live), *_ports(job), *live.gpus, *times)
-    attempts = [("" if i else "attempts", _attempt(each, context)) for i, each in enumerate(reversed(job.attempts))]
-    return (*now, *telemetry, *attempts, *_asked(job), *_options(job))
+    live, attempt = live or Live(), job.attempt
+    lines = [("comment", cell(plain(job.spec.comment, 600)))] if job.spec.comment else []
+    lines += _state(job, context, live)
+    for port in attempt.ports if attempt is not None and not attempt.is_over else ():
+        ssh = port.ssh(plain(platform.node(), 80))
+        lines.append(("port", ((plain(str(port), 80), PLAIN), (f"   {ssh}" if ssh else "", DIM))))
+    lines += [*live.gpus, *_times(job, context, told, live, wait), *telemetry]
+    lines += [("" if i else "attempts", _attempt(each, context)) for i, each in enumerate(reversed(job.attempts))]
+    return (*lines, *_asked(job), *_options(job))
 
 
 def engine_wait_lines(job: Job, snapshot: Snapshot) -> list[Line]:
@@ -133,26 +137,21 @@ def array_lines(job: Job, snapshot: Snapshot) -> list[Line]:
 
 
 def _state(job: Job, context: JobContext, live: Live) -> list[Line]:
-    style = JOB_STYLES[job.state]
-    reason = context.reasons.get(job.id)
-    lines: list[Line] = [("state", ((str(job.state), style), (_requests(job, context.now), AMBER)))]
-    here = why(job, context)
+    requests = ["held"] if job.held else []
+    by = f" by {plain(job.suspended_by, 32)}" if job.suspended_by else ""
+    requests += [f"suspended{by}"] if job.suspended and job.state.is_active else []
+    requests += ["cancel requested"] if job.cancel_requested and not job.state.is_terminal else []
+    requests += ["requeue requested"] if job.requeue_requested else []
+    requests += [f"not before {second(job.not_before, context.now)}"] if job.not_before else []
+    also = "".join(f"  {request}" for request in requests)
+    lines: list[Line] = [("state", ((str(job.state), JOB_STYLES[job.state]), (also, AMBER)))]
+    here, reason = why(job, context), context.reasons.get(job.id)
     is_told = bool(live.gpus) and "".join(value for value, _ in here) == gpu_list(job, context.gpu_names)
     if any(value for value, _ in here) and not is_told:
         label = "where" if job.state.is_active else "why"
         code = f"{reason.code}: " if reason and not (job.held or reason.names_code) else ""
         lines.append((label, ((code, DIM), *here)))
     return lines
-
-
-def _ports(job: Job) -> list[Line]:
-    """Return the ports of a running job, each with the command that forwards it to another machine."""
-    attempt = job.attempt
-    if attempt is None or attempt.is_over:
-        return []
-    server = plain(platform.node(), 80)
-    told = [(str(port), port.ssh(server)) for port in attempt.ports]
-    return [("port", ((plain(words, 80), PLAIN), (f"   {ssh}" if ssh else "", DIM))) for words, ssh in told]
 
 
 def _times(
@@ -177,9 +176,13 @@ def _times(
         limit = f" of {format_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
         lines.append(("time", cell(format_duration(taken) + limit)))
     if job.limit_at is not None:
-        lines.append(
-            ("ends", cell(f"{_moment(job.limit_at, context.now)} by its time limit{_warned(job, context.now)}"))
-        )
+        words = f"{_moment(job.limit_at, context.now)} by its time limit"
+        if job.warning_at is not None:
+            at = job.attempts[-1].warned_at
+            words += (
+                f", warned {second(at, context.now)}" if at else f", to be warned {second(job.warning_at, context.now)}"
+            )
+        lines.append(("ends", cell(words)))
     if live.planned is not None and job.started_at is not None and live.planned.source is not DurationSource.LIMIT:
         end = job.started_at + timedelta(seconds=live.planned.seconds)
         lines.append(("planned", cell(f"{_moment(end, context.now)} {live.planned.source.value}", DIM)))
@@ -187,24 +190,6 @@ def _times(
         avoided = ", ".join(context.gpu_names.get(uuid, plain(uuid, 12)) for uuid in job.avoid_gpus)
         lines.append(("avoids", cell(f"GPU {avoided}: it failed there", AMBER)))
     return lines
-
-
-def _warned(job: Job, now: datetime) -> str:
-    """Return `, warned 11:59:00`: when the signal before its limit was or will be sent."""
-    if job.warning_at is None:
-        return ""
-    warned_at = job.attempts[-1].warned_at
-    return f", warned {second(warned_at, now)}" if warned_at else f", to be warned {second(job.warning_at, now)}"
-
-
-def _requests(job: Job, now: datetime) -> str:
-    requests = ["held"] if job.held else []
-    by = f" by {plain(job.suspended_by, 32)}" if job.suspended_by else ""
-    requests += [f"suspended{by}"] if job.suspended and job.state.is_active else []
-    requests += ["cancel requested"] if job.cancel_requested and not job.state.is_terminal else []
-    requests += ["requeue requested"] if job.requeue_requested else []
-    requests += [f"not before {second(job.not_before, now)}"] if job.not_before else []
-    return "".join(f"  {request}" for request in requests)
 
 
 def _priority_words(job: Job, now: datetime) -> str:
@@ -226,7 +211,10 @@ def _attempt(attempt: Attempt, context: JobContext) -> Cell:
     began = attempt.started_at or attempt.claimed_at
     ran = attempt.ended_at - began if attempt.ended_at and began else None
     cause = plain(attempt.end_words, 300)
-    parts = [_gpus(attempt, context.gpu_names)]
+    listed = [context.gpu_names[uuid] for uuid in attempt.gpus if uuid in context.gpu_names]
+    gpus = [f"GPU {','.join(listed)}"] if listed else []
+    gpus += [plain(uuid, 12) for uuid in attempt.gpus if uuid not in context.gpu_names]
+    parts = [", ".join(gpus) or "no GPU"]
     parts += [f"from {second(began, context.now)}"] if began else []
     parts += [f"ran {format_duration(ran)}"] if ran is not None else []
     exit_code = "" if attempt.exit_code is None else f"exit code {attempt.exit_code}"
@@ -242,14 +230,6 @@ def _attempt(attempt: Attempt, context: JobContext) -> Cell:
         (f" · {used}" if used else "", PLAIN),
         (f" · {notes}" if notes else "", AMBER),
     )
-
-
-def _gpus(attempt: Attempt, names: Mapping[str, str]) -> str:
-    """Return `GPU 0,1`; for GPUs that are no longer listed, the beginnings of their UUIDs."""
-    listed = [names[uuid] for uuid in attempt.gpus if uuid in names]
-    others = [plain(uuid, 12) for uuid in attempt.gpus if uuid not in names]
-    words = ([f"GPU {','.join(listed)}"] if listed else []) + others
-    return ", ".join(words) or "no GPU"
 
 
 def _asked(job: Job) -> list[Line]:
@@ -345,7 +325,9 @@ def job_gpu_lines(
 def _one(row: GpuRow, room: int, since: datetime | None, *, has_graphs: bool) -> Line:
     """Return the figures of a GPU on one line; what is wrong with it stands before the limit of its power."""
     parts = [tuple(fitted(gpu_cells(row, key, cells), cells)) for key, cells, least in _FIGURES if room >= least]
-    wrong = _wrong(row)
+    view = row.view
+    wrong = [gpu_cells(row, "state", 7)] if view.stale or not view.health.is_schedulable else []
+    wrong += [slowed] if (slowed := slowed_cell(view.current, 60)) else []
     if room >= max(_LIMIT_FROM, width_of(_apart([*parts, *wrong])) + _LIMIT):
         parts[-1] = (
             *fitted(gpu_cells(row, "power", 5), 5, right=True),
@@ -360,15 +342,6 @@ def _one(row: GpuRow, room: int, since: datetime | None, *, has_graphs: bool) ->
         drawn = ((words, GRAPH) for words, _ in gpu_cells(row, "steps", known))
         told += (_GAP, *drawn, (f" in {format_duration(known * STEP)}", DIM))
     return f"GPU {label_of(row)}", told
-
-
-def _wrong(row: GpuRow) -> list[Cell]:
-    """Return the age of a stale reading, faults, and why the GPU is slowed down."""
-    view = row.view
-    parts = [gpu_cells(row, "state", 7)] if view.stale or not view.health.is_schedulable else []
-    if slowed := slowed_cell(view.current, 60):
-        parts.append(slowed)
-    return parts
 
 
 def _all_of_them(rows: Sequence[GpuRow]) -> Line:
@@ -419,7 +392,10 @@ def standing_lines(
         near = order[first : first + rest - 1]
     wanted = frozenset((*awaited, *near))
     jobs = {each.id: each for each in snapshot.jobs if each.id in wanted}
-    running = sorted((jobs[each] for each in awaited if each in jobs), key=_end)
+    running = sorted(
+        (jobs[each] for each in awaited if each in jobs),
+        key=lambda each: (each.limit_at is None, each.limit_at or snapshot.taken_at, each.id),
+    )
     lines: list[Line] = [("", ())]
     lines += [("" if n else "waits for", _running(each, context)) for n, each in enumerate(running)]
     lines += [("", ())] if near else []
@@ -428,10 +404,6 @@ def standing_lines(
         for n, each in enumerate(each for each in near if each in jobs)
     ]
     return lines if len(lines) > 1 else ()
-
-
-def _end(job: Job) -> tuple[bool, float, JobId]:
-    return (job.limit_at is None, job.limit_at.timestamp() if job.limit_at else 0.0, job.id)
 
 
 def _head(job: Job, gpus: str, lead: tuple[Span, ...] = ()) -> Cell:
@@ -472,9 +444,11 @@ _READINGS = {
     "memory": "memory",
 }
 """Reading that is drawn beside each line of the summary."""
-_SHARES = frozenset({"utilization", "sm_activity", "memory_activity", "throttled"})
-_HOT = 100.0
-"""Top of the graph of temperatures, in degrees Celsius."""
+_TOPS = {
+    **dict.fromkeys(("utilization", "sm_activity", "memory_activity", "throttled"), 1.0),
+    "temperature": 100.0,
+}
+"""Tops of graphs, of shares and in degrees Celsius; of others the peak, if it is known."""
 _LEAST, _MOST = 16, 96
 """Cells of a graph."""
 _SPACE = 2
@@ -525,17 +499,9 @@ def _series_graph(label: str, summary: AttemptTelemetry, series: Series, cells: 
         last = max(first + 1, (place + 1) * len(means) // cells)
         known = [mean for mean in means[first:last] if mean is not None]
         found.append(sum(known) / len(known) if known else None)
-    most = _top(name, summary) or max((mean for mean in found if mean is not None), default=0.0) or 1.0
-    return graph([None if mean is None else mean / most for mean in found], cells)
-
-
-def _top(name: str, summary: AttemptTelemetry) -> float | None:
-    """Return the maximum value of a graph; None: the highest mean."""
-    if name in _SHARES:
-        return 1.0
-    if name == "temperature":
-        return _HOT
-    if name == "gpu_memory" and summary.gpu_memory_total:
-        return float(summary.gpu_memory_total)
     spread = getattr(summary, name, None)
-    return spread.peak if isinstance(spread, Spread) else None
+    top = spread.peak if isinstance(spread, Spread) else None
+    if name == "gpu_memory" and summary.gpu_memory_total:
+        top = float(summary.gpu_memory_total)
+    top = _TOPS.get(name) or top or max((mean for mean in found if mean is not None), default=0.0) or 1.0
+    return graph([None if mean is None else mean / top for mean in found], cells)

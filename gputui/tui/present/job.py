@@ -29,7 +29,6 @@ _MOST_BAR = 12
 _PERCENT = re.compile(r"\b(\d{1,3})\s?%")
 _NEAR = 0.9
 """Share of the time limit from which the bar warns."""
-_HOUR = timedelta(hours=1)
 DONE, LEFT = "▰", "▱"
 _ELEMENTS = 10
 """Cells of an array's bar at most."""
@@ -37,7 +36,7 @@ _ELEMENTS = 10
 
 def clock_words(taken: timedelta) -> str:
     """Return `0:42` for less than an hour, else `2h14m`."""
-    if taken >= _HOUR:
+    if taken >= timedelta(hours=1):
         return format_duration(taken)
     minutes, seconds = divmod(max(0, int(taken.total_seconds())), 60)
     return f"{minutes}:{seconds:02}"
@@ -208,7 +207,9 @@ def why(job: Job, context: JobContext) -> Cell:
             return cell(_hold(job, context.now), AMBER)
         return cell(plain(reason.local(context.now), 300), DIM) if reason else cell("", DIM)
     if job.state.is_terminal or job.state is JobState.PREEMPTED:
-        return _how_ended(job)
+        if told := job.end_info:
+            return cell(plain(told, 300), RED if job.cause is not None and JOB_STYLES[job.state] is RED else DIM)
+        return cell(f"exit code {job.exit_code}" if job.exit_code is not None else "", DIM)
     where = gpu_list(job, context.gpu_names)
     if job.state is JobState.COMPLETING and job.stopping is not None:
         return ((f"{where} · " if where else "", DIM), (plain(job.stopping.cause.text, 200), AMBER))
@@ -242,12 +243,6 @@ def _hold(job: Job, now: datetime) -> str:
         return f"held: {plain(job.hold_reason, 200)}"
     by = f" by {plain(job.held_by, 32)}" if job.held_by else ""
     return f"held{by}, {minute(job.held_at, now)}" if job.held_at else f"held{by}"
-
-
-def _how_ended(job: Job) -> Cell:
-    if told := job.end_info:
-        return cell(plain(told, 300), RED if job.cause is not None and JOB_STYLES[job.state] is RED else DIM)
-    return cell(f"exit code {job.exit_code}" if job.exit_code is not None else "", DIM)
 
 
 WORDS = 9

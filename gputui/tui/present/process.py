@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
+from rich.style import Style
 
 from gputui.domain.gpu_processes import CONTAINER, FOREIGN, JOB, OTHER, ContainerDetail, GpuProcessRow, gpu_words
 from gputui.domain.text import broken, format_duration, format_size, plain
@@ -68,12 +69,21 @@ class ProcessOrder(Struct, frozen=True):
 
 
 def view_cell(row: GpuProcessRow, column: str) -> Cell:
-    """Return the content of a cell; empty if the value is unknown."""
+    """Return the content of a cell; empty if the value is unknown.
+
+    A command is shown without its program's directory, with a note if the process is invisible or a graphics one.
+    """
     if column == "cpu":
         return cell(_percent(row.cpu), GREEN if (row.cpu or 0) >= _BUSY else PLAIN)
     if column == "what":
         return what_cell(row)
-    texts: Mapping[str, tuple[str, object]] = {
+    program, space, rest = (row.command or "").partition(" ")
+    command = (program.rpartition("/")[2] or program) + space + rest
+    if row.pid is not None and not row.is_visible:
+        command = command or "(in another PID namespace, or ended)"
+    elif not row.computes:
+        command = f"{command} (graphics)"
+    texts: Mapping[str, tuple[str, Style]] = {
         "pid": ("" if row.pid is None else str(row.pid), DIM),
         "user": (plain(row.user or "", 32), PLAIN),
         "gpu": (gpu_words(row.gpus), PLAIN),
@@ -81,25 +91,15 @@ def view_cell(row: GpuProcessRow, column: str) -> Cell:
         "sm": (_percent(row.sm), PLAIN),
         "gpu_memory": ("" if row.gpu_memory is None else format_size(row.gpu_memory), PLAIN),
         "memory": ("" if row.memory is None else format_size(row.memory), PLAIN),
-        "command": ("  " * min(row.depth, 20) + plain(_bare(row), 400), DIM if row.kind == OTHER else PLAIN),
+        "command": ("  " * min(row.depth, 20) + plain(command, 400), DIM if row.kind == OTHER else PLAIN),
     }
-    text, style = texts[column]
-    return ((text, style),)  # type: ignore[return-value]
+    return cell(*texts[column])
 
 
 def what_cell(row: GpuProcessRow) -> Cell:
     """Return the job, container or `foreign`, each kind in its colour."""
     style = {JOB: BLUE, CONTAINER: VIOLET, FOREIGN: VIOLET}.get(row.kind, DIM)
     return cell(plain(row.what, 200), style)
-
-
-def _bare(row: GpuProcessRow) -> str:
-    """Return the command without the program's directory, with a note if the process is invisible or a graphics one."""
-    program, space, rest = (row.command or "").partition(" ")
-    words = (program.rpartition("/")[2] or program) + space + rest
-    if row.pid is not None and not row.is_visible:
-        return words or "(in another PID namespace, or ended)"
-    return words if row.computes else f"{words} (graphics)"
 
 
 def _percent(value: float | None) -> str:
@@ -137,11 +137,10 @@ def process_page(row: GpuProcessRow, environment: Sequence[str] | None, refusal:
     lines = [*process_lines(row, room), ()]
     if refusal:
         return [*lines, *_named("environment", refusal, room)]
-    if environment is None:
-        return [*lines, ((f"{'environment':<{_LABEL}}", BLUE), ("reading …", DIM))]
-    head: Cell = ((f"{'environment':<{_LABEL}}", BLUE), ("as it was when the process began", DIM))
-    told = [((plain(line, room), PLAIN),) for word in sorted(environment) for line in broken(plain(word, 4000), room)]
-    return [*lines, head, *told]
+    note = ("reading …", DIM) if environment is None else ("as it was when the process began", DIM)
+    lines.append(((f"{'environment':<{_LABEL}}", BLUE), note))
+    words = (plain(word, 4000) for word in sorted(environment or ()))
+    return [*lines, *(cell(plain(line, room)) for word in words for line in broken(word, room))]
 
 
 _LABEL = 13

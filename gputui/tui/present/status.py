@@ -31,7 +31,7 @@ from gputui.domain.conditions import (
     is_filling,
     keyed,
 )
-from gputui.domain.gpu import DiskUse, GpuSample, GpuState, GpuView, HostSample, ProbeCode, index_ranges
+from gputui.domain.gpu import GpuSample, GpuState, GpuView, HostSample, ProbeCode, index_ranges
 from gputui.domain.gpu_history import Steady
 from gputui.domain.gpu_processes import JOB, GpuProcessRow, gpu_label, process_rows
 from gputui.domain.job import Job
@@ -42,7 +42,6 @@ from gputui.domain.text import UNKNOWN, broken, format_duration, plain, plural, 
 from gputui.tui.present.cells import (
     Cell,
     Column,
-    PlacedColumn,
     Span,
     block_bar,
     cell,
@@ -71,16 +70,9 @@ SUBMIT: tuple[Cell, ...] = (
     cell("  gputui submit --host --gpus 1 -- python train.py", BLUE),
 )
 """Commands that submit a job with a container, and one without."""
-_FURTHER = (
-    ("gputui run -it --gpus 1 IMAGE bash", "a shell on a GPU, as soon as one is free"),
-    ("gputui submit --sweep lr=1e-3,1e-4 … {lr}", "a job for each value, in one row"),
-    ("gputui submit --after 12 …", "once job 12 has completed"),
-    ("gputui cron add '30 2 * * 1-5' -- …", "at regular times"),
-)
 _OF_GPU = (Column("load", "UTIL", 4, right=True), Column("idle", "IDLE", 6, right=True))
 _SHOWN = ("gpu", "user", "pid", "load", "idle", "gpu_memory", "age", "what", "command")
 _COLUMNS = tuple(column for key in _SHOWN for column in (*PROCESS_VIEW_COLUMNS, *_OF_GPU) if column.key == key)
-_PROCESSES_ONLY = tuple(column for column in _COLUMNS if column.key != "what")
 _MOST = 40
 """Processes that are listed: more than the tallest pane has lines for."""
 
@@ -98,8 +90,14 @@ def empty_queue_words(filtered: str, others: tuple[Cell, ...] = (), *, has_keys:
 
 def further_ways() -> tuple[Cell, ...]:
     """Return further ways to submit, for a pane that has room for them."""
+    ways = (
+        ("gputui run -it --gpus 1 IMAGE bash", "a shell on a GPU, as soon as one is free"),
+        ("gputui submit --sweep lr=1e-3,1e-4 … {lr}", "a job for each value, in one row"),
+        ("gputui submit --after 12 …", "once job 12 has completed"),
+        ("gputui cron add '30 2 * * 1-5' -- …", "at regular times"),
+    )
     return (
-        *(((f"  {command:<44}", BLUE), (words, DIM)) for command, words in _FURTHER),
+        *(((f"  {command:<44}", BLUE), (words, DIM)) for command, words in ways),
         cell(f"A `docker run` line pasted into the form ({keyed('submit')}) fills it in.", DIM),
         cell(f"{keyed('finished')} shows finished jobs, {keyed('help')} all keys.", DIM),
     )
@@ -115,17 +113,22 @@ def foreign_use_words(snapshot: Snapshot, room: int, *, may_end: bool = True) ->
     then = f"{free} {'is' if free == 1 else 'are'} free" if free else "jobs wait for a free one"
     rows = [row for row in process_rows(snapshot) if row.kind != JOB]
     views = {gpu_label(view): view for view in snapshot.gpus if view.current}
-    placed = lay_out(_COLUMNS if any(row.container_id for row in rows) else _PROCESSES_ONLY, room)
+    has_containers = any(row.container_id for row in rows)
+    placed = lay_out([column for column in _COLUMNS if has_containers or column.key != "what"], room)
     table = [[cell(p.column.title, STRONG) for p in placed]]
     for row in rows[:_MOST]:
         its = [views[gpu] for gpu in row.gpus if gpu in views]
         table.append([_cell(row, p.column.key, its, snapshot.taken_at) for p in placed])
+    lines: list[Cell] = []
+    for cells in table:
+        fits = (fitted(each, p.width, right=p.column.right) for each, p in zip(cells, placed, strict=True))
+        lines.append(tuple(span for spans in fits for span in (*spans, (" ", DIM))))
     end = " or end it (as root, anyone's)" if may_end else ""
     opens = f"{keyed('gpu_processes')} opens this list of {len(rows)}"
     return (
         cell(f"The queue is empty. {which} in foreign use: {then}.", PLAIN),
         cell(f"{opens}, to look at a process{end}.", DIM),
-        *(_line(made, placed) for made in table),
+        *lines,
     )
 
 
@@ -145,89 +148,58 @@ def _cell(row: GpuProcessRow, column: str, views: Sequence[GpuView], now: dateti
     return view_cell(row, column)
 
 
-def _line(made: Sequence[Cell], placed: Sequence[PlacedColumn]) -> Cell:
-    fits = (fitted(each, p.width, right=p.column.right) for each, p in zip(made, placed, strict=True))
-    return tuple(span for spans in fits for span in (*spans, (" ", DIM)))
-
-
-_TOLD = {FOREIGN: VIOLET}
-"""Colours of conditions that only tell; others have none."""
-_SAID = frozenset({"paused"})
-"""Kinds that the status line shows elsewhere."""
-_NAMED = 2
-"""Maximum number of GPUs that are named in the status line; more are counted."""
-
-
-def groups(found: Sequence[Condition]) -> list[list[Condition]]:
-    """Return the conditions of the status line in groups of one kind, worst first."""
-    kinds: dict[tuple[str, str], list[Condition]] = {}
-    for condition in found:
-        if condition.kind and condition.kind not in _SAID:
-            subject = "" if condition.gpu or condition.kind in {FAILED, IDLE} else condition.short
-            kinds.setdefault((condition.kind, subject), []).append(condition)
-    return list(kinds.values())
-
-
-def _alarms(kinds: Sequence[Sequence[Condition]], found: Sequence[Condition]) -> list[tuple[Span, Span]]:
-    """Return each group in full and in few words, and at last how many warnings have no words of their own."""
-    alarms = [(_span(members, _full_words(members)), _span(members, _few_words(members))) for members in kinds]
-    if others := sum(not each.kind and each.severity == WARNING for each in found):
-        words = f"{SEVERITY_MARKS[WARNING]}{plural(others, 'warning')}", SEVERITY_STYLES[WARNING]
-        alarms.append((words, words))
-    return alarms
-
-
-def _span(members: Sequence[Condition], words: str) -> Span:
+def _span(members: Sequence[Condition], *, is_short: bool = False) -> Span:
     severity, kind = members[0].severity, members[0].kind
-    style = _TOLD.get(kind, PLAIN) if severity == INFORMATION else SEVERITY_STYLES.get(severity, PLAIN)
-    return f"{'' if severity == INFORMATION else SEVERITY_MARKS.get(severity, '')}{words}", style
+    if severity == INFORMATION:  # it only tells
+        return _words(members, is_short=is_short), VIOLET if kind == FOREIGN else PLAIN
+    mark, style = SEVERITY_MARKS.get(severity, ""), SEVERITY_STYLES.get(severity, PLAIN)
+    return mark + _words(members, is_short=is_short), style
 
 
-def _full_words(members: Sequence[Condition]) -> str:
+def _words(members: Sequence[Condition], *, is_short: bool = False) -> str:
+    """Return `GPUs 2-3 lost`, more than two of them counted; in short `3 lost`, and a text only up to its colon."""
     first = members[0]
     if first.kind == FAILED:
-        return f"{sum(member.count for member in members)} failed in 1h"
+        return f"{sum(member.count for member in members)} failed{'' if is_short else ' in 1h'}"
+    if not first.gpu and is_short:
+        head = first.short.partition(": ")[0] if first.kind in KINDS else first.short
+        return plain(re.sub(r"^(\d+) GPUs ", r"\1 ", head), 30)
     if not first.gpu:
         return plain(first.short, 60)
+    if is_short:
+        words = KINDS[first.kind].short or first.kind
+        return f"{len(members)} {words}" if len(members) > 1 else f"GPU {first.gpu} {words}"
     words = KINDS[first.kind].words or first.kind
-    if len(members) > _NAMED:
+    if len(members) > 2:
         return f"{plural(len(members), 'GPU')} {words}"
     return f"{'GPU' if len(members) == 1 else 'GPUs'} {index_ranges([m.gpu for m in members])} {words}"
-
-
-def _few_words(members: Sequence[Condition]) -> str:
-    """Return `GPU 7 lost`, `3 lost`, `22 failed`, or the first words of a text that goes on after a colon."""
-    first = members[0]
-    if first.kind == FAILED:
-        return f"{sum(member.count for member in members)} failed"
-    if not first.gpu:
-        head = first.short.partition(": ")[0] if first.kind in KINDS else first.short
-        return plain(_GPUS.sub(r"\1 ", head), 30)
-    words = KINDS[first.kind].short or first.kind
-    return f"{len(members)} {words}" if len(members) > 1 else f"GPU {first.gpu} {words}"
-
-
-_GPUS = re.compile(r"^(\d+) GPUs ")
 
 
 def alarm_words(found: Sequence[Condition], room: int, key: str = "") -> Cell:
     """Return the alarms as far as there is room, worst first, in words; the last ones are shortened first.
 
-    If some do not fit, the line ends with their number and the key that shows all. What only tells comes last, as far
-    as there is room.
+    They are in groups of one kind. If some do not fit, the line ends with their number and the key that shows all.
+    What only tells comes last, as far as there is room.
     """
-    kinds = groups(found)
-    alarms = _alarms([members for members in kinds if members[0].severity != INFORMATION], found)
-    news = [members for members in kinds if members[0].severity == INFORMATION]
-    full, few = [pair[0] for pair in alarms], [pair[1] for pair in alarms]
-    told = [_span(members, _full_words(members)) for members in news]
-    briefly = [_span(members, _few_words(members)) for members in news]
-    tries = [_apart([*full, *told, (f"{key} shows all", DIM)])] if key and (kinds or alarms) else []
-    tries += [_apart([*full, *told])]
+    kinds: dict[tuple[str, str], list[Condition]] = {}
+    for condition in found:
+        if condition.kind and condition.kind != "paused":  # which the line shows elsewhere
+            subject = "" if condition.gpu or condition.kind in {FAILED, IDLE} else condition.short
+            kinds.setdefault((condition.kind, subject), []).append(condition)
+    alarms = [members for members in kinds.values() if members[0].severity != INFORMATION]
+    news = [members for members in kinds.values() if members[0].severity == INFORMATION]
+    full, few = [_span(members) for members in alarms], [_span(members, is_short=True) for members in alarms]
+    if others := sum(not each.kind and each.severity == WARNING for each in found):
+        span = f"{SEVERITY_MARKS[WARNING]}{plural(others, 'warning')}", SEVERITY_STYLES[WARNING]
+        full, few = [*full, span], [*few, span]
+    in_full = [*full, *(_span(members) for members in news)]
+    briefly = [_span(members, is_short=True) for members in news]
+    tries = [_apart([*in_full, (f"{key} shows all", DIM)])] if key and in_full else []
+    tries += [_apart(in_full)]
     tries += [_apart([*full, *briefly[:kept]]) for kept in range(len(news), 0, -1)]
-    tries += [_apart([*full[:kept], *few[kept:]]) for kept in range(len(alarms), -1, -1)]
-    for kept in range(len(alarms) - 1, 0, -1):
-        rest = f"and {len(alarms) - kept} more"
+    tries += [_apart([*full[:kept], *few[kept:]]) for kept in range(len(full), -1, -1)]
+    for kept in range(len(full) - 1, 0, -1):
+        rest = f"and {len(full) - kept} more"
         tries += [_apart([*few[:kept], (words, DIM)]) for words in ((f"{rest}: {key}",) if key else ()) + (rest,)]
     return next(
         (line for line in tries if width_of(line) <= room), tuple(fitted((few[0],), max(0, room))) if few else ()
@@ -372,9 +344,6 @@ def job_counts(jobs: Iterable[Job], held_up: Container[JobId]) -> tuple[int, int
     return running, waiting, held
 
 
-_NO_GPU = "No GPU to show: "
-
-
 def wrapped(text: str, room: int) -> list[str]:
     return broken(text, max(20, room))
 
@@ -391,8 +360,9 @@ def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
         if code is ProbeCode.STARTING:
             lines.append(cell("Reading the GPUs …", DIM))
             continue
-        first, *rest = wrapped(f"{_NO_GPU}{plain(node.probe.text, 400)}", room)
-        lines.append(((first[: len(_NO_GPU)], RED), (first[len(_NO_GPU) :], PLAIN)))
+        head = "No GPU to show: "
+        first, *rest = wrapped(f"{head}{plain(node.probe.text, 400)}", room)
+        lines.append(((first[: len(head)], RED), (first[len(head) :], PLAIN)))
         lines += [cell(line) for line in rest]
         lines.append(cell("Jobs without GPUs still run. `gputui doctor` checks driver and toolkit.", DIM))
     return tuple(lines)
@@ -400,9 +370,6 @@ def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
 
 STALE = timedelta(seconds=15)
 """Age from which a reading of the host is hidden."""
-_BARS = (8, 5, 0)
-"""Widths of a bar in cells, of which the widest that fits is used; 0: none."""
-_GROUPS = " │ "
 _LEAST_SHARES = {LOAD: 1.0, MEMORY: 0.9, SWAP: 0.1}
 """Shares from which the host's figures are worth a look; load is counted per processor."""
 
@@ -432,7 +399,7 @@ def summary_line(
     With `steady`, figures that fluctuate are marked only while they hold.
     """
     groups = [gpu_parts(snapshot), host_parts(snapshot, now, steady)]
-    for cells in _BARS:
+    for cells in (8, 5, 0):  # of a bar
         if width_of(line := _joined(groups, cells)) <= room:
             return line
     ranks = sorted({part.rank for group in groups for part in group}, reverse=True)
@@ -446,17 +413,12 @@ def summary_line(
 def _joined(groups: Iterable[Iterable[SummaryPart]], cells: int) -> Cell:
     spans: list[Span] = []
     for group in groups:
-        drawn = _group(group, cells)
-        spans += [(_GROUPS, DIM)] if spans and drawn else []
+        drawn: list[Span] = []
+        for part in group:
+            drawn += [("  ", DIM)] if drawn else []
+            drawn += part.drawn(cells)
+        spans += [_BAR] if spans and drawn else []
         spans += drawn
-    return tuple(spans)
-
-
-def _group(parts: Iterable[SummaryPart], cells: int) -> Cell:
-    spans: list[Span] = []
-    for part in parts:
-        spans += [("  ", DIM)] if spans else []
-        spans += part.drawn(cells)
     return tuple(spans)
 
 
@@ -466,18 +428,14 @@ def gpu_parts(snapshot: Snapshot) -> list[SummaryPart]:
     if not whole:
         return []
     read = [view.current for view in whole if view.current is not None]
+    known = [sample.utilization for sample in read if sample.utilization is not None]
+    mean = fsum(known) / len(known) if known else None
+    load: Span = ("" if mean is None else f" {mean:3.0%}", load_style(mean))
     return [
-        SummaryPart(0, _utilization(len(whole), read)),
+        SummaryPart(0, ((plural(len(whole), "GPU"), PLAIN), load)),
         *_sum(2, read, "memory_used", "memory_total"),
         *_sum(3, read, "power", "power_limit"),
     ]
-
-
-def _utilization(count: int, read: Iterable[GpuSample]) -> Cell:
-    known = [sample.utilization for sample in read if sample.utilization is not None]
-    mean = fsum(known) / len(known) if known else None
-    words = "" if mean is None else f" {mean:3.0%}"
-    return ((plural(count, "GPU"), PLAIN), (words, load_style(mean)))
 
 
 def _sum(rank: int, read: Iterable[GpuSample], used: str, total: str) -> list[SummaryPart]:
@@ -487,9 +445,7 @@ def _sum(rank: int, read: Iterable[GpuSample], used: str, total: str) -> list[Su
     if not known:
         return []
     a, b = (sum(values) for values in zip(*known, strict=True))
-    if used == "power":
-        return [SummaryPart(rank, cell(f"{a / 1000:.1f}/{b / 1000:.1f} kW"))]
-    return [SummaryPart(rank, cell(_of(a, b)))]
+    return [SummaryPart(rank, cell(f"{a / 1000:.1f}/{b / 1000:.1f} kW" if used == "power" else _of(a, b)))]
 
 
 def host_parts(snapshot: Snapshot, now: datetime, steady: Steady[tuple[str, str]] | None = None) -> list[SummaryPart]:
@@ -506,7 +462,34 @@ def host_parts(snapshot: Snapshot, now: datetime, steady: Steady[tuple[str, str]
     disks = [(kind, disk.mount) for disk in host.disks if (kind := disk_kind(disk))]
     present: _Loud = frozenset((*figures, *disks))
     loud = present if steady is None else steady.update(present, now)
-    return [*_cpu(host, loud), *_memory(host, loud), *(_disk(disk, loud) for disk in host.disks), *_network(host)]
+    parts = _machine_parts(host, loud)
+    for disk in host.disks:
+        soon = f" full in {format_duration(disk.full_in)}" if disk.full_in is not None and is_filling(disk) else ""
+        words = _marked(f"{disk.used:.0%}{soon}", loud, DISK_FULL, DISK_LOW, subject=disk.mount)
+        name = plain(disk.mount if len(disk.mount) <= 8 else disk.mount.rpartition("/")[2] or disk.mount, 16)
+        parts.append(SummaryPart(1, (words,), name, disk.used, _filled(words[1], disk.used)))
+    if host.received is not None and host.sent is not None:
+        rates = (("↓ ", DIM), (_rate(host.received), PLAIN), ("  ↑ ", DIM), (_rate(host.sent), PLAIN))
+        parts.append(SummaryPart(4, rates))
+    return parts
+
+
+def _machine_parts(host: HostSample, loud: _Loud) -> list[SummaryPart]:
+    """Return processors, load, memory and swap, as far as they are known."""
+    parts = []
+    if host.cpu is not None:
+        parts.append(SummaryPart(0, cell(f"{host.cpu:3.0%}"), "CPU", host.cpu, load_style(host.cpu)))
+    if host.load is not None:
+        load = f"{host.load:.0f}" if host.load >= 10 else f"{host.load:.1f}"
+        parts.append(SummaryPart(5, (_marked(load, loud, LOAD),), "load"))
+    if host.memory_total and host.memory_used is not None:
+        share = host.memory_used / host.memory_total
+        words = _marked(_of(host.memory_used, host.memory_total), loud, MEMORY)
+        parts.append(SummaryPart(0, (words,), "RAM", share, _filled(words[1], share)))
+    if host.swap_total and host.swap_used is not None:
+        words = _marked(f"{host.swap_used / host.swap_total:.0%}", loud, SWAP)
+        parts.append(SummaryPart(6 if words[1] is PLAIN else 1, (words,), "swap"))
+    return parts
 
 
 _Loud: TypeAlias = frozenset[tuple[str, str]]
@@ -520,42 +503,6 @@ def _marked(words: str, loud: _Loud, *kinds: str, subject: str = "") -> Span:
         return words, PLAIN
     tone = tone_of_kind(kind)
     return words + tone.mark, tone.style
-
-
-def _cpu(host: HostSample, loud: _Loud) -> list[SummaryPart]:
-    parts = []
-    if host.cpu is not None:
-        parts.append(SummaryPart(0, cell(f"{host.cpu:3.0%}"), "CPU", host.cpu, load_style(host.cpu)))
-    if host.load is not None:
-        words = f"{host.load:.0f}" if host.load >= 10 else f"{host.load:.1f}"
-        parts.append(SummaryPart(5, (_marked(words, loud, LOAD),), "load"))
-    return parts
-
-
-def _memory(host: HostSample, loud: _Loud) -> list[SummaryPart]:
-    parts = []
-    if host.memory_total and host.memory_used is not None:
-        share = host.memory_used / host.memory_total
-        words = _marked(_of(host.memory_used, host.memory_total), loud, MEMORY)
-        parts.append(SummaryPart(0, (words,), "RAM", share, _filled(words[1], share)))
-    if host.swap_total and host.swap_used is not None:
-        words = _marked(f"{host.swap_used / host.swap_total:.0%}", loud, SWAP)
-        parts.append(SummaryPart(6 if words[1] is PLAIN else 1, (words,), "swap"))
-    return parts
-
-
-def _disk(disk: DiskUse, loud: _Loud) -> SummaryPart:
-    soon = f" full in {format_duration(disk.full_in)}" if disk.full_in is not None and is_filling(disk) else ""
-    words = _marked(f"{disk.used:.0%}{soon}", loud, DISK_FULL, DISK_LOW, subject=disk.mount)
-    name = plain(disk.mount if len(disk.mount) <= 8 else disk.mount.rpartition("/")[2] or disk.mount, 16)
-    return SummaryPart(1, (words,), name, disk.used, _filled(words[1], disk.used))
-
-
-def _network(host: HostSample) -> list[SummaryPart]:
-    if host.received is None or host.sent is None:
-        return []
-    words = (("↓ ", DIM), (_rate(host.received), PLAIN), ("  ↑ ", DIM), (_rate(host.sent), PLAIN))
-    return [SummaryPart(4, words)]
 
 
 def _rate(value: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -405,7 +405,7 @@ def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room
 
 
 def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
-    """Return the number of shifted starts, and the age of the forecast."""
+    """Return the jobs that are removed or held, the number of shifted starts of others, and the forecast's age."""
     if outlook.failure and outlook.snapshot.servers:
         return cell(f"No forecast: {outlook.failure}", DIM)
     if outlook.failure:
@@ -414,7 +414,12 @@ def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
     if comparison is None or not outlook.is_current:
         return cell("Working out which jobs it would delay …", DIM)
     age = outlook.now - comparison.before.at
-    spans: list[Span] = [*_counts(comparison.shifts, subject)]
+    own_ids = subject.job_ids if subject.fate in {"cancelled", "held"} else ()  # intended, no side effects
+    willed = sum(shift.job_id in own_ids and shift.after is None for shift in comparison.shifts)
+    others = [shift for shift in comparison.shifts if shift.job_id not in subject.job_ids]
+    verb = "Removes" if subject.fate == "cancelled" else "Holds"
+    spans: list[Span] = [(f"{verb} {plural(willed, 'waiting job')}; ", PLAIN)] if willed else []
+    spans += _shift_counts(others, f"{'no' if willed else 'No'} other job is delayed")
     if outlook.snapshot.controls.paused:
         spans.append((", while the scheduler is paused", AMBER))
     elif outlook.snapshot.leader is None:
@@ -422,22 +427,6 @@ def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
     if age >= OLD:
         spans.append((f"  · as of {format_duration(age)} ago", DIM))
     return tuple(spans)
-
-
-_WILLED = frozenset({"cancelled", "held"})
-"""Intended losses of a start, which are not side effects."""
-
-
-def _counts(shifts: Sequence[Shift], subject: Subject) -> Cell:
-    """Return how many other jobs are delayed and by how much, after the jobs that are removed or held."""
-    own_ids = subject.job_ids if subject.fate in _WILLED else ()
-    willed = sum(shift.job_id in own_ids and shift.after is None for shift in shifts)
-    others = [shift for shift in shifts if shift.job_id not in subject.job_ids]
-    if not willed:
-        return _shift_counts(others, "No other job is delayed")
-    verb = "Removes" if subject.fate == "cancelled" else "Holds"
-    own: Span = (f"{verb} {plural(willed, 'waiting job')}; ", PLAIN)
-    return (own, *_shift_counts(others, "no other job is delayed"))
 
 
 def _shift_counts(shifts: Sequence[Shift], nobody: str) -> Cell:
@@ -582,12 +571,9 @@ def _group_lines(
             (f"{fit(label, wide)}was  ", group.before, comparison.before),
             (" " * wide + "then ", group.after, comparison.after),
         ):
-            lines.append(((words, DIM), *_row(scale, bars, seen, outlook, marks, group.views[0])))
+            drawn = Drawn(scale, seen.at, seen.windows, outlook.names, marks, None, outlook.shown_id)
+            lines.append(((words, DIM), *gpu_row(drawn, bars, group.views[0])))
     return lines
-
-
-def _row(scale: Scale, bars: Iterable[Bar], seen: Timeline, outlook: Outlook, marks: BarMarks, view: GpuView) -> Cell:
-    return gpu_row(Drawn(scale, seen.at, seen.windows, outlook.names, marks, None, outlook.shown_id), bars, view)
 
 
 def scale_of(comparison: Comparison, shown: Sequence[Shift], groups: Sequence[Group], cells: int) -> Scale:
@@ -645,34 +631,30 @@ def step_words(step: timedelta) -> str:
 
 def bar_lines(bar: Bar, job: Job | None, promise: Bar | None, labels: Labels, now: datetime) -> tuple[Cell, Cell]:
     """Return two lines about the selected bar: job and times."""
-    title = job_title(job) if job else f"#{shown_id(bar.job_id)}"
-    first: Cell = ((title, STRONG),)
+    title: Cell = ((job_title(job) if job else f"#{shown_id(bar.job_id)}", STRONG),)
     if job is not None:
         facts = f"  {plain(job.spec.tenant, 40)}, priority {job.priority}, {plural(len(bar.gpus), 'GPU')}"
-        first = (*first, (facts, DIM))
-    return first, _course(bar, promise, labels, now)
-
-
-def _course(bar: Bar, promise: Bar | None, labels: Labels, now: datetime) -> Cell:
+        title = (*title, (facts, DIM))
     where = labels.of_all(bar.gpus)
     end = f"{clock(bar.end, now)} (in {format_duration(bar.end - now)})"
     if bar.kind is BarKind.RUNNING:
         since = f"runs on {where} for {format_duration(now - bar.start)}"
         if bar.makes_way_for is not None:
-            return ((f"{since}, ", PLAIN), (f"makes way for job {bar.makes_way_for} {clock(bar.end, now)}", AMBER))
+            way = f"makes way for job {bar.makes_way_for} {clock(bar.end, now)}"
+            return title, ((f"{since}, ", PLAIN), (way, AMBER))
         if bar.is_overrun:
-            return ((since, PLAIN), (f", longer than planned: expected until {end}, nothing ends it", AMBER))
+            return title, ((since, PLAIN), (f", longer than planned: expected until {end}, nothing ends it", AMBER))
         is_limit = bar.source is DurationSource.LIMIT
         how = "ended by its limit" if is_limit else f"expected to end {bar.source.value}"
-        return ((f"{since}, {how} {end}", PLAIN),)
+        return title, cell(f"{since}, {how} {end}", PLAIN)
     start = f"{clock(bar.start, now)}" + (f" (in {format_duration(bar.start - now)})" if bar.start > now else "")
     words = f"{start} on {where}, until {clock(bar.end, now)} {bar.source.value}"
-    if bar.kind is BarKind.HEAD:
-        kept = "kept free for it: nothing behind it may delay it"
-        if promise is not None and (promise.gpus, promise.start) != (bar.gpus, bar.start):
-            kept = f"promised {labels.of_all(promise.gpus)} at {clock(promise.start, now)}"
-        return ((f"starts {words}; ", PLAIN), (kept, AMBER))
-    return ((f"planned to start {words}", PLAIN),)
+    if bar.kind is not BarKind.HEAD:
+        return title, cell(f"planned to start {words}", PLAIN)
+    kept = "kept free for it: nothing behind it may delay it"
+    if promise is not None and (promise.gpus, promise.start) != (bar.gpus, bar.start):
+        kept = f"promised {labels.of_all(promise.gpus)} at {clock(promise.start, now)}"
+    return title, ((f"starts {words}; ", PLAIN), (kept, AMBER))
 
 
 def bare_gpu_lines(view: GpuView, windows: Iterable[KeptWindow], labels: Labels, now: datetime) -> tuple[Cell, Cell]:
@@ -713,17 +695,47 @@ def whole_span(timeline: Timeline, now: datetime) -> timedelta:
 LEAST = 4
 """Minimum number of lines of the agenda."""
 _TIMELINE_WHEN, _AHEAD, _NAME = 9, 10, 24
-_Moment: TypeAlias = tuple[datetime, Bar | KeptWindow]
+_Entry: TypeAlias = Bar | KeptWindow | Job
 
 
-class _AgendaWords(Struct, frozen=True):
-    """Data for the texts of the lines."""
+class _Agenda:
+    """Lines of the agenda, with names as wide as the widest, so that the text after them aligns."""
 
-    jobs: Mapping[JobId, Job]
-    labels: Labels
-    now: datetime
-    names: int
-    """Width of names in cells, so that the text after them aligns."""
+    def __init__(self, jobs: Mapping[JobId, Job], labels: Labels, now: datetime, shown: Iterable[_Entry]) -> None:
+        self.jobs, self.labels, self.now = jobs, labels, now
+        self.names = min(_NAME, max((width(self._title(what)) for what in shown), default=0))
+
+    def _title(self, what: _Entry) -> str:
+        if isinstance(what, KeptWindow):
+            return plain(what.name, 60)
+        job = what if isinstance(what, Job) else self.jobs.get(what.job_id)
+        return job_title(job) if job else f"#{shown_id(what.job_id if isinstance(what, Bar) else what.id)}"
+
+    def _name(self, what: _Entry) -> Cell:
+        number, space, name = fit(self._title(what), self.names).partition(" ")
+        return ((number, BLUE), (f"{space}{name}", PLAIN))
+
+    def line(self, at: datetime, what: Bar | KeptWindow) -> Cell:
+        ahead = f"in {format_duration(at - self.now)}" if at > self.now else ""
+        when: Cell = ((f"{clock(at, self.now):<{_TIMELINE_WHEN}} ", PLAIN), (f"{ahead:<{_AHEAD}} ", DIM))
+        if isinstance(what, KeptWindow):
+            until = f" kept on {self.labels.of_all(what.gpus)} until {clock(what.end, self.now)}"
+            return (*when, ("░ ", BLUE), (fit(self._title(what), self.names), PLAIN), (until, DIM))
+        where = self.labels.of_all(what.gpus)
+        if what.kind is BarKind.RUNNING:
+            how = "by its limit" if what.source is DurationSource.LIMIT else what.source.value
+            how = how if what.makes_way_for is None else f"makes way for job {what.makes_way_for}"
+            return (*when, ("■ ", DIM), *self._name(what), (f" ends, {how}: {where}", DIM))
+        is_head = what.kind is BarKind.HEAD
+        start = f" starts {f'on {where}' if what.gpus else 'without a GPU'}"
+        until = f" until {clock(what.end, self.now)}"
+        promised: Cell = (("  promised to it", AMBER),) if is_head else ()
+        mark: Span = ("▶ ", AMBER if is_head else GREEN)
+        return (*when, mark, *self._name(what), (start, PLAIN), (until, DIM), *promised)
+
+    def without_start(self, job: Job, context: JobContext) -> Cell:
+        when = f"{'no start':<{_TIMELINE_WHEN + _AHEAD + 1}} "
+        return ((when, DIM), ("· ", DIM), *self._name(job), (" ", DIM), *why(job, context))
 
 
 def agenda_lines(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, now: datetime, most: int) -> list[Cell]:
@@ -734,82 +746,26 @@ def agenda_lines(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, 
     if timeline is None or most < LEAST:
         return []
     room = most - 1
-    moments = sorted(_moments(timeline, now), key=lambda moment: moment[0])
-    never = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.id not in timeline.starts]
-    shown = moments[: room - min(len(never), room // 3)]
-    told = never[: room - len(shown)]
-    words = _words(snapshot, labels, now, [what for _, what in shown], told)
-    heading = _heading(len(moments) - len(shown), count(never) - count(told), is_idle=not moments and not never)
-    return [heading, *(_line(at, what, words) for at, what in shown), *(_never(job, snapshot, words) for job in told)]
-
-
-def _words(
-    snapshot: Snapshot, labels: Labels, now: datetime, shown: Iterable[Bar | KeptWindow], told: Iterable[Job]
-) -> _AgendaWords:
-    words = _AgendaWords(Entries({job.id: job for job in snapshot.jobs}), labels, now, _NAME)
-    names = [_title(what, words) for what in shown] + [job_title(job) for job in told]
-    return replace(words, names=min(_NAME, max(map(width, names), default=0)))
-
-
-def _title(what: Bar | KeptWindow, words: _AgendaWords) -> str:
-    if isinstance(what, KeptWindow):
-        return plain(what.name, 60)
-    job = words.jobs.get(what.job_id)
-    return job_title(job) if job else f"#{shown_id(what.job_id)}"
-
-
-def _heading(later: int, untold: int, *, is_idle: bool) -> Cell:
-    spans: list[Span] = [("Coming next", STRONG)]
-    if is_idle:
-        spans.append(("  nothing: no job waits, and no running job has a known end", DIM))
-    if later:
-        spans.append((f"  {later} later ones are not listed", DIM))
-    if untold:
-        spans.append((f"  nor {untold} without a start" if later else f"  {untold} without a start not listed", DIM))
-    return tuple(spans)
-
-
-def _moments(timeline: Timeline, now: datetime) -> Iterator[_Moment]:
+    moments: list[tuple[datetime, Bar | KeptWindow]] = []
     for bar in timeline.bars:
         if bar.kind is not BarKind.RUNNING:
-            yield bar.start, bar
+            moments.append((bar.start, bar))
         elif bar.gpus and not bar.is_overrun:
-            yield bar.end, bar
-    yield from ((window.start, window) for window in timeline.windows if window.start > now)
-
-
-def _line(at: datetime, what: Bar | KeptWindow, words: _AgendaWords) -> Cell:
-    ahead = f"in {format_duration(at - words.now)}" if at > words.now else ""
-    told = _timeline_kept(what, words) if isinstance(what, KeptWindow) else _ends_or_starts(what, words)
-    return ((f"{clock(at, words.now):<{_TIMELINE_WHEN}} ", PLAIN), (f"{ahead:<{_AHEAD}} ", DIM), *told)
-
-
-def _ends_or_starts(bar: Bar, words: _AgendaWords) -> Cell:
-    where = words.labels.of_all(bar.gpus)
-    if bar.kind is BarKind.RUNNING:
-        how = "by its limit" if bar.source is DurationSource.LIMIT else bar.source.value
-        how = how if bar.makes_way_for is None else f"makes way for job {bar.makes_way_for}"
-        return (("■ ", DIM), *_name(_title(bar, words), words), (f" ends, {how}: {where}", DIM))
-    is_head = bar.kind is BarKind.HEAD
-    spans: list[Span] = [("▶ ", AMBER if is_head else GREEN), *_name(_title(bar, words), words)]
-    spans.append((f" starts {f'on {where}' if bar.gpus else 'without a GPU'}", PLAIN))
-    spans.append((f" until {clock(bar.end, words.now)}", DIM))
-    if is_head:
-        spans.append(("  promised to it", AMBER))
-    return tuple(spans)
-
-
-def _timeline_kept(window: KeptWindow, words: _AgendaWords) -> Cell:
-    until = f"kept on {words.labels.of_all(window.gpus)} until {clock(window.end, words.now)}"
-    return (("░ ", BLUE), (fit(_title(window, words), words.names), PLAIN), (f" {until}", DIM))
-
-
-def _name(title: str, words: _AgendaWords) -> Cell:
-    number, space, name = fit(title, words.names).partition(" ")
-    return ((number, BLUE), (f"{space}{name}", PLAIN))
-
-
-def _never(job: Job, snapshot: Snapshot, words: _AgendaWords) -> Cell:
-    because = why(job, JobContext(words.now, snapshot.expected_starts, reasons=snapshot.reasons))
-    name = _name(job_title(job), words)
-    return ((f"{'no start':<{_TIMELINE_WHEN + _AHEAD + 1}} ", DIM), ("· ", DIM), *name, (" ", DIM), *because)
+            moments.append((bar.end, bar))
+    moments += [(window.start, window) for window in timeline.windows if window.start > now]
+    moments.sort(key=lambda moment: moment[0])
+    unplanned = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.id not in timeline.starts]
+    shown = moments[: room - min(len(unplanned), room // 3)]
+    listed = unplanned[: room - len(shown)]
+    heading: list[Span] = [("Coming next", STRONG)]
+    if not moments and not unplanned:
+        heading.append(("  nothing: no job waits, and no running job has a known end", DIM))
+    if later := len(moments) - len(shown):
+        heading.append((f"  {later} later ones are not listed", DIM))
+    if others := count(unplanned) - count(listed):
+        heading.append((f"  nor {others} without a start" if later else f"  {others} without a start not listed", DIM))
+    jobs = Entries({job.id: job for job in snapshot.jobs})
+    agenda = _Agenda(jobs, labels, now, [*(what for _, what in shown), *listed])
+    context = JobContext(now, snapshot.expected_starts, reasons=snapshot.reasons)
+    lines = [agenda.line(at, what) for at, what in shown]
+    return [tuple(heading), *lines, *(agenda.without_start(job, context) for job in listed)]
