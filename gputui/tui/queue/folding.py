@@ -22,8 +22,6 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.runs import Run, Runs, Spans
 from gputui.domain.state import JobState
-from gputui.tui.present.cells import Cell
-from gputui.tui.present.style import AMBER, DIM
 
 GRACE = HOLD
 """Time for which the line of an ended job is kept for the next one that starts, if no running job is below it."""
@@ -200,8 +198,16 @@ class Places:
         members: dict[Unit, list[JobId]] = {}
         for job in active:
             members.setdefault(unit_of(job), []).append(job.id)
-        places = list(self._regrouped(unit_of, jobs))
-        new = deque(Place(unit, tuple(ids)) for unit, ids in members.items() if unit not in {p.unit for p in places})
+        found: dict[Unit, Place] = {}  # each job is where its unit was, though its array was opened or closed
+        for place in self._places:
+            for job_id in place.members:
+                known = jobs.get(job_id)
+                if known is not None and section_of(known) is not Section.WAITING:
+                    unit = unit_of(known)
+                    before = found[unit].members if unit in found else ()
+                    found[unit] = Place(unit, (*before, job_id), place.left_at)
+        places = list(found.values())
+        new = deque(Place(unit, tuple(ids)) for unit, ids in members.items() if unit not in found)
         for at, place in enumerate(places):
             if place.unit in members:
                 places[at] = Place(place.unit, tuple(members[place.unit]))
@@ -209,43 +215,29 @@ class Places:
                 places[at] = new.popleft()
             else:
                 places[at] = replace(place, left_at=place.left_at or now)
-        self._places = _closed([*places, *new], now, held, room)
+        self._close_gaps([*places, *new], now, held, room)
         free = [place.left_at for place in self._places if place.left_at is not None and not place.has_any(held)]
         ends = [left_at + after for left_at in free for after in (GRACE, LONG_GRACE) if left_at + after > now]
         self.changes_at = min(ends, default=None)
         return [job_id for place in self._places for job_id in place.members]
 
-    def _regrouped(self, unit_of: Callable[[Job], Unit], jobs: Mapping[JobId, Job]) -> Iterable[Place]:
-        """Return the lines with each job where its unit was, though its array was opened or closed."""
-        found: dict[Unit, Place] = {}
-        for place in self._places:
-            for job_id in place.members:
-                job = jobs.get(job_id)
-                if job is not None and section_of(job) is not Section.WAITING:
-                    unit = unit_of(job)
-                    before = found[unit].members if unit in found else ()
-                    found[unit] = Place(unit, (*before, job_id), place.left_at)
-        return found.values()
+    def _close_gaps(self, places: list[Place], now: datetime, held: Collection[JobId], room: int) -> None:
+        """Take the lines without gaps that are due, or that hide a job below the visible lines.
 
-
-def _closed(places: list[Place], now: datetime, held: Collection[JobId], room: int) -> list[Place]:
-    """Return the lines without gaps that are due, or that hide a job below the visible lines.
-
-    The last line is moved into a gap, so that no other one moves.
-    """
-    found = list(places)
-    for gap in places:
-        if gap.left_at is None or gap.has_any(held):
-            continue
-        at = found.index(gap)
-        below = [n for n in range(at + 1, len(found)) if not found[n].left_at or found[n].has_any(held)]
-        last = max((n for n in below if not found[n].has_any(held)), default=at)
-        if below and last == at:
-            continue  # only the cursor's row could move
-        if now - gap.left_at >= (LONG_GRACE if below else GRACE) or at >= room or last >= room:
-            found[at] = found[last]
-            del found[last]
-    return found
+        The last line is moved into a gap, so that no other one moves.
+        """
+        found = self._places = list(places)
+        for gap in places:
+            if gap.left_at is None or gap.has_any(held):
+                continue
+            at = found.index(gap)
+            below = [n for n in range(at + 1, len(found)) if not found[n].left_at or found[n].has_any(held)]
+            last = max((n for n in below if not found[n].has_any(held)), default=at)
+            if below and last == at:
+                continue  # only the cursor's row could move
+            if now - gap.left_at >= (LONG_GRACE if below else GRACE) or at >= room or last >= room:
+                found[at] = found[last]
+                del found[last]
 
 
 class Marks(Set[JobId]):
@@ -371,19 +363,6 @@ class EndedCounts(Struct):
                 found.failed += job.count
                 found.new += 0 if looked_at.has(job) else job.count
         return found
-
-
-def latest_first(ended: Iterable[Job]) -> list[JobId]:
-    return [job.id for job in sorted(ended, key=by_end, reverse=True)]
-
-
-def ended_words(counts: EndedCounts, sign: str) -> Cell:
-    """Return `▸ ENDED 138, 22 failed (3 new)`; the failures are amber while one of them is new."""
-    words: Cell = ((f"{sign}ENDED {counts.total:,}", DIM),)
-    if not counts.failed:
-        return words
-    words += ((", ", DIM), (f"{counts.failed:,} failed", AMBER if counts.new else DIM))
-    return (*words, (f" ({counts.new:,} new)", AMBER)) if 0 < counts.new < counts.failed else words
 
 
 def merged(waiting: list[JobId], ended: Iterable[Job], before: Sequence[JobId]) -> list[JobId]:
@@ -598,18 +577,15 @@ class _Arranging:
         if sign or depth:
             self._signs[job_id] = ("  " * (min(depth, DEEPEST) - 1) + "└" if depth else "") + sign
         job = self._jobs[job_id]
-        elements = self._elements(job, with_first=not children) if job.runs and self._is_open(job) else None
-        if elements is None or children:
+        elements: list[range] = []  # in the order of their rows
+        has_elements = bool(job.runs) and self._is_open(job)
+        if has_elements and (rest := job.without((job.id,)) if children else job) is not None:
+            elements = [run.ids for run in runs_of_job(rest)]
+        if not has_elements or children:
             yield job_id
         for child in children if is_open else ():
             yield from self._tree(child, depth + 1)
-        yield from elements or ()
-
-    def _elements(self, entry: Job, *, with_first: bool) -> list[range]:
-        """Return the ids of the elements of an entry, in the order of their rows."""
-        rest = entry if with_first else entry.without((entry.id,))
-        found = [run.ids for run in runs_of_job(rest)] if rest is not None else []
-        return [span[::-1] for span in reversed(found)] if self._last_first else found
+        yield from (span[::-1] for span in reversed(elements)) if self._last_first else elements
 
     def _grouped(self, pieces: list[RowSpan]) -> list[RowSpan]:
         """Return the rows with one for the elements of each folded array that wait, are active or have ended."""
@@ -618,7 +594,13 @@ class _Arranging:
         foldable = [job for job in closed if job.runs or job.id not in self._signs]
         firsts: dict[RowSpan, RowKey] = {}
         hidden: set[RowSpan] = set()
-        for group in folded(foldable, by=_likeness):
+
+        def alike(job: Job) -> object:
+            if job.array is None or section_of(job) is Section.WAITING:
+                return likeness(job)
+            return job.array.id, section_of(job)
+
+        for group in folded(foldable, by=alike):
             if count(group) > 1:
                 array, section = group[0].array, section_of(group[0])
                 key = -max(job.last_id for job in group)
@@ -628,12 +610,6 @@ class _Arranging:
                 self._signs[key] = self._signs.get(group[0].id, "").rstrip(CLOSED + OPEN) + CLOSED
                 hidden.update(job.id for job in group)
         return [firsts.get(key, key) for key in pieces if key in firsts or key not in hidden]
-
-
-def _likeness(job: Job) -> object:
-    if job.array is None or section_of(job) is Section.WAITING:
-        return likeness(job)
-    return job.array.id, section_of(job)
 
 
 def array_of(key: RowKey, jobs: Entries) -> JobId | None:

@@ -30,6 +30,7 @@ from gputui.domain.state import Reason
 from gputui.tui.present.cells import Cell, Column
 from gputui.tui.present.job import WORDS, ArrayCounts
 from gputui.tui.present.status import job_counts
+from gputui.tui.present.style import AMBER, DIM
 from gputui.tui.progress import Throttle
 from gputui.tui.queue.folding import (
     CLOSED,
@@ -46,10 +47,9 @@ from gputui.tui.queue.folding import (
     RowKeys,
     Section,
     array_of,
+    by_end,
     dependents_of,
-    ended_words,
     joined_rows,
-    latest_first,
     merged,
     rows,
     section_of,
@@ -177,21 +177,6 @@ class Sorting(Struct, frozen=True):
         return Sorting(able[(here + 1) % len(able)])
 
 
-def sort_ids(ids: Iterable[JobId], jobs: Mapping[JobId, Job], sorting: Sorting, seen: ColumnData) -> list[JobId]:
-    """Return the ids sorted; equal jobs keep their order, and jobs without a value come last in either direction."""
-    value = QUEUE_COLUMNS[sorting.column].order
-    known: list[tuple[Any, JobId]] = []
-    unknown: list[JobId] = []
-    for job_id in ids:
-        found = value(jobs[job_id], seen)
-        if found is None:
-            unknown.append(job_id)
-        else:
-            known.append((found, job_id))
-    known.sort(key=lambda pair: pair[0], reverse=sorting.is_down)
-    return [job_id for _, job_id in known] + unknown
-
-
 AT_ONCE = 500
 """Number of jobs that are matched before anything is shown, however long it takes."""
 _BLOCK = 50
@@ -277,25 +262,19 @@ class Verdicts:
         return (job_id for job_id in taken if job_id in self._jobs)
 
     def _judge(self, job_id: JobId) -> bool:
+        """Match a job; return whether another part of it is shown than before."""
         job, before = self._jobs[job_id], self._shown.get(job_id)
-        part = self._filter.part(self._seen(job))
+        reason, text = None, ""
+        if self._filter.is_of_reasons:
+            reason = self._snapshot.reasons.get(job_id)
+            known = self._texts.get(job_id)
+            if known is None or known[0] is not job or known[1] != reason:  # built once for each version of a job
+                known = self._texts[job_id] = (job, reason, searched_text(job, reason))
+            text = known[2]
+        subject = FilterSubject(job, self._snapshot.taken_at, reason, text, leaves_idle=job_id in self._idle)
+        part = self._filter.part(subject)
         self._shown[job_id] = (job, part)
         return _ids(part) != _ids(before[1] if before else None)
-
-    def _seen(self, job: Job) -> FilterSubject:
-        if not self._filter.is_of_reasons:
-            return FilterSubject(job, self._snapshot.taken_at, leaves_idle=job.id in self._idle)
-        reason = self._snapshot.reasons.get(job.id)
-        idle = job.id in self._idle
-        return FilterSubject(job, self._snapshot.taken_at, reason, self._text(job, reason), leaves_idle=idle)
-
-    def _text(self, job: Job, reason: Reason | None) -> str:
-        """Return the text in which words are searched; built once for each version of a job."""
-        known = self._texts.get(job.id)
-        if known and known[0] is job and known[1] == reason:
-            return known[2]
-        self._texts[job.id] = (job, reason, searched_text(job, reason))
-        return self._texts[job.id][2]
 
     def shown(self, among: Iterable[JobId], anyway: Container[JobId] = ()) -> list[Job]:
         """Return the known matches among them, for entries the matching part; and single jobs to show `anyway`."""
@@ -463,17 +442,14 @@ class QueueRows:
 
     def stay(self, ids: Iterable[JobId]) -> None:
         """Set the jobs under the cursor; their rows stay in their section while it is there, even if they end."""
-        held = {job_id: self._section(job_id) for job_id in ids}
+        held, jobs = {}, self.jobs.by_id
+        for job_id in ids:
+            job = jobs.get(job_id)
+            is_over = job is None or job.state.is_terminal
+            held[job_id] = self._kept.get(job_id, Section.ENDED) if job is None or is_over else section_of(job)
         if held.keys() != self._held.keys():
-            jobs = self.jobs.by_id
             self._is_stale |= any(jobs[job_id].state.is_terminal for job_id in self._held if job_id in jobs)
         self._held = held
-
-    def _section(self, job_id: JobId) -> Section:
-        job = self.jobs.by_id.get(job_id)
-        if job is None or job.state.is_terminal:
-            return self._kept.get(job_id, Section.ENDED)
-        return section_of(job)
 
     def _let_go(self) -> None:
         """Keep no row for the cursor: the user asked for other rows."""
@@ -507,8 +483,15 @@ class QueueRows:
         self.show(ended=EndedRows.FOLDED if self.ended is EndedRows.OPEN else EndedRows.OPEN)
 
     def fold_line(self) -> Cell:
-        sign = "" if not self.extent.is_folding else f"{OPEN if self.ended is EndedRows.OPEN else CLOSED} "
-        return ended_words(self.ended_counts, sign)
+        """Return `▸ ENDED 138, 22 failed (3 new)`; the failures are amber while one of them is new."""
+        counts, sign = self.ended_counts, ""
+        if self.extent.is_folding:
+            sign = f"{OPEN if self.ended is EndedRows.OPEN else CLOSED} "
+        words: Cell = ((f"{sign}ENDED {counts.total:,}", DIM),)
+        if not counts.failed:
+            return words
+        words += ((", ", DIM), (f"{counts.failed:,} failed", AMBER if counts.new else DIM))
+        return (*words, (f" ({counts.new:,} new)", AMBER)) if 0 < counts.new < counts.failed else words
 
     def show(self, *, filter: str | None = None, ended: EndedRows | None = None) -> None:  # noqa: A002 - the word for it
         if ended is not None and ended != self.ended:
@@ -553,28 +536,42 @@ class QueueRows:
         self._choose()
 
     def _placed(self, active: list[Job]) -> list[JobId]:
-        """Return active jobs, each where it was, and ended ones whose line is still free."""
+        """Return active jobs, each where it was, and ended ones whose line is still free.
+
+        New ones come in the order of their start, so that a starting job stays where it waited. Jobs of one tick are
+        claimed together, but begin in any order, so those of one tick are sorted by id.
+        """
         here = [job_id for job_id, section in self._held.items() if section is Section.RUNNING]
         room = sys.maxsize
         if self.height is not None:
             sizes = (sys.maxsize, self.extent.waiting, self.extent.ended)
             room = shares(sizes, self.height - 1)[Section.RUNNING]
-        active.sort(key=_begin)
-        jobs, now = self.jobs.by_id, self._snapshot.taken_at
-        return self._places.update(active, self._unit, jobs, now, held=here, room=room)
 
-    def _unit(self, job: Job) -> JobId:
-        return -job.array.id if job.array is not None and job.array.id not in self._folds.arrays else job.id
+        def begin(job: Job) -> tuple[datetime, JobId]:
+            claimed_at = job.attempt.claimed_at if job.attempt is not None else None
+            return min(claimed_at or _LAST, job.started_at or _LAST), job.id
+
+        def unit(job: Job) -> JobId:
+            return -job.array.id if job.array is not None and job.array.id not in self._folds.arrays else job.id
+
+        active.sort(key=begin)
+        jobs, now = self.jobs.by_id, self._snapshot.taken_at
+        return self._places.update(active, unit, jobs, now, held=here, room=room)
 
     def _sorted(self, ids: list[JobId]) -> Sequence[JobId]:
+        """Return the ids sorted; equal jobs keep their order, and jobs without a value are always last."""
         if self.sorting.is_planned:
             return ids
-        seen = ColumnData(self._snapshot.taken_at, self._snapshot.expected_starts, self.scores)
-        return sort_ids(ids, self.jobs.by_id, self.sorting, seen)
+        data = ColumnData(self._snapshot.taken_at, self._snapshot.expected_starts, self.scores)
+        value, jobs = QUEUE_COLUMNS[self.sorting.column].order, self.jobs.by_id
+        found = [(value(jobs[job_id], data), job_id) for job_id in ids]
+        known: list[tuple[Any, JobId]] = [pair for pair in found if pair[0] is not None]
+        known.sort(key=lambda pair: pair[0], reverse=self.sorting.is_down)
+        return [job_id for _, job_id in known] + [job_id for order, job_id in found if order is None]
 
     def _sort_ended(self) -> None:
         if not self._ids[Section.ENDED]:
-            self._ids[Section.ENDED] = self._sorted(latest_first(self._past))
+            self._ids[Section.ENDED] = self._sorted([job.id for job in sorted(self._past, key=by_end, reverse=True)])
 
     def _in_order(self, waiting: list[Job]) -> list[JobId]:
         """Return waiting jobs in the order of the plan; jobs unknown to it come last."""
@@ -668,15 +665,6 @@ def array_counts(jobs: Iterable[Job]) -> dict[JobId, ArrayCounts]:
         for job in known:
             counts.add(job)
     return found
-
-
-def _begin(job: Job) -> tuple[datetime, JobId]:
-    """Return the sort key of running jobs: their start, so that a starting job stays where it waited.
-
-    Jobs of one tick are claimed together, but begin in any order, so those of one tick are sorted by id.
-    """
-    claimed_at = job.attempt.claimed_at if job.attempt is not None else None
-    return min(claimed_at or _LAST, job.started_at or _LAST), job.id
 
 
 def job_loads(views: Iterable[GpuView]) -> Mapping[JobId, int]:

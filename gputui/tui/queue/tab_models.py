@@ -84,6 +84,9 @@ class _PlainTab:
     def lead(self, key: Key) -> str:
         return " "
 
+    def jobs(self, key: Key | None) -> tuple[Job, ...]:
+        return ()
+
 
 class QueueTab:
     """Tab of live jobs and jobs that ended recently."""
@@ -150,31 +153,23 @@ class QueueTab:
             counts = rows.arrays.get(group[0].array.id) if group[0].array else None
             shown = group_cells(group, column, context, counts)
         else:
-            shown = job_cells(rows.jobs[key], column, self._with_reason(key, context) if column == "why" else context)
+            entry = rows.jobs.entry(key) if column == "why" else None
+            if entry is not None and entry.id != key and (reason := context.reasons.get(entry.id)) is not None:
+                context = replace(context, reasons={key: reason})  # an element has its entry's reason
+            shown = job_cells(rows.jobs[key], column, context)
         if rows.positions.get(key, 0) < rows.extent.running and rows.jobs_of(key)[0].state.is_terminal:
             shown = tuple((words, DIM) for words, _ in shown)  # it has ended, and its line is free
-        if column != "name" or not rows.arranged.signs:
+        signs = rows.arranged.signs
+        if column != "name" or not signs:
             return shown
-        return ((self._sign(key), DIM), *shown)
-
-    def _sign(self, key: RowKey) -> str:
-        """Return the sign before a name, as wide as the widest: all names begin in one column."""
-        signs = self.rows.arranged.signs
         if signs is not self._signs:
             self._signs, self._lead = signs, max(map(len, signs.values()))
-        return signs.get(key, "").ljust(self._lead)
+        return ((signs.get(key, "").ljust(self._lead), DIM), *shown)  # all names begin in one column
 
     def lead(self, key: Key) -> str:
         if not self.marks or not isinstance(key, int):
             return " "
         return MARK if any(map(self.marks.has_any, self.rows.jobs_of(key))) else " "
-
-    def _with_reason(self, key: JobId, context: JobContext) -> JobContext:
-        """Return the context in which an element of an entry has its entry's reason."""
-        entry = self.rows.jobs.entry(key)
-        if entry is None or entry.id == key or (reason := context.reasons.get(entry.id)) is None:
-            return context
-        return replace(context, reasons={key: reason})
 
     def jobs(self, key: Key | None) -> tuple[Job, ...]:
         return self.rows.jobs_of(key) if isinstance(key, int) else ()
@@ -258,38 +253,7 @@ WINDOW_COLUMNS = (
 _STATES = {WindowState.ACTIVE: GREEN, WindowState.UPCOMING: PLAIN, WindowState.RELEASED: AMBER}
 
 
-def _gpus(view: WindowView, names: dict[str, str]) -> str:
-    kept = [names.get(uuid, "?") for uuid in view.gpus]
-    if view.window.gpus or not kept:
-        short = short_names(view.window.gpus)
-        named = [names.get(name, short[name]) for name in view.window.gpus]
-        return ",".join(named) or str(view.window.count)
-    return f"{view.window.count}: {','.join(kept)}"
-
-
-def _about(view: WindowView, now: datetime) -> str:
-    words = []
-    if view.state is WindowState.RELEASED:
-        words.append("released: not claimed in time")
-    elif view.claimed_at is not None:
-        words.append("in use")
-    elif view.lapses_at is not None:
-        words.append(f"released in {format_duration(view.lapses_at - now)} if unused")
-    if view.source == "file":
-        words.append("of the settings file")
-    if view.gpus and not view.window.gpus and view.state is not WindowState.RELEASED:
-        words.append(f"{plural(len(view.gpus), 'GPU')} kept")
-    return "; ".join(words)
-
-
-class _StandingTab(_PlainTab):
-    """Tab whose rows are not jobs."""
-
-    def jobs(self, key: Key | None) -> tuple[Job, ...]:
-        return ()
-
-
-class RecurringTab(_StandingTab):
+class RecurringTab(_PlainTab):
     """Tab of recurring jobs."""
 
     name, noun = "recurring", "recurring job"
@@ -326,7 +290,15 @@ class RecurringTab(_StandingTab):
         return (cell(f"No recurring jobs. {how}", DIM), cell(command, BLUE))
 
 
-class ReservationsTab(_StandingTab):
+def _window_gpus(view: WindowView, names: Mapping[str, str]) -> str:
+    kept = [names.get(uuid, "?") for uuid in view.gpus]
+    if view.window.gpus or not kept:
+        short = short_names(view.window.gpus)
+        return ",".join(names.get(name, short[name]) for name in view.window.gpus) or str(view.window.count)
+    return f"{view.window.count}: {','.join(kept)}"
+
+
+class ReservationsTab(_PlainTab):
     """Tab of reservations."""
 
     name, noun = "reservations", "reservation"
@@ -343,16 +315,25 @@ class ReservationsTab(_StandingTab):
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:
         view, now = self.views[key], context.now
         window = view.window
+        about = ["of the settings file"] if view.source == "file" else []
+        if view.state is WindowState.RELEASED:
+            about.insert(0, "released: not claimed in time")
+        elif view.claimed_at is not None:
+            about.insert(0, "in use")
+        elif view.lapses_at is not None:
+            about.insert(0, f"released in {format_duration(view.lapses_at - now)} if unused")
+        if view.gpus and not window.gpus and view.state is not WindowState.RELEASED:
+            about.append(f"{plural(len(view.gpus), 'GPU')} kept")
         whom = [window.tenant] if window.tenant else []
         whom += [f"priority {window.priority}+"] if window.priority is not None else []
         words = {
             "name": (plain(window.name, 60), BLUE),
             "state": (view.state.value.lower(), _STATES[view.state]),
-            "gpus": (_gpus(view, dict(context.gpu_names)), PLAIN),
+            "gpus": (_window_gpus(view, context.gpu_names), PLAIN),
             "from": (minute(window.start, now), PLAIN),
             "to": (minute(window.end, now), PLAIN),
             "for": (plain(" and ".join(whom) or "nobody", 60), PLAIN),
-            "about": (_about(view, now), DIM),
+            "about": ("; ".join(about), DIM),
         }
         return cell(*words[column])
 
