@@ -247,7 +247,9 @@ def _derived(name: str, variables: tuple[tuple[str, str], ...]) -> Palette:
         return readable(colour, grounds, _LEAST)
 
     good, warn, bad = word(found["success"]), word(found["warning"]), word(found["error"])
-    logs = _logs(found, ink, ground, word)
+    named = [found[key] for key in ("error", "success", "warning", "primary", "secondary", "accent")]
+    plain = (blended(ink, ground, 0.5), *map(word, named), ink)
+    bright = (blended(ink, ground, 0.35), *(word(blended(name, ink, 0.3)) for name in named), ink)
     reds = (blended(ground, bad, share / 20) for share in range(12, 0, -1))
     return Palette(
         ground=ground,
@@ -269,20 +271,13 @@ def _derived(name: str, variables: tuple[tuple[str, str], ...]) -> Palette:
         head=blended(ground, warn, 0.08),
         calm=blended(good, ground, 0.4),
         sick=next((red for red in reds if contrast(ink, red) >= _LEAST), ground),
-        logs=logs,
+        logs=(*plain, *bright),
     )
 
 
 _WANTED = frozenset(
     {"background", "foreground", "surface", "primary", "secondary", "accent", "success", "warning", "error"}
 )
-
-
-def _logs(found: dict[str, str], ink: str, ground: str, word: Callable[[str], str]) -> tuple[str, ...]:
-    names = [found[key] for key in ("error", "success", "warning", "primary", "secondary", "accent")]
-    plain = (blended(ink, ground, 0.5), *map(word, names), ink)
-    bright = (blended(ink, ground, 0.35), *(word(blended(name, ink, 0.3)) for name in names), ink)
-    return (*plain, *bright)
 
 
 _LEVELS = (0, 95, 135, 175, 215, 255)
@@ -325,27 +320,23 @@ def rounded(palette: Palette) -> Palette:
 
 
 def _nearest(colour: str, beside: Iterable[tuple[str, str]], but: Iterable[str] = ()) -> str:
-    """Return the most similar colour that is as readable as before beside each of `beside`, old and new."""
+    """Return the most similar colour that is as readable as before beside each of `beside`, old and new.
+
+    Similar is what is near in perception, approximately: red and blue are weighted by how red both are.
+    """
     needed = [(now, min(_ENOUGH, contrast(colour, before))) for before, now in beside]
-    taken = set(but)
-    free = [one for one in _by_distance(*_parts(colour)) if one not in taken]
-    able = (one for one in free if all(contrast(one, now) >= least for now, least in needed))
-    return next(able, free[0])
-
-
-def _by_distance(red: int, green: int, blue: int) -> list[str]:
-    """Return the colours by approximate perceived distance: red and blue are weighted by how red both are."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     distances = [
         (2 + (red_ + red) / 512) * (red_ - red) ** 2
         + 4 * (green_ - green) ** 2
         + (3 - (red_ + red) / 512) * (blue_ - blue) ** 2
         for red_, green_, blue_ in colours().values()
     ]  # written out: the console rounds some 9,000 times before its first frame
-    return [word for _, word in sorted(zip(distances, colours(), strict=True), key=itemgetter(0))]
-
-
-def _parts(colour: str) -> ColorTriplet:
-    return ColorTriplet(*(int(colour[at : at + 2], 16) for at in (1, 3, 5)))
+    taken = set(but)
+    nearest = sorted(zip(distances, colours(), strict=True), key=itemgetter(0))
+    free = [one for _, one in nearest if one not in taken]
+    able = (one for one in free if all(contrast(one, now) >= least for now, least in needed))
+    return next(able, free[0])
 
 
 _PAIRS = (
@@ -382,107 +373,90 @@ def _translated(text: str) -> str:
     return "".join(found)
 
 
-@lru_cache(2048)
 def _of(character: str) -> str:
+    """Return what replaces a character: lines of boxes, braille by its highest dot, letters without diacritics."""
     if character.isascii():
         return character
-    cells = width(character)
+    cells, code = width(character), ord(character)
     if (known := _SINGLE.get(character)) is not None and cells == 1:
         return known
-    return (_drawn(ord(character)) or _letter(character) or "?").ljust(cells, "?")[:cells]
-
-
-def _drawn(code: int) -> str:
-    """Return the replacement of box lines, and of braille by its highest dot."""
     if 0x2500 <= code < 0x2580:
-        words = unicodedata.name(chr(code))
+        words = unicodedata.name(character)
         is_across, is_upright = "HORIZONTAL" in words, "VERTICAL" in words
-        return "-" if is_across and not is_upright else "|" if is_upright and not is_across else "+"
-    if 0x2800 <= code < 0x2900:
-        dots = code - 0x2800
+        shown = "-" if is_across and not is_upright else "|" if is_upright and not is_across else "+"
+    elif 0x2800 <= code < 0x2900:
         heights = ((0x09, "#"), (0x12, "="), (0x24, "-"), (0xC0, "."))
-        return next((shown for mask, shown in heights if dots & mask), " ")
-    return "#" if 0x2580 <= code < 0x25A0 else ""
-
-
-def _letter(character: str) -> str:
-    """Return the letter without diacritics."""
-    plain = unicodedata.normalize("NFKD", character)
-    return "".join(part for part in plain if part.isascii() and part.isprintable())[:1]
+        shown = next((drawn for mask, drawn in heights if (code - 0x2800) & mask), " ")
+    elif 0x2580 <= code < 0x25A0:
+        shown = "#"
+    else:
+        parts = unicodedata.normalize("NFKD", character)
+        shown = next((part for part in parts if part.isascii() and part.isprintable()), "?")
+    return shown.ljust(cells, "?")[:cells]
 
 
 _PICKED, _PICKED_FAINT = Color.parse(DARK.picked), Color.parse(DARK.picked_faint)
 _SICK = Color.parse(DARK.sick)
+_NO_STYLE = Style.null()
 _LOUD = 3.0
 """Contrast from which a background has a meaning, and is reversed if there are no colours."""
 
 
 def exchange(palette: Palette, *, colourless: bool = False) -> Callable[[Style], Style]:
     """Return the function that replaces styles; each style is computed once."""
-    return lru_cache(4096)(_Bare(palette).style if colourless else _Coloured(palette).style)
+    return lru_cache(4096)(_bare(palette) if colourless else _coloured(palette))
 
 
-class _Coloured:
-    """Replaces role colours with a palette's; other colours stay."""
+def _coloured(palette: Palette) -> Callable[[Style], Style]:
+    """Replace role colours with a palette's; other colours stay."""
+    pairs = zip(DARK.colours(), palette.colours(), strict=True)
+    shown: dict[Color | None, Color] = {Color.parse(role): Color.parse(colour) for role, colour in pairs}
+    marks: dict[Color | None, Style] = {}
+    if palette.on_picked:
+        marks[_PICKED] = Style(color=palette.on_picked)
+    if palette.picked_faint == palette.ground:
+        marks[_PICKED_FAINT] = Style(underline=True)
+    if palette.raised == palette.ground:
+        marks[Color.parse(DARK.raised)] = Style(bold=True)
+    has_own_ground = not palette.ground.startswith("#") and palette.ground != "default"
+    ink, ground = Color.parse(palette.ink), Color.parse(palette.ground)
 
-    def __init__(self, palette: Palette) -> None:
-        pairs = zip(DARK.colours(), palette.colours(), strict=True)
-        self._colours = {Color.parse(role): Color.parse(shown) for role, shown in pairs}
-        self._on_picked = Style(color=palette.on_picked) if palette.on_picked else None
-        same = palette.picked_faint == palette.ground
-        self._on_picked_faint = Style(underline=True) if same else None
-        self._on_raised = Style(bold=True) if palette.raised == palette.ground else None
-        self._raised = Color.parse(DARK.raised)
-        self._is_settled = not palette.ground.startswith("#") and palette.ground != "default"
-        self._ink, self._ground = Color.parse(palette.ink), Color.parse(palette.ground)
+    def styled(style: Style) -> Style:
+        found = style + Style.from_color(shown.get(style.color), shown.get(style.bgcolor))
+        found += marks.get(style.bgcolor, _NO_STYLE)
+        if not has_own_ground:
+            return found
+        # the palette's own two of the sixteen colours take the place of the terminal's defaults
+        return found + Style.from_color(
+            ink if found.color is None or found.color.is_default else None,
+            ground if found.bgcolor is None or found.bgcolor.is_default else None,
+        )
 
-    def style(self, style: Style) -> Style:
-        colours = Style.from_color(_in(self._colours, style.color), _in(self._colours, style.bgcolor))
-        marks = {_PICKED: self._on_picked, _PICKED_FAINT: self._on_picked_faint, self._raised: self._on_raised}
-        mark = marks.get(style.bgcolor) if style.bgcolor is not None else None
-        return self._settled(style + colours + (mark or Style.null()))
-
-    def _settled(self, style: Style) -> Style:
-        """Return the style with the palette's own two of the sixteen colours in place of terminal defaults."""
-        if not self._is_settled:
-            return style
-        ink = self._ink if style.color is None or style.color.is_default else None
-        ground = self._ground if style.bgcolor is None or style.bgcolor.is_default else None
-        return style + Style.from_color(ink, ground)
-
-
-def _in(colours: dict[Color, Color], colour: Color | None) -> Color | None:
-    return colours.get(colour) if colour is not None else None
+    return styled
 
 
-class _Bare:
-    """Look without colours, with weight, underlining and reversal instead."""
+def _bare(palette: Palette) -> Callable[[Style], Style]:
+    """Replace colours with weight, underlining and reversal."""
+    behind = palette.ground if palette.ground.startswith("#") else "#000000"
+    weights: dict[Color | None, Style] = {
+        Color.parse(DARK.bad): Style(bold=True),
+        Color.parse(DARK.accent): Style(bold=True),
+        Color.parse(DARK.faint): Style(dim=True),
+    }
 
-    def __init__(self, palette: Palette) -> None:
-        self._ground = palette.ground if palette.ground.startswith("#") else "#000000"
-        loud, quiet = (DARK.bad, DARK.accent), (DARK.faint,)
-        self._weights = {Color.parse(colour): Style(bold=True) for colour in loud}
-        self._weights |= {Color.parse(colour): Style(dim=True) for colour in quiet}
-
-    def style(self, style: Style) -> Style:
-        bare = style.without_color
-        if style.color is not None:
-            bare += self._weights.get(style.color, Style.null())
+    def styled(style: Style) -> Style:
+        bare = style.without_color + weights.get(style.color, _NO_STYLE)
         if style.meta:
             bare += Style.from_meta(style.meta)
-        return bare + self._behind(style.bgcolor)
-
-    def _behind(self, ground: Color | None) -> Style:
-        if ground in (_PICKED, _SICK):
-            return Style(reverse=True)
+        ground = style.bgcolor
         if ground == _PICKED_FAINT:
-            return Style(underline=True)
-        if ground is not None and ground.triplet is not None and contrast(ground.triplet.hex, self._ground) >= _LOUD:
-            return Style(reverse=True)
-        return Style.null()
+            return bare + Style(underline=True)
+        triplet = ground.triplet if ground is not None else None
+        if ground in (_PICKED, _SICK) or (triplet is not None and contrast(triplet.hex, behind) >= _LOUD):
+            return bare + Style(reverse=True)
+        return bare + _NO_STYLE
 
-
-_NO_STYLE = Style.null()
+    return styled
 
 
 class ThemeFilter(LineFilter):

@@ -47,7 +47,7 @@ class NodeFolds:
         """True if the idlest nodes come first."""
         self._are_open = False
         """True if nodes are open that the user has neither opened nor closed."""
-        self._chosen: dict[str, bool] = {}
+        self.chosen: dict[str, bool] = {}
 
     def show(self, picture: GpuPicture, room: int) -> None:
         """Take the nodes of a picture; they are open if all lines fit into that many."""
@@ -67,7 +67,7 @@ class NodeFolds:
         return bool(self.rows) and not any(map(self.is_open, self.rows))
 
     def is_open(self, key: str) -> bool:
-        return self._chosen.get(key, self._are_open)
+        return self.chosen.get(key, self._are_open)
 
     def node_of(self, key: str | None) -> str | None:
         """Return the key of the node of a line: the node itself, or a GPU in it."""
@@ -81,11 +81,7 @@ class NodeFolds:
         return tuple(row.view.gpu.uuid for row in node.rows) if node is not None and self.is_open(node.key) else ()
 
     def toggle(self, key: str) -> None:
-        self._chosen[key] = not self.is_open(key)
-
-    def toggle_all(self) -> None:
-        """Open all nodes, or close them if any is open."""
-        self._chosen = dict.fromkeys(self.rows, self.are_closed)
+        self.chosen[key] = not self.is_open(key)
 
 
 class GpuTable(LineTable[str]):
@@ -300,14 +296,6 @@ class GpuCards(Widget, can_focus=True):
 
     # drawing
 
-    def on_resize(self) -> None:
-        self.lay_out()
-
-    def on_focus(self) -> None:
-        self.lay_out()
-
-    on_blur = on_focus
-
     def lay_out(self) -> None:
         self._tiles = []
         if self._is_followed:
@@ -316,11 +304,18 @@ class GpuCards(Widget, can_focus=True):
         self.refresh()
         self.redraw()
 
+    on_resize = on_focus = on_blur = lay_out
+
     def redraw(self) -> None:
         """Update the visible tiles, and refresh the changed cells; does nothing while rows are shown instead."""
         if not self.is_attached or not self.size.width or not self.display:
             return
-        tiles = [self._tile(key) for key in self.keys[self.top : self.top + self.height]]
+        made, tiles = self._arrangement, []
+        for key in self.keys[self.top : self.top + self.height]:
+            row, room = self._picture.rows[key], made.width - 2
+            lines: tuple[Cell, ...] = (compact_line(row, room),) if made.kind == "compact" else ()
+            lines = lines or card_lines(row, room, made.height, self._unread)
+            tiles.append(_Tile(key, key == self.cursor, lines))
         changed: list[Region] = []
         for place, tile in enumerate(tiles):
             shown = self._tiles[place] if place < len(self._tiles) else None
@@ -331,14 +326,6 @@ class GpuCards(Widget, can_focus=True):
         if len(tiles) < len(self._tiles):
             self.refresh()
         self._tiles = tiles
-
-    def _tile(self, key: str) -> _Tile:
-        made, row = self._arrangement, self._picture.rows[key]
-        room = made.width - 2
-        lines = (
-            (compact_line(row, room),) if made.kind == "compact" else card_lines(row, room, made.height, self._unread)
-        )
-        return _Tile(key, key == self.cursor, lines)
 
     def _changed_regions(self, place: int, shown: _Tile | None, tile: _Tile) -> list[Region]:
         """Return the regions in which a tile differs from the one displayed in its place."""
@@ -361,20 +348,15 @@ class GpuCards(Widget, can_focus=True):
             strip = Strip(segments(title * made.across, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
             return self._with_position(strip)
         band, line = divmod(inside, made.height)
-        tiles = self._tiles[band * made.across : (band + 1) * made.across]  # there are no others than fit
-        spans = [segment for tile in tiles for segment in self._drawn(tile, line)]
-        strip = Strip(spans).adjust_cell_length(self.size.width, _GROUND)
+        drawn: list[Segment] = []
+        for tile in self._tiles[band * made.across : (band + 1) * made.across]:  # there are no others than fit
+            ground = _RAISED if line == 0 and made.kind == "cards" else _GROUND
+            if line == 0 and tile.picked:
+                ground = _PICKED if self.has_focus else _PICKED_FAINT
+            mark = _MARK if tile.picked and self.has_focus else _GAP
+            drawn += [*segments([mark, *tile.lines[line]], ground), *segments([_GAP], _GROUND)]
+        strip = Strip(drawn).adjust_cell_length(self.size.width, _GROUND)
         return self._with_position(strip) if y == 0 else strip
-
-    def _drawn(self, tile: _Tile, line: int) -> list[Segment]:
-        """Return one line of a tile: mark, cells, and the gap to the next tile."""
-        ground = _GROUND
-        if line == 0 and tile.picked:
-            ground = _PICKED if self.has_focus else _PICKED_FAINT
-        elif line == 0 and self._arrangement.kind == "cards":
-            ground = _RAISED
-        marked = _MARK if tile.picked and self.has_focus else _GAP
-        return [*segments([marked, *tile.lines[line]], ground), *segments([_GAP], _GROUND)]
 
     def _with_position(self, strip: Strip) -> Strip:
         """Add the range of visible GPUs at the right end, unless all are visible."""
@@ -468,8 +450,10 @@ class GpuGrid(Vertical):
         self.move_to(row)
 
     def fold_all(self) -> None:
-        self.table.cursor = self.table.folds.node_of(self.cursor)
-        self.table.folds.toggle_all()
+        """Open all nodes, or close them if any is open."""
+        folds = self.table.folds
+        self.table.cursor = folds.node_of(self.cursor)
+        folds.chosen = dict.fromkeys(folds.rows, folds.are_closed)
 
     def sort(self) -> bool:
         """Show the idlest nodes first, or nodes in their own order; return whether by idleness."""
@@ -545,20 +529,17 @@ def arrange(count: int, room: GridRoom, *, words: int = 1) -> Arrangement:
     most = room.fixed or room.most
     if count == 0:
         return Arrangement(rows=room.fixed or 1 + max(1, words))
-    if room.mode == "rows":
-        return _rows(count, room)
-    if room.mode == "compact":
-        return _compact(count, room)
-    cards = _cards(count, room)
-    if room.mode == "cards":
-        return cards or _forced_cards(count, room)
-    if cards is not None:
+    rows = Arrangement(rows=room.fixed or min(count + 1, max(2, room.most)))
+    if room.mode in {"rows", "compact"}:
+        return rows if room.mode == "rows" else _compact(count, room)
+    if (cards := _cards(count, room)) is not None:
         return cards
-    return _rows(count, room) if count + 1 <= most else _compact(count, room)
-
-
-def _rows(count: int, room: GridRoom) -> Arrangement:
-    return Arrangement(rows=room.fixed or min(count + 1, max(2, room.most)))
+    if room.mode != "cards":
+        return rows if count + 1 <= most else _compact(count, room)
+    across = max(1, min(count, room.width // CARD_WIDTH))  # as many as fit; the others are reached by scrolling
+    height = min(CARD_LEAST, max(3, most))
+    lines = room.fixed or min(max(height, most // height * height), ceil(count / across) * height)
+    return Arrangement("cards", across, room.width // across, height, lines)
 
 
 def _cards(count: int, room: GridRoom) -> Arrangement | None:
@@ -577,15 +558,6 @@ def _cards(count: int, room: GridRoom) -> Arrangement | None:
         if best is None or score > best[0]:
             best = (score, found)
     return best[1] if best else None
-
-
-def _forced_cards(count: int, room: GridRoom) -> Arrangement:
-    """Return as many visible cards as fit; the others are reached by scrolling."""
-    most = room.fixed or room.most
-    across = max(1, min(count, room.width // CARD_WIDTH))
-    height = min(CARD_LEAST, max(3, most))
-    rows = room.fixed or min(max(height, most // height * height), ceil(count / across) * height)
-    return Arrangement("cards", across, room.width // across, height, rows)
 
 
 def _compact(count: int, room: GridRoom) -> Arrangement:

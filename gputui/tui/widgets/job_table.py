@@ -235,8 +235,16 @@ class JobTable(SectionedTable[Key], Grip):
         return self._foot() if self.is_fold(key) else None
 
     def _foot(self) -> Cell:
+        """Return ended jobs, and what of the sections is hidden, like `+3 running`."""
         words = self.rows.fold_line() if self.rows.extent.has_ended else ()
-        hidden = [more for section in (Section.RUNNING, Section.WAITING) if (more := self._hidden(section))]
+        extent, view, hidden = self.rows.extent, self.view, []
+        for section, known in ((Section.RUNNING, self.rows.running), (Section.WAITING, self.rows.waiting)):
+            if view.shares[section] < extent.counts[section]:
+                start = extent.starts[section] + view.tops[section]
+                keys = self.rows.keys[start : start + view.shares[section]]
+                jobs = (job for key in keys for job in self.rows.jobs_of(key) if section_of(job) is section)
+                if (left := known - count(jobs)) > 0:
+                    hidden.append(f"+{left:,} {section.name.lower()}")
         return (*words, ("   " if words and hidden else "", DIM), ("  ".join(hidden), PLAIN))
 
     def words(self) -> tuple[Cell, ...]:
@@ -248,17 +256,6 @@ class JobTable(SectionedTable[Key], Grip):
         if at <= WORDS:
             return self.words()[WORDS - at]
         return self._foot() if at == FOOT else None
-
-    def _hidden(self, section: Section) -> str:
-        """Return `+3 running`; nothing if all are visible."""
-        extent, view = self.rows.extent, self.view
-        if view.shares[section] >= extent.counts[section]:
-            return ""
-        start = extent.starts[section] + view.tops[section]
-        keys = self.rows.keys[start : start + view.shares[section]]
-        jobs = (job for key in keys for job in self.rows.jobs_of(key) if section_of(job) is section)
-        left = (self.rows.running, self.rows.waiting)[section] - count(jobs)
-        return f"+{left:,} {section.name.lower()}" if left > 0 else ""
 
     def position_words(self) -> str:
         """Return the numbers of running, waiting and held jobs."""
