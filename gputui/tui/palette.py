@@ -57,7 +57,6 @@ class Palette(Struct, frozen=True):
     """Colour of all text in the selected row; empty: each role's own."""
 
     def colours(self) -> Iterator[str]:
-        """Return the colours of all roles, always in the same order."""
         for name in self.__struct_fields__:
             if name not in ("logs", "on_picked"):
                 yield getattr(self, name)
@@ -174,13 +173,11 @@ def contrast(one: str, other: str) -> float:
 
 
 def blended(colour: str, other: str, share: float) -> str:
-    """Return the blend at that share of the way from one colour to the other."""
     parts = [(int(colour[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5)]
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)
 
 
 def readable(colour: str, grounds: Iterable[str], least: float) -> str:
-    """Return the colour, lightened or darkened until it is readable on each of these grounds."""
     behind = tuple(grounds)
     white, black = (min(contrast(one, ground) for ground in behind) for one in (WHITE, BLACK))
     towards = WHITE if white >= black else BLACK
@@ -297,7 +294,6 @@ def colours() -> dict[str, ColorTriplet]:
 
 
 def rounded_by_rich(colour: ColorTriplet) -> ColorTriplet:
-    """Return the colour that a terminal with 256 colours shows instead."""
     return Color.from_triplet(colour).downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
 
 
@@ -476,17 +472,14 @@ class ThemeFilter(LineFilter):
 
 
 AUTO = "auto"
-_DEEP = ("truecolor", "24bit")
 _DEEP_TERMS = ("256color", "kitty", "direct", "truecolor")
-_CATEGORIES = ("LC_ALL", "LC_CTYPE", "LANG")
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 """Values that Python puts into LC_CTYPE if the user's own locale is not installed (PEP 538)."""
-_POOR_FONTS = ("linux", "vt100", "vt102", "vt220", "dumb")
 
 
 def _reported(environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the colour system that is set, empty if none is, and what the terminal's name says of its colours."""
-    if environ.get("COLORTERM", "").strip().lower() in _DEEP:
+    if environ.get("COLORTERM", "").strip().lower() in ("truecolor", "24bit"):
         return "truecolor", ""
     forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
     return "" if forced == "auto" else forced, environ.get("TERM", "").strip().lower().rpartition("-")[2]
@@ -508,9 +501,13 @@ def wants_ascii(setting: str, environ: Mapping[str, str]) -> bool:
     """Return whether to draw only ASCII: for locales without Unicode, and on the kernel's own console."""
     if setting != AUTO:
         return setting == "always"
-    if environ.get("TERM", "") in _POOR_FONTS:
+    if environ.get("TERM", "") in ("linux", "vt100", "vt102", "vt220", "dumb"):
         return True
-    keys = ("LC_ALL", "LANG") if environ.get("LC_CTYPE") in _COERCED and environ.get("LANG") else _CATEGORIES
+    keys = (
+        ("LC_ALL", "LANG")
+        if environ.get("LC_CTYPE") in _COERCED and environ.get("LANG")
+        else ("LC_ALL", "LC_CTYPE", "LANG")
+    )
     name = next((environ[key] for key in keys if environ.get(key)), "")
     if name in ("", "C", "POSIX"):  # says nothing about the terminal: Python assumes UTF-8 too
         return False

@@ -33,7 +33,6 @@ def themes() -> tuple[Theme, ...]:
 
 
 def theme_of(name: str, palette: Palette, *, dark: bool) -> Theme:
-    """Return the theme from which Textual's own widgets and style sheets take their colours."""
     ansi = palette is ANSI
     accent, faint = _css(palette.accent), _css(palette.faint)
     return Theme(
@@ -90,7 +89,7 @@ AS_DESIGNED = Appearance()
 
 
 def appearance_of(settings: ConsoleSettings, environ: Mapping[str, str]) -> Appearance:
-    """Return the appearance for settings and terminal; raises InputError for an unknown theme in the settings."""
+    """Raise InputError for an unknown theme in the settings."""
     known = (AUTO, *theme_names())
     if settings.theme not in known:
         raise InputError(f"{settings.theme!r} is not a theme", where="console.theme", hint="known: " + ", ".join(known))
@@ -102,7 +101,6 @@ def appearance_of(settings: ConsoleSettings, environ: Mapping[str, str]) -> Appe
 
 
 def remembered_theme(look: Appearance, preferences: Preferences) -> str:
-    """Return the theme last chosen in the console, if this terminal can show it; else the settings' theme."""
     name = preferences.get(SECTION).get("theme")
     return _shown(name, is_shallow=look.is_shallow) if isinstance(name, str) and name in theme_names() else look.theme
 
@@ -131,7 +129,6 @@ class Theming:
             app.register_theme(theme)
 
     def begin(self) -> None:
-        """Apply the requested theme, or the one chosen in the console earlier."""
         self._app.theme = remembered_theme(self._appearance, self._preferences)
         self._filter = self._make_filter()
 
@@ -150,17 +147,14 @@ class Theming:
         return [self._filter, *others] if self._filter.enabled else others
 
     def try_on(self, name: str) -> None:
-        """Apply another theme at once; `auto`: the one for settings and terminal."""
         self._app.theme = self._appearance.theme if name == AUTO else name
 
     def keep(self, name: str) -> None:
-        """Apply a theme, and remember it for every console of this user."""
         self.try_on(name)
         self._preferences.put(SECTION, {} if name == AUTO else {"theme": name})
 
     @property
     def kept(self) -> str:
-        """Return the name of the remembered theme; `auto` if there is none."""
         name = self._preferences.get(SECTION).get("theme", AUTO)
         return name if isinstance(name, str) else AUTO
 

@@ -57,7 +57,6 @@ _NARROW = 6
 
 
 def broken_cell(cell: Cell, room: int) -> list[Cell]:
-    """Return the cell in lines of at most `room` cells, broken between words where possible."""
     spans, lines = list(cell), []
     text = "".join(words for words, _ in cell)
     for line in broken(text, max(1, room)):

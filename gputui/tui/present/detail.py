@@ -323,7 +323,6 @@ def job_gpu_lines(
 
 
 def _one(row: GpuRow, room: int, since: datetime | None, *, has_graphs: bool) -> Line:
-    """Return the figures of a GPU on one line; what is wrong with it stands before the limit of its power."""
     parts = [tuple(fitted(gpu_cells(row, key, cells), cells)) for key, cells, least in _FIGURES if room >= least]
     view = row.view
     wrong = [gpu_cells(row, "state", 7)] if view.stale or not view.health.is_schedulable else []
@@ -376,7 +375,6 @@ _TITLE, _TENANT, _GPUS, _WHEN = 24, 9, 9, 12
 def standing_lines(
     job: Job, snapshot: Snapshot, context: JobContext, told: ExplanationState, most: int
 ) -> Sequence[Line]:
-    """Return the running jobs that it waits for and its neighbours in the queue, in at most so many lines."""
     found = told.explanation
     if most < LEAST or (found is None and not snapshot.engine_decides):  # an engine tells only its order
         return ()
@@ -481,14 +479,12 @@ def telemetry_lines(
 
 
 def _heading(attempt: Attempt, summary: AttemptTelemetry, series: Series | None = None) -> Cell:
-    """Return `attempt 2, for 58m00s`, and the time that the graphs cover."""
     read = f", GPUs for {format_duration(timedelta(seconds=summary.seconds))}" if summary.seconds is not None else ""
     span = f" · graphs of {format_duration(timedelta(seconds=series.end - series.begin))}" if series else ""
     return ((f"attempt {attempt.number}{read}", PLAIN), (span, DIM))
 
 
 def _series_graph(label: str, summary: AttemptTelemetry, series: Series, cells: int) -> str:
-    """Return the graph of the reading of a line; empty if it has none."""
     name = _READINGS.get(label, "")
     means = series.means.get(name, ())
     if not means:

@@ -95,7 +95,6 @@ def _state(row: GpuRow, room: int) -> Cell:
 
 
 def _held(row: GpuRow, room: int) -> Cell:
-    """Return the state if it says more than a running job, holders, and why the GPU is slowed down."""
     state = gpu_state_words(row)
     who = gpu_cells(row, "who", room - width_of(state) - 1 if state else room)
     if not who:
@@ -106,7 +105,6 @@ def _held(row: GpuRow, room: int) -> Cell:
 
 
 def gpu_state_words(row: GpuRow) -> Cell:
-    """Return the state; empty if a running job implies it."""
     if (idle := row.idle) is not None and not row.view.drain:
         return cell(idle_words(idle), AMBER)
     state = _state(row, 7)
@@ -343,7 +341,6 @@ def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = fro
 
 
 def _title(row: GpuRow, room: int) -> Cell:
-    """Return index and model, holders, and the state at the right; on red if the GPU is lost or sick."""
     state = gpu_state_words(row)
     label = f"{label_of(row)} "
     left = room - len(label) - width_of(state) - (1 if state else 0)
@@ -379,7 +376,6 @@ def _figure(row: GpuRow, name: str, judged: Tone) -> Cell:
 
 
 def _graphs(row: GpuRow, room: int, lines: int) -> list[Cell]:
-    """Return the load over time, and if there is room the memory, over the whole width."""
     if lines <= 0:
         return []
     if lines >= _ALL_FROM and charted(row) == "utilization":
@@ -392,7 +388,6 @@ def _graphs(row: GpuRow, room: int, lines: int) -> list[Cell]:
 
 
 def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
-    """Return a graph, with its span as text beside it, and its name if there are several lines."""
     style = history_style(row, name)
     label = "" if height == 1 else f"{dict(METERS)[name]} "
     label += f"{span_words(room - len(label) - _SPAN, row.look.seconds)} "
@@ -419,7 +414,6 @@ def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
 
 
 def _users(row: GpuRow, room: int, most: int) -> list[Cell]:
-    """Return the processes on a GPU that no job holds, the largest first; of a single one what the title lacks."""
     view, now = row.view, row.now
     listed = (view.sample.processes or ()) if view.sample else ()
     if not listed:
@@ -499,7 +493,6 @@ def node_titles(nodes: Sequence[GpuNode], style: Style) -> Cell:
 
 
 def node_line(node: GpuNode, nodes: Sequence[GpuNode], *, is_open: bool) -> Cell:
-    """Return the line of a node: whether it is open, name, heat of each GPU, free ones, load, model, and jobs."""
     name, heat = _node_widths(nodes)
     count = len(node.rows)
     load = f"{node.load:.0%}" if node.load is not None else "–"
@@ -522,7 +515,6 @@ def node_line(node: GpuNode, nodes: Sequence[GpuNode], *, is_open: bool) -> Cell
 
 
 def _node_jobs(node: GpuNode) -> Iterator[Span]:
-    """Yield the jobs on a node, each once, with the number of its GPUs there."""
     counts = Counter(job_id for row in node.rows for job_id in row.view.job_ids)
     jobs = {row.job.id: row.job for row in node.rows if row.job is not None}
     if not counts:

@@ -41,7 +41,6 @@ _FIGURES = 22
 """Cells to the left of a graph: name, current reading, peak."""
 _WIDE = 110
 """Cells from which two graphs fit side by side, and the times of a job are shown beside how it ended."""
-_MOST_ACROSS = 4
 _HIGHEST = 14
 """Maximum lines of a graph."""
 _GAP = 3
@@ -89,7 +88,7 @@ class _Bands:
     """Graphs side by side, as many as fit into a room."""
 
     def __init__(self, room: int) -> None:
-        self.across = max(1, min(_MOST_ACROSS, room // (_WIDE // 2)))
+        self.across = max(1, min(4, room // (_WIDE // 2)))
         self.width = (room - _GAP * (self.across - 1)) // self.across
         """Cells of each, with its figures."""
 
@@ -189,9 +188,6 @@ def amount(value: float | None, unit: str) -> str:
 
 _LABEL = 12
 """Cells of a label."""
-_NONE = "none in the queue, and none that ended in the last 7 days"
-_LEAST_JOBS = 3
-"""Lines of jobs even on a low page."""
 
 
 def is_in_trouble(view: GpuView) -> bool:
@@ -242,8 +238,8 @@ def job_lines(view: GpuView, jobs: Iterable[Job], now: datetime, room: int, most
     found = [(attempt, job) for job in jobs for attempt in job.attempts if view.gpu.uuid in attempt.gpus]
     found.sort(key=lambda pair: pair[0].started_at or pair[0].claimed_at or pair[1].submitted_at, reverse=True)
     if not found:
-        return [_line("last jobs", (past or _NONE, DIM))]
-    shown = found[: max(_LEAST_JOBS, most - 1)]
+        return [_line("last jobs", (past or "none in the queue, and none that ended in the last 7 days", DIM))]
+    shown = found[: max(3, most - 1)]  # lines of jobs even on a low page
     is_wide = room >= _WIDE
     names, times = (28, f"{'FROM':<12} {'FOR':<9} ") if is_wide else (14, "")
     title = f"{'ID':>7}  {'NAME':<{names}} {'TENANT':<10} {'STATE':<10} {times}END"
@@ -266,7 +262,6 @@ def job_lines(view: GpuView, jobs: Iterable[Job], now: datetime, room: int, most
 
 
 def machine_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
-    """Return a line for each GPU of the machine: which others are free or in trouble too."""
     others = [other for other in picture.rows.values() if not other.view.gpu.mig_parent]
     if len(others) < 2:
         return []
@@ -329,16 +324,11 @@ def topology_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
 
 
 def _link_word(link: Link) -> str:
-    """Return the name of a link, like `NV18` or `NODE`."""
     return f"NV{link.lanes or '#'}" if link.kind == "NVLINK" else link.kind
 
 
 def _link_style(word: str) -> Style:
     return GREEN if word.startswith("NV") else DIM
-
-
-_COLUMN = 76
-"""Width of a column from which readings and topology are side by side."""
 
 
 class GpuPage(Struct, frozen=True):
@@ -372,9 +362,8 @@ class GpuPage(Struct, frozen=True):
 
 
 def gpu_page_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
-    """Return the page for a screen of that size: current state first, constant properties last."""
     half = room // 2
-    is_wide = half >= _COLUMN
+    is_wide = half >= 76  # width of a column from which readings and topology are side by side
     topology = topology_lines(page.row, page.picture, half if is_wide else room)
     readings, instances, about = _readings(page), _instances(page), _about(page)
     if is_in_trouble(page.row.view):
@@ -461,7 +450,6 @@ def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
 
 
 def _readings(page: GpuPage) -> list[Cell]:
-    """Return readings without a graph, or better shown as figures."""
     sample = page.row.view.current
     if sample is None:
         why = f": {plain(page.why_unread, 200)}" if page.why_unread else " now: the driver does not answer for it"
@@ -535,7 +523,6 @@ def _processes(page: GpuPage) -> list[Cell]:
 
 
 def _instances(page: GpuPage) -> list[Cell]:
-    """Return its MIG instances, or the GPU of this instance."""
     gpu = page.row.view.gpu
     if gpu.mig_parent:
         parent = page.picture.rows.get(gpu.mig_parent)

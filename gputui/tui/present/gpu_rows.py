@@ -222,12 +222,10 @@ class GpuRow(Struct, frozen=True, dict=True):
 
     @property
     def is_used(self) -> bool:
-        """Return whether jobs hold it or others use it."""
         return self.is_held or self.view.state is GpuState.FOREIGN
 
     @property
     def memory_total(self) -> int | None:
-        """Bytes of its memory."""
         return (self.view.sample.memory_total if self.view.sample else None) or self.view.gpu.memory_total
 
     @cached_property
@@ -255,7 +253,6 @@ class GpuNode(Struct, frozen=True, dict=True):
 
     @property
     def is_unread(self) -> bool:
-        """True if its GPUs have no readings."""
         return self.probe.code is not ProbeCode.OK and not any(row.view.sample for row in self.rows)
 
     @cached_property
@@ -311,7 +308,6 @@ class GpuPicture(Struct, frozen=True):
 
     @property
     def has_no_probe(self) -> bool:
-        """Return whether no node of a cluster is read."""
         missing = {ProbeCode.NO_PROBE, ProbeCode.UNREACHABLE}
         return bool(self.nodes) and all(node.is_unread and node.probe.code in missing for node in self.nodes)
 
@@ -375,7 +371,6 @@ GPU_COLUMNS = (
 def gpu_picture(
     snapshot: Snapshot, jobs: Mapping[JobId, Job], history: GpuHistory, now: datetime, look: GpuLook | None = None
 ) -> GpuPicture:
-    """Return every GPU with its jobs, reservation and past readings."""
     labels = Labels.of(snapshot).by_uuid if len(snapshot.nodes) > 1 else {}
     late = max(now - snapshot.taken_at, timedelta(0))
     kept = reservations_by_gpu(snapshot)
@@ -406,7 +401,6 @@ class GpuPictures:
         self._left_out: frozenset[str] = frozenset() if has_graphs else frozenset({"history"})
 
     def of(self, snapshot: Snapshot, jobs: Mapping[JobId, Job], now: datetime) -> GpuPicture:
-        """Return every GPU of a snapshot with its jobs; without graphs if these are left out."""
         picture = gpu_picture(snapshot, jobs, self._history, now, self.look_for(snapshot))
         return replace(picture, left_out=self._left_out)
 
@@ -431,8 +425,6 @@ def holder(view: GpuView, jobs: Mapping[JobId, Job]) -> Job | None:
 BRAKE = "power brake"
 HOTTEST = 100.0
 """Degrees of a full bar."""
-_HALF = 0.5
-"""Utilisation from which green is bright."""
 
 
 class Tone(Struct, frozen=True):
@@ -482,7 +474,7 @@ def _judged(row: GpuRow, name: str, share: float) -> Tone:
     """Return an alarm that has lasted, else the colour of the reading."""
     rules = row.look.rules
     if name == "utilization":
-        usual = Tone(GREEN if share >= _HALF else LIGHT_GREEN)
+        usual = Tone(GREEN if share >= 0.5 else LIGHT_GREEN)  # utilisation from which green is bright
         return usual if row.idle is None else tone_of_kind(IDLE)
     if name == "memory_used":
         least, total = rules.memory_high / 100, row.memory_total or 0

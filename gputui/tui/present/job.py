@@ -30,8 +30,6 @@ _PERCENT = re.compile(r"\b(\d{1,3})\s?%")
 _NEAR = 0.9
 """Share of the time limit from which the bar warns."""
 DONE, LEFT = "▰", "▱"
-_ELEMENTS = 10
-"""Cells of an array's bar at most."""
 
 
 def clock_words(taken: timedelta) -> str:
@@ -48,7 +46,6 @@ def elapsed_words(taken: timedelta, limit: timedelta | None) -> str:
 
 
 def time_progress(job: Job, taken: timedelta | None, room: int) -> Cell:
-    """Return the elapsed time against the limit; for a job that is not running only one of the two."""
     limit = job.spec.time_limit
     if taken is None:
         return ((f"limit {format_limit(limit)}", DIM),) if limit else ()
@@ -93,7 +90,7 @@ def array_progress(counts: ArrayCounts, room: int) -> Cell:
     done = counts.done + counts.past
     words = f" {done:,}/{counts.total:,}"
     failed = f" ✗{counts.failed:,}" if counts.failed else ""
-    cells = max(0, min(_ELEMENTS, room - len(words) - len(failed)))
+    cells = max(0, min(10, room - len(words) - len(failed)))  # cells of an array's bar at most
     parts, rest = [], cells
     for number, style in ((counts.failed, RED), (done, GREEN), (counts.running, AMBER)):
         filled = min(rest, -(-number * cells // max(1, counts.total)))
@@ -104,7 +101,6 @@ def array_progress(counts: ArrayCounts, room: int) -> Cell:
 
 
 def job_title(job: Job) -> str:
-    """Return `#17 train`, `#18_1 sweep`, without control characters."""
     return f"#{job.shown_id} {plain(job.name, 60)}".rstrip()
 
 
@@ -196,7 +192,6 @@ def gpu_list(job: Job, names: Mapping[str, str]) -> str:
 
 
 def why(job: Job, context: JobContext) -> Cell:
-    """Return why it waits, where it runs, or how it ended."""
     if job.cancel_requested and not job.state.is_terminal:
         return cell("being cancelled", AMBER)
     if job.requeue_requested:
@@ -238,7 +233,6 @@ def _where_it_runs(job: Job, context: JobContext, where: str) -> Cell:
 
 
 def _hold(job: Job, now: datetime) -> str:
-    """Return which user held it and when, or why the scheduler did."""
     if job.hold_reason:
         return f"held: {plain(job.hold_reason, 200)}"
     by = f" by {plain(job.held_by, 32)}" if job.held_by else ""

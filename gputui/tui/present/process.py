@@ -25,7 +25,6 @@ PROCESS_VIEW_COLUMNS = (
     Column("cpu", "CPU", 5, right=True, rank=2),
     Column("command", "COMMAND", 12, flex=8),
 )
-_BUSY = 0.5
 _VALUES: Mapping[str, Callable[[GpuProcessRow], object]] = {
     "pid": lambda row: row.pid,
     "user": lambda row: row.user,
@@ -38,7 +37,6 @@ _VALUES: Mapping[str, Callable[[GpuProcessRow], object]] = {
     "cpu": lambda row: row.cpu,
     "command": lambda row: row.command,
 }
-_LARGEST_FIRST = {"age", "sm", "gpu_memory", "memory", "cpu"}
 
 
 class ProcessOrder(Struct, frozen=True):
@@ -49,7 +47,7 @@ class ProcessOrder(Struct, frozen=True):
 
     @property
     def is_down(self) -> bool:
-        return (self.column in _LARGEST_FIRST) != self.is_turned
+        return (self.column in {"age", "sm", "gpu_memory", "memory", "cpu"}) != self.is_turned
 
     def by(self, column: str) -> ProcessOrder:
         """Return the order by a column; for the same column its reverse."""
@@ -74,7 +72,7 @@ def view_cell(row: GpuProcessRow, column: str) -> Cell:
     A command is shown without its program's directory, with a note if the process is invisible or a graphics one.
     """
     if column == "cpu":
-        return cell(_percent(row.cpu), GREEN if (row.cpu or 0) >= _BUSY else PLAIN)
+        return cell(_percent(row.cpu), GREEN if (row.cpu or 0) >= 0.5 else PLAIN)
     if column == "what":
         return what_cell(row)
     program, space, rest = (row.command or "").partition(" ")
@@ -97,7 +95,6 @@ def view_cell(row: GpuProcessRow, column: str) -> Cell:
 
 
 def what_cell(row: GpuProcessRow) -> Cell:
-    """Return the job, container or `foreign`, each kind in its colour."""
     style = {JOB: BLUE, CONTAINER: VIOLET, FOREIGN: VIOLET}.get(row.kind, DIM)
     return cell(plain(row.what, 200), style)
 
@@ -107,7 +104,6 @@ def _percent(value: float | None) -> str:
 
 
 def row_lines(row: GpuProcessRow | None, room: int) -> list[Cell]:
-    """Return two lines about the selected row: its identity, and its command as far as it fits."""
     if row is None:
         return [(), ()]
     lead: list[Span] = [(f" pid {row.pid} " if row.pid is not None else " ", STRONG), *what_cell(row)]
@@ -133,7 +129,6 @@ def process_lines(row: GpuProcessRow, room: int) -> list[Cell]:
 
 
 def process_page(row: GpuProcessRow, environment: Sequence[str] | None, refusal: str, room: int) -> list[Cell]:
-    """Return the page of a process: its identity, its command, and its environment or why that is not shown."""
     lines = [*process_lines(row, room), ()]
     if refusal:
         return [*lines, *_named("environment", refusal, room)]
@@ -152,7 +147,6 @@ def _named(name: str, text: str, room: int) -> Iterator[Cell]:
 
 
 def container_lines(detail: ContainerDetail, now: datetime, room: int) -> list[Cell]:
-    """Return the page of a container: owner, image, uptime, mounts, ports."""
     up = f"{detail.state} for {format_duration(now - detail.started_at)}" if detail.started_at else detail.state
     known = [
         ("state", up if detail.is_running else f"{detail.state}, exit code {detail.exit_code}"),
@@ -180,7 +174,6 @@ def signal_question(row: GpuProcessRow, name: str) -> tuple[str, str]:
 
 
 def heading_cell(words: str, filter_text: str, order: ProcessOrder) -> Cell:
-    """Return the heading: number of rows, filter and order."""
     title = next(column.title for column in PROCESS_VIEW_COLUMNS if column.key == order.column)
     shown: list[Span] = [(" GPU USERS  ", STRONG), (words, PLAIN), (f"  by {title}", DIM)]
     return (*shown, (f"  /{plain(filter_text, 80)}", AMBER)) if filter_text else tuple(shown)

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.text import minute, plain
 
-_SOON = timedelta(hours=24)
-
 
 def reservations_by_gpu(snapshot: Snapshot) -> dict[str, list[WindowView]]:
     """Return the reservations of each reserved GPU, by its UUID, in the order of their start.
@@ -42,7 +40,7 @@ def kept_words(windows: Iterable[WindowView], now: datetime) -> str:
     """
     for view in windows:
         window = view.window
-        if view.state is WindowState.RELEASED or window.end <= now or window.start - now > _SOON:
+        if view.state is WindowState.RELEASED or window.end <= now or window.start - now > timedelta(hours=24):
             continue
         parts = [plain(window.tenant, 24)] if window.tenant is not None else []
         parts += [] if window.priority is None else [f"priority {window.priority}+"]

@@ -73,8 +73,6 @@ SUBMIT: tuple[Cell, ...] = (
 _OF_GPU = (Column("load", "UTIL", 4, right=True), Column("idle", "IDLE", 6, right=True))
 _SHOWN = ("gpu", "user", "pid", "load", "idle", "gpu_memory", "age", "what", "command")
 _COLUMNS = tuple(column for key in _SHOWN for column in (*PROCESS_VIEW_COLUMNS, *_OF_GPU) if column.key == key)
-_MOST = 40
-"""Processes that are listed: more than the tallest pane has lines for."""
 
 
 def empty_queue_words(filtered: str, others: tuple[Cell, ...] = (), *, has_keys: bool = True) -> tuple[Cell, ...]:
@@ -89,7 +87,6 @@ def empty_queue_words(filtered: str, others: tuple[Cell, ...] = (), *, has_keys:
 
 
 def further_ways() -> tuple[Cell, ...]:
-    """Return further ways to submit, for a pane that has room for them."""
     ways = (
         ("gputui run -it --gpus 1 IMAGE bash", "a shell on a GPU, as soon as one is free"),
         ("gputui submit --sweep lr=1e-3,1e-4 … {lr}", "a job for each value, in one row"),
@@ -116,7 +113,7 @@ def foreign_use_words(snapshot: Snapshot, room: int, *, may_end: bool = True) ->
     has_containers = any(row.container_id for row in rows)
     placed = lay_out([column for column in _COLUMNS if has_containers or column.key != "what"], room)
     table = [[cell(p.column.title, STRONG) for p in placed]]
-    for row in rows[:_MOST]:
+    for row in rows[:40]:  # processes that are listed: more than the tallest pane has lines for
         its = [views[gpu] for gpu in row.gpus if gpu in views]
         table.append([_cell(row, p.column.key, its, snapshot.taken_at) for p in placed])
     lines: list[Cell] = []
@@ -299,7 +296,6 @@ def scheduler_words(snapshot: Snapshot, room: int = 40) -> Cell:
 
 
 def _scheduler(snapshot: Snapshot) -> tuple[Sequence[str], Style]:
-    """Return the same in words that grow shorter, and their colour."""
     leader = snapshot.leader
     if snapshot is EMPTY:
         return ("starting",), DIM
@@ -349,7 +345,6 @@ def wrapped(text: str, room: int) -> list[str]:
 
 
 def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
-    """Return the text that replaces the grid while there is no GPU, in lines of at most `room` cells."""
     if snapshot is EMPTY or not snapshot.nodes:
         return (cell("Reading the GPUs …", DIM),)
     if snapshot.leader is not None and (engine := ENGINES.get(snapshot.leader.kind)):
@@ -423,7 +418,6 @@ def _joined(groups: Iterable[Iterable[SummaryPart]], cells: int) -> Cell:
 
 
 def gpu_parts(snapshot: Snapshot) -> list[SummaryPart]:
-    """Return mean utilisation, memory and power of all GPUs with readings."""
     whole = [view for view in snapshot.gpus if not view.gpu.mig_parent]
     if not whole:
         return []
@@ -475,7 +469,6 @@ def host_parts(snapshot: Snapshot, now: datetime, steady: Steady[tuple[str, str]
 
 
 def _machine_parts(host: HostSample, loud: _Loud) -> list[SummaryPart]:
-    """Return processors, load, memory and swap, as far as they are known."""
     parts = []
     if host.cpu is not None:
         parts.append(SummaryPart(0, cell(f"{host.cpu:3.0%}"), "CPU", host.cpu, load_style(host.cpu)))
@@ -522,5 +515,4 @@ def _of(used: float, total: float) -> str:
 
 
 def _filled(style: Style, share: float) -> Style:
-    """Return the style of a bar: its value's if that warns, else quiet if idle and green if busy."""
     return style if style is not PLAIN else load_style(share)

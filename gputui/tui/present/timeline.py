@@ -80,12 +80,10 @@ class Scale(Struct, frozen=True):
 
 
 def step_for(span: timedelta, cells: int) -> timedelta:
-    """Return the finest step with which the span fits into that many cells."""
     return next((step for step in STEPS if step * cells >= span), STEPS[-1])
 
 
 def zoomed(step: timedelta, finer: int) -> timedelta:
-    """Return the step that is `finer` levels finer, or coarser if it is negative."""
     here = next((number for number, known in enumerate(STEPS) if known >= step), len(STEPS) - 1)
     return STEPS[max(0, min(len(STEPS) - 1, here - finer))]
 
@@ -266,7 +264,6 @@ class _Canvas:
         self._cells: list[Span] = [(" ", PLAIN)] * cells
 
     def put(self, x: int, character: str, style: Style) -> None:
-        """Put one character into a cell, if it is visible."""
         if 0 <= x < len(self._cells):
             if self._cells[x][0] == "" and x:  # half of a wide character: the other half becomes blank
                 self._cells[x - 1] = (" ", self._cells[x - 1][1])
@@ -377,21 +374,15 @@ def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int, mark
 
 
 def fit_words(words: str, room: int) -> str:
-    """Return the words without control characters, cut to the room."""
     words = plain(words)
     return words if width(words) <= room else fit(words, room)
 
 
-_PLACES = 3
-"""Maximum number of jobs whose places are shown, one per line."""
-
-
 def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room: int) -> list[Cell]:
-    """Return the new places of the jobs in the queue, and their neighbours."""
     order = comparison.after.order
     moved = [place for place in comparison.moves if place.job_id in subject.job_ids]
     lines = []
-    for place in moved[:_PLACES]:
+    for place in moved[:3]:  # maximum number of jobs whose places are shown, one per line
         behind = order[place.after] if place.after < len(order) else None
         now = ""
         if place.after > place.before:
@@ -405,7 +396,6 @@ def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room
 
 
 def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
-    """Return the jobs that are removed or held, the number of shifted starts of others, and the forecast's age."""
     if outlook.failure and outlook.snapshot.servers:
         return cell(f"No forecast: {outlook.failure}", DIM)
     if outlook.failure:
@@ -453,8 +443,6 @@ def direction(shift: Shift) -> str:
 
 
 def by_impact(shifts: Iterable[Shift]) -> list[Shift]:
-    """Return the shifts sorted: jobs without a start, then delayed ones by delay, then those that start earlier."""
-
     def key(shift: Shift) -> tuple[bool, bool, float, JobId]:
         known = shift.before is not None and shift.after is not None
         seconds = abs((shift.after - shift.before).total_seconds()) if shift.before and shift.after else 0.0
@@ -476,7 +464,6 @@ _STYLES = {EARLIER: GREEN, NEW: GREEN, LATER: AMBER, GONE: AMBER}
 
 
 def _shift_line(shift: Shift, subject: Subject, outlook: Outlook, room: int) -> Cell:
-    """Return sign, job, start before and after, and the difference."""
     now, sign = outlook.now, direction(shift)
     before = "runs now" if shift.is_stopped else clock(shift.before, now) if shift.before else "–"
     after = clock(shift.after, now) if shift.after else "–"
@@ -556,7 +543,6 @@ def _group_lines(
     rows: int,
     marks: BarMarks,
 ) -> list[Cell]:
-    """Return the time axis, then each group before and after, as far as whole groups fit."""
     fitting = groups[: max(0, (rows - 1) // 2)]
     if not fitting:
         return []
@@ -598,7 +584,6 @@ def scale_of(comparison: Comparison, shown: Sequence[Shift], groups: Sequence[Gr
 
 
 def heading(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, scale: Scale, now: datetime) -> Cell:
-    """Return the heading: scale, counts, and the reservation of the head of the queue."""
     spans: list[Span] = [("Timeline ", STRONG), (f"{step_words(scale.step)}/cell", DIM)]
     if timeline is None:
         return (*spans, (" │ working out the plan …", DIM))
@@ -630,7 +615,6 @@ def step_words(step: timedelta) -> str:
 
 
 def bar_lines(bar: Bar, job: Job | None, promise: Bar | None, labels: Labels, now: datetime) -> tuple[Cell, Cell]:
-    """Return two lines about the selected bar: job and times."""
     title: Cell = ((job_title(job) if job else f"#{shown_id(bar.job_id)}", STRONG),)
     if job is not None:
         facts = f"  {plain(job.spec.tenant, 40)}, priority {job.priority}, {plural(len(bar.gpus), 'GPU')}"
@@ -658,7 +642,6 @@ def bar_lines(bar: Bar, job: Job | None, promise: Bar | None, labels: Labels, no
 
 
 def bare_gpu_lines(view: GpuView, windows: Iterable[KeptWindow], labels: Labels, now: datetime) -> tuple[Cell, Cell]:
-    """Return two lines about a GPU without a selected bar."""
     label = labels.by_uuid.get(view.gpu.uuid, "?")
     is_drained = view.state is GpuState.DRAINED and view.drain is not None
     why = plain(view.drain.reason if view.drain and is_drained else view.why or view.health.text, 200)
@@ -673,17 +656,13 @@ def bare_gpu_lines(view: GpuView, windows: Iterable[KeptWindow], labels: Labels,
     return first, cell("reserved: " + "; ".join(kept) if kept else "", PLAIN)
 
 
-_ASSUMED = timedelta(hours=1)
-"""Most of an assumed end that the whole plan shows."""
-
-
 def whole_span(timeline: Timeline, now: datetime) -> timedelta:
     """Return the time from now until running jobs have ended and the first starts are made; at least five minutes.
 
     Ends that are only assumed, since the job has no limit, count for an hour at most: a day would leave no room for
     what is known.
     """
-    assumed = now + _ASSUMED
+    assumed = now + timedelta(hours=1)  # most of an assumed end that the whole plan shows
     running = [bar for bar in timeline.bars if bar.kind is BarKind.RUNNING and not bar.is_overrun]
     ends = [min(bar.end, assumed) if bar.source is DurationSource.DEFAULT else bar.end for bar in running]
     starts = sorted(bar.start for bar in timeline.bars if bar.kind is not BarKind.RUNNING)[:40]

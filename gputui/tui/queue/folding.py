@@ -478,7 +478,6 @@ NO_ROWS = ArrangedRows()
 
 
 def joined_rows(first: ArrangedRows, between: Sequence[RowKey], second: ArrangedRows = NO_ROWS) -> ArrangedRows:
-    """Return the rows of both, with rows of those keys in between."""
     if not between and not second.keys:
         return first
     groups, signs = {**first.groups, **second.groups}, {**first.signs, **second.signs}
@@ -567,7 +566,6 @@ class _Arranging:
         return job.array is not None and job.array.id in self._folds.arrays
 
     def _tree(self, job_id: JobId, depth: int) -> Iterator[RowSpan]:
-        """Yield the job, its dependents if it is unfolded, and the other elements of an unfolded array."""
         if job_id in self._done:
             return
         self._done.add(job_id)

@@ -134,7 +134,6 @@ def varied_columns(jobs: Iterable[Job]) -> frozenset[str]:
 
 
 def fitting(key: str, room: int) -> Column:
-    """Return a column for a table of `room` cells; states are words if there is room."""
     column = COLUMNS[key]
     if key == "state" and room >= IN_WORDS:
         return replace(column, title="STATE", width=WORDS)
@@ -214,7 +213,6 @@ class Verdicts:
             self._texts = {}
 
     def take(self, snapshot: Snapshot, jobs: Mapping[JobId, Job]) -> None:
-        """Receive a snapshot; results of missing jobs are dropped."""
         before, self._snapshot = self._snapshot, snapshot
         were_idle, self._idle = self._idle, idle_jobs(snapshot)
         if jobs is not self._jobs:
@@ -248,7 +246,6 @@ class Verdicts:
         return changed
 
     def _next(self) -> Iterable[JobId]:
-        """Return a few jobs to be matched: new ones first."""
         if self._new:
             taken = list(islice(self._new, _BLOCK))
             for job_id in taken:
@@ -386,7 +383,6 @@ class QueueRows:
         self._sort()
 
     def _is_as_before(self, before: Snapshot) -> bool:
-        """Return whether the same jobs are in the same order, regardless of the sort column."""
         now = self._snapshot
         if self._is_stale or (self._places.changes_at is not None and now.taken_at >= self._places.changes_at):
             return False
@@ -407,7 +403,6 @@ class QueueRows:
             self._sort()
 
     def rank(self, scores: Mapping[JobId, float]) -> None:
-        """Set the scores, which are shown and may be sorted by."""
         self.scores = scores
         if self.sorting.column == "score":
             self._sort()
@@ -452,7 +447,6 @@ class QueueRows:
         self._held = held
 
     def _let_go(self) -> None:
-        """Keep no row for the cursor: the user asked for other rows."""
         self._held, self._is_stale = {}, self._is_stale or bool(self._kept)
 
     def heir(self, key: RowKey) -> RowKey | None:
@@ -472,7 +466,6 @@ class QueueRows:
         return is_new
 
     def look_at_all(self) -> int:
-        """Record that all failures were seen; return how many are new."""
         new = self.looked_at.add_all(job for job in self.jobs.values() if job.state.is_terminal)
         if new:
             self._sort()
@@ -595,7 +588,6 @@ class QueueRows:
         return not self.parsed or self._verdicts.is_done
 
     def match(self, seconds: float) -> bool:
-        """Match further jobs for at most `seconds`; return whether the matches changed."""
         return self._verdicts.step(seconds)
 
     def gather(self) -> None:

@@ -136,7 +136,6 @@ class QueueTab:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Chosen columns, with room for the longest id."""
         columns, widest = self.chosen.columns(self.room, self.rows.varied), self.rows.id_width
         return tuple(
             replace(column, width=max(widest, column.width)) if column.key == "id" else column
@@ -349,7 +348,6 @@ ReadHistory: TypeAlias = Callable[[datetime | None], Iterable[Job]]
 PAGES = (timedelta(days=7), timedelta(days=62), timedelta(days=366), None)
 """Periods that are read one after the other, each when the end of the list is reached."""
 GIVEN_UP = "reading was cancelled; 2 continues it"
-_TOLD_EVERY = 100
 
 
 @dataclass(eq=False)
@@ -373,7 +371,6 @@ class HistoryLoader:
         self.is_reading = False
 
     def read_further(self, now: datetime) -> None:
-        """Read one more page, unless all is read or a page is being read."""
         if self.is_reading or self.read.is_whole:
             return
         self.is_reading = True
@@ -389,7 +386,7 @@ class HistoryLoader:
             try:
                 for job in takewhile(lambda _: is_wanted(), self._history(since)):
                     found[job.id] = job
-                    if len(found) % _TOLD_EVERY == 0:
+                    if len(found) % 100 == 0:
                         reading.step(len(found))
                 return HistoryRead(found, is_last)
             except TaskCancelledError:
@@ -500,7 +497,6 @@ class PastJobsLoader:
         return self._past
 
     def take(self, message: PastJobsRead) -> None:
-        """Store what was read, if its GPU is still shown."""
         if message.uuid == self._uuid:
             self._past = message.past
 

@@ -50,7 +50,6 @@ class NodeFolds:
         self.chosen: dict[str, bool] = {}
 
     def show(self, picture: GpuPicture, room: int) -> None:
-        """Take the nodes of a picture; they are open if all lines fit into that many."""
         nodes = list(picture.nodes)
         if self.by_idleness:
             nodes.sort(key=lambda node: (-node.free, node.load or 0.0))
@@ -59,7 +58,6 @@ class NodeFolds:
 
     @property
     def keys(self) -> list[str]:
-        """Keys of the visible lines: nodes, each followed by its GPUs if it is open."""
         return [key for node in self.rows.values() for key in (node.key, *self.uuids(node.key))]
 
     @property
@@ -112,7 +110,6 @@ class GpuTable(LineTable[str]):
         self.show_rows(tuple(positions), positions, empty)
 
     def title_of(self, placed: PlacedColumn) -> str:
-        """Return the title of a column; the history's shows how far back it goes."""
         title = self._picture.title_of(placed)
         return f"{title} {span_words(placed.width, self._span())}" if placed.column.key == "history" else title
 
@@ -120,22 +117,18 @@ class GpuTable(LineTable[str]):
         return self._span(), self._picture.model, len(self._picture.rows)
 
     def _span(self) -> int:
-        """Return the seconds that graphs show; 0: live."""
         return next((row.look.seconds for row in self._picture.rows.values()), 0)
 
     def cell_of(self, key: str, column: str, room: int) -> Cell:
-        """Return the content of a cell; below its node, a GPU is named by its index alone."""
         row = self._picture.rows[key]
         return cell(index_of(row.view), DIM) if column == "index" else gpu_cells(row, column, room)
 
     def whole_line(self, key: str) -> Cell | None:
-        """Return the line of a node, or why a GPU is lost or sick, in place of missing readings."""
         if (node := self.folds.rows.get(key)) is not None:
             return node_line(node, tuple(self.folds.rows.values()), is_open=self.folds.is_open(key))
         return sick_words(self._picture.rows[key], self.size.width, has_model=not self._picture.model)
 
     def redraw(self) -> None:
-        """Update the visible rows; does nothing while the cards are shown instead."""
         if self.display:
             super().redraw()
 
@@ -268,7 +261,6 @@ class GpuCards(Widget, can_focus=True):
         self._scroll(-1, event)
 
     def _scroll(self, step: int, event: events.MouseEvent) -> None:
-        """Scroll by whole bands of tiles, at least one."""
         event.stop()
         made = self._arrangement
         self._go_to(self.top + step * made.across * max(1, 3 // made.height))
@@ -328,7 +320,6 @@ class GpuCards(Widget, can_focus=True):
         self._tiles = tiles
 
     def _changed_regions(self, place: int, shown: _Tile | None, tile: _Tile) -> list[Region]:
-        """Return the regions in which a tile differs from the one displayed in its place."""
         made = self._arrangement
         y = self.head + place // made.across * made.height
         x = place % made.across * made.width
@@ -359,7 +350,6 @@ class GpuCards(Widget, can_focus=True):
         return self._with_position(strip) if y == 0 else strip
 
     def _with_position(self, strip: Strip) -> Strip:
-        """Add the range of visible GPUs at the right end, unless all are visible."""
         if len(self.keys) <= self.height:
             return strip
         last = min(self.top + self.height, len(self.keys))
@@ -436,7 +426,6 @@ class GpuGrid(Vertical):
         return not self.has_tiles and bool(self.table.folds.rows)
 
     def fold(self) -> None:
-        """Open the node of the selected line, or close it and select it."""
         folds = self.table.folds
         if (key := folds.node_of(self.cursor)) is not None:
             folds.toggle(key)
@@ -456,7 +445,6 @@ class GpuGrid(Vertical):
         folds.chosen = dict.fromkeys(folds.rows, folds.are_closed)
 
     def sort(self) -> bool:
-        """Show the idlest nodes first, or nodes in their own order; return whether by idleness."""
         self.table.folds.by_idleness = not self.table.folds.by_idleness
         self.table.rearrange()
         return self.table.folds.by_idleness
@@ -487,12 +475,6 @@ CARD_WIDTH = 29
 """Minimum cells of a card, including the one that separates it from the next."""
 CARD_WIDEST = 110
 """Cells from which two cards are better than one."""
-CARD_ENOUGH = 9
-"""Rows from which a wider card is better than a higher one."""
-LINE_WIDTH = 26
-"""Minimum cells of a GPU that shares its line with others."""
-LINE_ENOUGH = 38
-"""Cells from which more of them side by side are better."""
 
 
 class GridRoom(Struct, frozen=True):
@@ -554,7 +536,7 @@ def _cards(count: int, room: GridRoom) -> Arrangement | None:
         if height < least or width // across < CARD_WIDTH or is_too_wide:
             continue
         found = Arrangement("cards", across, min(CARD_WIDEST, width // across), height, room.fixed or bands * height)
-        score = (min(height, CARD_ENOUGH), count % across == 0)
+        score = (min(height, 9), count % across == 0)  # rows from which a wider card is better than a higher one
         if best is None or score > best[0]:
             best = (score, found)
     return best[1] if best else None
@@ -564,8 +546,8 @@ def _compact(count: int, room: GridRoom) -> Arrangement:
     """Return as few tiles side by side as show all GPUs at once; if impossible, as many as fit."""
     most = room.fixed or room.most
     full = max(1, room.width // LINE_FULL)
-    widest = max(1, room.width // LINE_ENOUGH)
-    narrowest = max(1, room.width // LINE_WIDTH)
+    widest = max(1, room.width // 38)  # cells from which more of them side by side are better
+    narrowest = max(1, room.width // 26)  # minimum cells of a GPU that shares its line with others
     across = next((n for n in range(widest, narrowest + 1) if ceil(count / n) + 1 <= most), narrowest)
     if room.mode == "auto" and ceil(count / full) + 1 <= most * 2 // 3:
         across = full

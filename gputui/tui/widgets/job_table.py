@@ -41,7 +41,6 @@ class SectionedTable(LineTable[K]):
     """Visible lines; of the last extent and size."""
 
     def row_at(self, y: int) -> int | None:
-        """Return the row on that line below the titles; None if there is none."""
         if self.extent is None:
             return super().row_at(y)
         return self.view.lines[y] if 0 <= y < len(self.view.lines) and self.view.lines[y] >= 0 else None
@@ -117,7 +116,6 @@ class SectionedTable(LineTable[K]):
         self.post_message(CursorMoved())
 
     def _scroll(self, step: int, event: events.MouseEvent) -> None:
-        """Scroll the section under the pointer; the cursor stays."""
         if self.extent is None:
             super()._scroll(step, event)
             return
@@ -251,14 +249,12 @@ class JobTable(SectionedTable[Key], Grip):
         return () if self.rows.filter else keymap_of(self).cells(self.live.empty())
 
     def between(self, y: int) -> Cell | None:
-        """Return what is hidden, or a line about an empty queue."""
         at = self.view.lines[y] if self.extent is not None and y < len(self.view.lines) else 0
         if at <= WORDS:
             return self.words()[WORDS - at]
         return self._foot() if at == FOOT else None
 
     def position_words(self) -> str:
-        """Return the numbers of running, waiting and held jobs."""
         if self.extent is None:
             return super().position_words()
         if not self.rows.running + self.rows.waiting:
@@ -281,7 +277,6 @@ class JobTable(SectionedTable[Key], Grip):
         return key == FOLD and self.sheet is self.live
 
     def turn_to(self, sheet: TabModel) -> None:
-        """Show another tab, with its cursor where it was left."""
         if sheet is not self.sheet:
             self._cursors[self.sheet.name] = self.cursor
             self.sheet = sheet
@@ -290,7 +285,6 @@ class JobTable(SectionedTable[Key], Grip):
             self.lay_again()
 
     def lay_again(self) -> None:
-        """Lay out the columns again after columns or rows have changed."""
         self.keys, self._positions, self.extent = (), {}, None
         self.rearrange()
         self.lay_out()
@@ -306,7 +300,6 @@ class JobTable(SectionedTable[Key], Grip):
         return self.sheet.jobs(self.cursor)
 
     def lay_out(self) -> None:
-        """Choose the columns that fit; cells know their width."""
         self.placed = lay_out(self.columns(), self.size.width)
         self._known = replace(self._known, room={placed.column.key: placed.width for placed in self.placed})
         super().lay_out()
@@ -323,7 +316,6 @@ class JobTable(SectionedTable[Key], Grip):
         return self.sheet.lead(key)
 
     def title_of(self, placed: PlacedColumn) -> str:
-        """Return the title, with an arrow if rows are sorted by it."""
         column, sorting = placed.column, self.rows.sorting
         if self.sheet is not self.live or sorting.column != column.key:
             return column.title
@@ -357,7 +349,6 @@ class JobTable(SectionedTable[Key], Grip):
             self.lay_out()
 
     def _bar_spans(self) -> tuple[Span, ...]:
-        """Return the tabs; only the current one if there is no room for all."""
         tabs = tuple(span for tab in self._tabs() for span in tab)
         if width_of(tabs) + width(self._aside()) + 1 < self.size.width:
             return tabs
@@ -379,7 +370,6 @@ class JobTable(SectionedTable[Key], Grip):
         return tabs
 
     def _state(self) -> str:
-        """Return marks and order, if they differ from the defaults."""
         if self.sheet is not self.live:
             return ""
         rows, words = self.rows, []

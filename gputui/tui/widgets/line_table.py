@@ -398,7 +398,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return self.top <= self._row < self.top + self.height
 
     def redraw(self) -> None:
-        """Update the visible rows, and refresh the changed cells."""
         if self.placed and self.is_attached:
             # on a tiny terminal a fractional layout may give thousands of rows, none of which is visible
             for y in range(min(self.height, self.app.size.height)):
@@ -476,7 +475,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
     on_blur = on_focus
 
     def on_click(self, event: events.Click) -> None:
-        """Select a row; open it at the second click, open its menu with the right button."""
         if (row := self.row_at(event.y - self.head)) is not None:
             self.move_to(row)
             tell_click(self, event)
@@ -496,7 +494,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.redraw()
 
     def _find_cursor(self) -> bool:
-        """Find the row of the cursor; return whether the cursor moved to another key."""
         before = self.cursor
         if before is not None and before not in self._positions:
             self.cursor = self.heir_of(before)
@@ -576,7 +573,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return Strip([*strip.crop(0, room), Segment(words, _RAISED + DIM)], self.size.width) if words else strip
 
     def position_words(self) -> str:
-        """Return the range of visible rows; nothing if all are visible."""
         if len(self.keys) <= self.height:
             return ""
         last = min(self.top + self.height, len(self.keys))

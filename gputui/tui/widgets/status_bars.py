@@ -130,13 +130,11 @@ class Messages:
             self._timer = self._app.set_timer(seconds, self.clear)
 
     def note_key(self, now: datetime) -> None:
-        """Remove an error that was there long enough to be read."""
         newest = self.newest
         if newest is not None and newest.severity not in self.stays and abs(now - newest.at) >= LEGIBLE:
             self.clear()
 
     def clear(self) -> None:
-        """Remove the message; the list of notices still has it."""
         self.missed = 0
         self._put(None)
 
@@ -178,7 +176,6 @@ class MessageLine(Widget):
         self._shown: list[Span] = []
 
     def show(self, notices: Sequence[Notice], hint: str) -> None:
-        """Set what the line shows while there is no message: the worst notice, which comes first, or the hint."""
         if (notices, hint) != (self._notices, self._hint):
             self._notices, self._hint = notices, hint
             self.draw()
@@ -233,7 +230,6 @@ def line_of(screen: Screen[Any]) -> MessageLine:
 
 
 def draw_line(screen: Screen[Any]) -> None:
-    """Draw the line of a screen, unless that is not composed yet."""
     for line in screen.query(MessageLine):
         line.draw()
 
@@ -250,11 +246,9 @@ class StatusBar(Widget):
 
     @property
     def room(self) -> int:
-        """Number of cells for the text, beside the time."""
         return max(0, (self.size.width or self.app.size.width) - len("00:00:00") - 3)
 
     def show(self, words: Cell, time: str) -> None:
-        """Show text and time; only changes are sent."""
         if words != self._words:
             self._words = words
             self.refresh()
@@ -296,7 +290,6 @@ class SummaryBar(Widget):
         return int(bool(self._line))
 
     def show(self, line: Cell) -> None:
-        """Show the line; an empty one takes no row."""
         if line == self._line:
             return
         before, self._line = fitted(self._line, self.room), line
@@ -466,7 +459,6 @@ class FilterLine(Vertical):
         self._field.focus()
 
     def close(self) -> None:
-        """Leave the line; it stays visible while it has text."""
         self.set_class(bool(self._field.value), "-open")
 
     def count(self, shown: int, of: int, *, is_typed: bool) -> None:
