@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from gputui.tui.log.finder import pattern_of
+from gputui.tui.log.pattern import pattern_of
 from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console
 
@@ -87,7 +87,7 @@ async def _watch(name: str, seconds: float, pane: LogPane, pause: Callable[[], A
     print(
         f"{name:14} {read / took:9,.0f} lines/s  {100 * spent / took:4.0f} % of a core  {_resident():4.0f} MB resident"
         f"  {painted[0] / took:4.1f} paints/s  loop late by {late[0]:.1f} ms, p99 {late[1]:.1f} ms;"
-        f" worked at once for {1000 * busy:.1f} ms at most  kept {pane.buffer.end - pane.buffer.first:,} lines"
+        f" worked at once for {1000 * busy:.1f} ms at most  kept {len(pane.reading.lines.kept):,} lines"
     )
 
 

@@ -11,8 +11,9 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import LogStream
 from gputui.runtime.docker.runtime import DockerRuntime
-from gputui.tui.log.finder import Pattern
 from gputui.tui.log.follower import ANCHOR, TAIL, KnownLines, LogFollower, read_region, scan
+from gputui.tui.log.lines import PackedLines
+from gputui.tui.log.pattern import Pattern
 from gputui.tui.present.log import without_stamp
 from tests.factories import FakeClock
 from tests.runtime.contract import Harness, shell
@@ -57,18 +58,23 @@ def test_all_of_a_running_containers_log_is_searched(harness: Harness) -> None:
     first.close()
     arrived = threading.Event()
     follower = LogFollower(Opener(runtime, created.id), 1, 1)
-    lines: list[bytes] = []
+    lines = PackedLines()
     follower.start(arrived.set)
     while len(lines) < TAIL:
         assert arrived.wait(60)
         arrived.clear()
-        lines += follower.take().lines
+        lines.extend(follower.take()[0])
     told: list[str] = []
     found = scan(
-        follower, Pattern("needle$"), KnownLines(tuple(lines[:ANCHOR]), len(lines)), 0, lambda: True, told.append
+        follower,
+        Pattern("needle$"),
+        KnownLines(tuple(lines.between(0, ANCHOR)), len(lines)),
+        0,
+        lambda: True,
+        told.append,
     )
     assert (found.fault, found.shift) == ("", LINES - TAIL)
     assert [number + found.shift for number in found.numbers] == [1007, 2007, 3007, 4007]
     island = read_region(follower, found.shift, found.numbers[0], lambda: True)
-    assert without_stamp(island.lines[found.numbers[0] - island.first]) == b"step 1007 needle"
+    assert without_stamp(island.line(found.numbers[0])) == b"step 1007 needle"
     follower.close()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import NotFoundError
 from gputui.domain.settings import ConsoleSettings
-from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.follower import INBOX, LogFollower
+from gputui.tui.log.lines import LogLines, pack_lines
 from gputui.tui.present.log import log_spans
 from gputui.tui.present.style import LOG_NAMES, PLAIN
 from gputui.tui.screens.log_pane import LogPane
@@ -74,20 +74,20 @@ def test_no_colour_sequence_is_an_error(parts: list[bytes]) -> None:
 
 
 def test_the_buffer_is_bounded_in_lines_and_bytes() -> None:
-    buffer = LogBuffer(lines=100, size=1000)
-    buffer.add([b"x" * 9] * 500)
+    buffer = LogLines(lines=100, size=1000)
+    buffer.add(pack_lines([b"x" * 9] * 500))
     assert (buffer.first, buffer.end) == (400, 500)
-    buffer.add([b"y" * 400] * 3)
-    assert buffer.size <= 1000
+    buffer.add(pack_lines([b"y" * 400] * 3))
+    assert buffer.kept.size <= 1000
     assert buffer.end == 503
 
 
 @cases(("start", "end"), [(0, 5), (395, 405), (410, 420), (480, 500), (499, 600), (700, 800)])
 def test_the_buffer_gives_lines_by_number(start: int, end: int) -> None:
-    buffer = LogBuffer(lines=100)
-    buffer.add([str(i).encode() for i in range(500)])
+    buffer = LogLines(lines=100)
+    buffer.add(pack_lines([str(i).encode() for i in range(500)]))
     numbers = range(max(start, 400), min(end, 500))
-    assert list(buffer.between(start, end)) == [(i, str(i).encode()) for i in numbers]
+    assert buffer.kept.between(start, end) == [str(i).encode() for i in numbers]
 
 
 def test_a_follower_counts_skipped_lines() -> None:
@@ -97,9 +97,10 @@ def test_a_follower_counts_skipped_lines() -> None:
     follower = LogFollower(logs, 1, None)
     follower.start()
     assert follower.join(60)
-    lines, _, skipped = follower.take()
+    lines, skipped = follower.take()
     assert (len(lines), skipped) == (INBOX, 500)
-    assert follower.take() == ([], [], 0)
+    lines, skipped = follower.take()
+    assert (len(lines), skipped) == (0, 0)
     assert follower.is_over
 
 
@@ -148,8 +149,8 @@ async def test_a_flood_keeps_memory_bounded_and_costs_one_repaint_a_tick(monkeyp
             painted = 0
             pane.tick()
             assert painted <= 1
-        assert pane.buffer.end + pane.buffer.skipped == 100_000
-        assert pane.buffer.end - pane.buffer.first <= 20_000
+        assert pane.reading.lines.end + pane.reading.lines.skipped == 100_000
+        assert pane.reading.lines.end - pane.reading.lines.first <= 20_000
         assert len(pane.reading.painter.strips) <= 500
         await pilot.pause()
         assert "line 99999" in console.screen_text
@@ -225,7 +226,7 @@ async def test_scrolling_up_pauses_and_the_end_follows_again() -> None:
         assert not pane.follows
         assert "line 299" not in console.screen_text
         assert "paused, 1 line below" in console.screen_text
-        pane.buffer.add([b"new"])
+        pane.reading.lines.add(pack_lines([b"new"]))
         await pilot.press("k")
         assert "paused, 3 lines below" in console.screen_text
         await pilot.press("G")
@@ -245,7 +246,7 @@ async def test_a_paused_log_stays_in_place_while_lines_arrive() -> None:
         pane = console.app.screen.query_one(LogPane)
         pane.focus()
         await pilot.press("space")
-        pane.buffer.add([b"more"] * 50)
+        pane.reading.lines.add(pack_lines([b"more"] * 50))
         pane.tick()
         await pilot.press("right", "left")
         assert "line 299" in console.screen_text
@@ -302,9 +303,12 @@ async def test_a_pane_without_a_log_lists_the_keys_of_logs() -> None:
 
 
 def test_colours_last_over_lines_until_they_are_reset() -> None:
-    buffer = LogBuffer(lines=3)
-    buffer.add([b"\x1b[31mTraceback:", b"  line 1", b"\x1b[0m\x1b[1mlast", b"bold", b"\x1b[mplain"])
-    shown = [log_spans(raw, buffer.style_before(number)) for number, raw in buffer.between(0, 9)]
+    buffer = LogLines(lines=3)
+    buffer.add(pack_lines([b"\x1b[31mTraceback:", b"  line 1", b"\x1b[0m\x1b[1mlast", b"bold", b"\x1b[mplain"]))
+    shown = [
+        log_spans(raw, buffer.style_before(number))
+        for number, raw in enumerate(buffer.kept.between(0, 9), buffer.first)
+    ]
     [(_, bold)] = shown[1]
     assert [style.bold for _, style in shown[0]] == [True]
     assert bold.bold
@@ -314,10 +318,10 @@ def test_colours_last_over_lines_until_they_are_reset() -> None:
 
 
 def test_a_colour_that_is_left_on_reaches_the_next_line_but_not_past_skipped_ones() -> None:
-    buffer = LogBuffer()
-    buffer.add([b"\x1b[31mred", b"still"])
+    buffer = LogLines()
+    buffer.add(pack_lines([b"\x1b[31mred", b"still"]))
     assert log_spans(b"still", buffer.style_before(1)) == log_spans(b"\x1b[31mstill")
-    buffer.add([b"after"], skipped=5)
+    buffer.add(pack_lines([b"after"]), skipped=5)
     assert buffer.style_before(2) is PLAIN
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rich.style import Style
 
-from gputui.tui.log import buffer as module
-from gputui.tui.log.buffer import EARLIER, LogBuffer, PackedLines, pack_lines
+from gputui.tui.log import lines as module
+from gputui.tui.log.lines import EARLIER, LogLines, PackedLines, pack_lines
 from gputui.tui.present.log import styles_before
 from gputui.tui.present.style import PLAIN
 from tests.lane import examples
@@ -35,6 +35,15 @@ class PackedLinesMachine(RuleBasedStateMachine):
         for line, style in lines:
             self.lines.append(line, style)
         self.wanted += lines
+
+    @rule(lines=LINES, gone=st.integers(0, 5))
+    def put_behind(self, lines: list[tuple[bytes, Style]], gone: int) -> None:
+        later = PackedLines()
+        for line, style in lines:
+            later.append(line, style)
+        later.drop(gone)
+        self.lines.extend(later)
+        self.wanted += lines[gone:]
 
     @rule(lines=LINES, gone=st.integers(0, 5))
     def put_before(self, lines: list[tuple[bytes, Style]], gone: int) -> None:
@@ -101,13 +110,13 @@ def test_the_last_lines_keep_the_colours_of_earlier_ones(lines: list[bytes], mos
 
 def test_a_hundred_thousand_lines_are_few_objects() -> None:
     line = b"\x1b[32mstep %d\x1b[0m loss=0.001 tokens/s=%d"
-    buffer = LogBuffer(lines=20_000)
+    buffer = LogLines(lines=20_000)
     buffer.keeps_earlier = True
     gc.collect()
     before = sys.getallocatedblocks()
     for start in range(0, 20_000 * EARLIER, 1000):
-        buffer.add([line % (number, number * 7) for number in range(start, start + 1000)])
+        buffer.add(pack_lines([line % (number, number * 7) for number in range(start, start + 1000)]))
     assert buffer.end - buffer.first == 120_000
     gc.collect()
     assert sys.getallocatedblocks() - before < 6_000
-    assert sum(1 for _, raw in buffer.between(0, 120_000) if raw.startswith(b"\x1b[32mstep")) == 120_000
+    assert sum(1 for raw in buffer.kept.between(0, 120_000) if raw.startswith(b"\x1b[32mstep")) == 120_000

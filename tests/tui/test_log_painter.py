@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.tui.log.finder import pattern_of
+from gputui.tui.log.lines import pack_lines
 from gputui.tui.log.model import LogModel
+from gputui.tui.log.pattern import pattern_of
 from gputui.tui.present.log import MOST
 
 PIECES = st.lists(
@@ -34,14 +35,14 @@ def test_every_row_is_harmless_and_fits(
 ) -> None:
     reading = LogModel()
     painter = reading.painter
-    painter.wraps, painter.is_stamped, painter.shows_stamps, painter.left = looks
+    painter.wraps, reading.lines.is_stamped, painter.shows_stamps, painter.left = looks
     painter.width, reading.window.height = room, 8
-    reading.buffer.add(lines)
+    reading.lines.add(pack_lines(lines))
     reading.search.look_for(pattern_of(looked_for))
     reading.search.step(1)
     reading.settle()
     for row in reading.rows:
-        strip = painter.row(row, picked=row.number % 2 == 0, marked=row.number == reading.search.at)
+        strip = painter.row(row, selected=row.number % 2 == 0, marked=row.number == reading.search.at)
         assert strip.cell_length == room
         assert not any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 for char in strip.text)
         assert "\u202e" not in strip.text
@@ -51,9 +52,9 @@ def test_every_row_is_harmless_and_fits(
 def test_wrapping_loses_nothing(text: str, room: int) -> None:
     reading = LogModel()
     reading.painter.wraps, reading.painter.width, reading.window.height = True, room, 200
-    reading.buffer.add([text.encode()])
+    reading.lines.add(pack_lines([text.encode()]))
     reading.settle()
-    drawn = "".join(reading.painter.row(row, picked=False, marked=False).text[1:] for row in reading.rows)
+    drawn = "".join(reading.painter.row(row, selected=False, marked=False).text[1:] for row in reading.rows)
     assert sum(drawn.count(char) for char in "ab") == sum(text.count(char) for char in "ab")
 
 
@@ -64,9 +65,9 @@ def drawn(line: str, width: int, **looks: object) -> str:
     for name, value in looks.items():
         setattr(painter, name, value)
     painter.width, reading.window.height = width, 8
-    reading.buffer.add([line.encode()])
+    reading.lines.add(pack_lines([line.encode()]))
     reading.settle()
-    strip = painter.row(reading.rows[0], picked=False, marked=False)
+    strip = painter.row(reading.rows[0], selected=False, marked=False)
     assert strip.cell_length == width
     return strip.text[1:]
 
@@ -93,9 +94,9 @@ class TestCutLines:
     def test_the_mark_has_the_dim_colour(self) -> None:
         reading = LogModel()
         reading.painter.width, reading.window.height = 6, 1
-        reading.buffer.add([b"\x1b[1;31mabcdefgh"])
+        reading.lines.add(pack_lines([b"\x1b[1;31mabcdefgh"]))
         reading.settle()
-        *_, mark = reading.painter.row(reading.rows[0], picked=False, marked=False)
+        *_, mark = reading.painter.row(reading.rows[0], selected=False, marked=False)
         assert mark.text == "…"
         assert mark.style is not None
         assert not mark.style.bold

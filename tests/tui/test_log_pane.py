@@ -15,8 +15,8 @@ from textual.widgets import Input
 
 from gputui.domain.errors import NotFoundError
 from gputui.runtime.process.log import FileLogStream
-from gputui.tui.log.buffer import EARLIER, LogBuffer, pack_lines
 from gputui.tui.log.follower import TAIL, KnownLines, LogFollower, read_earlier
+from gputui.tui.log.lines import EARLIER, LogLines, pack_lines
 from gputui.tui.log.model import MOST_COPIED, copied_text
 from gputui.tui.present.log import STAMP_WIDTH, kept_part, stamp_words, without_stamp
 from gputui.tui.screens.dialogs import Confirm, Prompt
@@ -76,17 +76,17 @@ def test_lines_that_cannot_be_located_are_reported_and_not_invented() -> None:
 
 @given(st.lists(st.binary(max_size=5), max_size=30), st.lists(st.binary(max_size=5), max_size=60), st.integers(1, 10))
 def test_earlier_lines_are_bounded_and_numbered_downwards(late: list[bytes], early: list[bytes], most: int) -> None:
-    buffer = LogBuffer(lines=most)
-    buffer.add(late)
-    before = dict(buffer.between(buffer.first, buffer.end))
+    buffer = LogLines(lines=most)
+    buffer.add(pack_lines(late))
+    before = dict(enumerate(buffer.kept.between(buffer.first, buffer.end), buffer.first))
     room = buffer.room
     kept = buffer.add_earlier(pack_lines(early, len(early)))
     assert kept <= room
-    after = dict(buffer.between(buffer.first, buffer.end))
+    after = dict(enumerate(buffer.kept.between(buffer.first, buffer.end), buffer.first))
     assert {number: after[number] for number in before} == before
     assert len(after) <= most * EARLIER
     assert [after[number] for number in sorted(set(after) - set(before))] == early[len(early) - kept :]
-    assert buffer.size == sum(map(len, after.values()))
+    assert buffer.kept.size == sum(map(len, after.values()))
 
 
 async def test_scrolling_above_memory_loads_earlier_lines_in_place() -> None:
@@ -94,13 +94,13 @@ async def test_scrolling_above_memory_loads_earlier_lines_in_place() -> None:
     console.logs.cuts_tails = True
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, LONG)
-        assert pane.buffer.line(pane.buffer.first) == LONG[-TAIL]
-        pane.reading.window.show(pane.buffer.first)
+        assert pane.reading.lines.line(pane.reading.lines.first) == LONG[-TAIL]
+        pane.reading.window.show(pane.reading.lines.first)
         await pilot.press("k")
         await looked(pane, pilot)
-        assert pane.buffer.line(pane.buffer.first) == LONG[-TAIL - 5000]
+        assert pane.reading.lines.line(pane.reading.lines.first) == LONG[-TAIL - 5000]
         top = pane.reading.rows[0].number
-        assert pane.buffer.line(top) == LONG[-TAIL]
+        assert pane.reading.lines.line(top) == LONG[-TAIL]
         await pilot.press("g")
         await looked(pane, pilot)
         assert "line 0 " in console.screen_text
@@ -240,11 +240,11 @@ async def test_lines_are_picked_by_key_and_copied_without_their_colours() -> Non
         await pilot.press("y")
         assert console.app.clipboard == "\n".join(f"red {top + i}" for i in range(3))
         assert "sent to the terminal's clipboard (OSC 52): 3 lines" in console.told
-        assert not pane.reading.picked.is_on
+        assert not pane.reading.selection.is_on
         await pilot.press("y")
         assert len(console.app.clipboard.splitlines()) == pane.height
         await pilot.press("V", "escape")
-        assert not pane.reading.picked.is_on
+        assert not pane.reading.selection.is_on
 
 
 async def test_lines_are_picked_with_the_mouse() -> None:
@@ -255,22 +255,22 @@ async def test_lines_are_picked_with_the_mouse() -> None:
         await pilot.hover(pane, offset=(9, 4))
         await pilot.mouse_up(pane, offset=(9, 4))
         top = pane.reading.rows[0].number
-        assert [pane.reading.picked.has(top + i) for i in range(5)] == [False, True, True, True, False]
+        assert [pane.reading.selection.has(top + i) for i in range(5)] == [False, True, True, True, False]
 
 
 def test_nothing_is_copied_by_itself_and_copies_are_bounded() -> None:
-    buffer = LogBuffer()
-    buffer.add([b"x" * 4000] * 100)
-    text, count = copied_text(buffer, list(range(100)), is_stamped=False)
+    buffer = LogLines()
+    buffer.add(pack_lines([b"x" * 4000] * 100))
+    text, count = copied_text(buffer, list(range(100)))
     assert len(text) <= MOST_COPIED
     assert count == len(text.splitlines()) == MOST_COPIED // 4001
 
 
 @given(st.lists(st.binary(max_size=80), max_size=6))
 def test_copied_text_has_no_control_characters(lines: list[bytes]) -> None:
-    buffer = LogBuffer()
-    buffer.add(lines)
-    text, _ = copied_text(buffer, list(range(len(lines))), is_stamped=False)
+    buffer = LogLines()
+    buffer.add(pack_lines(lines))
+    text, _ = copied_text(buffer, list(range(len(lines))))
     assert not any((ord(char) < 0x20 and char != "\n") or 0x7F <= ord(char) < 0xA0 for char in text)
 
 
@@ -376,7 +376,7 @@ async def test_while_it_is_paused_a_flood_paints_the_title_alone() -> None:
         asked: list[tuple[Region, ...]] = []
         refresh = pane.refresh
         pane.refresh = lambda *regions, **_: asked.append(regions) or refresh(*regions)  # type: ignore[func-returns-value, method-assign, redundant-expr]
-        pane.buffer.add([b"more"] * 50)
+        pane.reading.lines.add(pack_lines([b"more"] * 50))
         pane.repaint(is_same=True)
         await pilot.pause()
         assert asked == [(Region(0, 0, SIZE[0], 1),)]
@@ -423,7 +423,7 @@ async def test_the_last_state_of_a_progress_bar_is_the_last_row(tmp_path: Path) 
         await pilot.press("G")
         bar.write(b"\repoch 1: 100%\n")
         await until_last(["line 99", "epoch 1: 100%"])
-        assert pane.buffer.end == 101
+        assert pane.reading.lines.end == 101
 
 
 def test_of_a_long_progress_bar_the_last_state_is_kept() -> None:

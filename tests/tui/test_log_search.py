@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputui.tui.log import buffer
-from gputui.tui.log.buffer import MOST_FOUND, FoundLines, LogBuffer, pack_lines
-from gputui.tui.log.finder import Finder, TooSlow, impatient, pattern_of, text_of
-from gputui.tui.log.model import LogModel, LogWindow, ShownLines, around
+from gputui.tui.log import lines as module
+from gputui.tui.log.lines import MOST_FOUND, Finder, FoundLines, LogLines, around, pack_lines
+from gputui.tui.log.model import LogModel, LogWindow
+from gputui.tui.log.pattern import TooSlow, impatient, pattern_of, text_of
 from gputui.tui.present.log import highlighted
 from gputui.tui.present.style import AMBER, PLAIN, STRONG
 from tests.cases import cases
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.usefixtures("drawn")
 SIZE = (100, 40)
 
 
-def finder(text: str, buffer: LogBuffer, start: int = 0) -> Finder:
+def finder(text: str, buffer: LogLines, start: int = 0) -> Finder:
     pattern = pattern_of(text)
     assert pattern is not None
-    return Finder(pattern.is_in, start)
+    return Finder(buffer, pattern.is_in, start)
 
 
-def finish(found: Finder, buffer: LogBuffer) -> list[int]:
-    while not found.is_done(buffer):
-        found.step(buffer, 1)
+def finish(found: Finder) -> list[int]:
+    while not found.is_done:
+        found.step(1)
     return list(found.hits)
 
 
@@ -70,47 +70,47 @@ def test_the_shown_text_is_searched() -> None:
 
 @given(st.lists(st.sampled_from([b"x", b"y", b"xy", b""]), max_size=30), st.integers(0, 30), st.integers(0, 5))
 def test_a_finder_finds_every_line_of_a_growing_log(lines: list[bytes], start: int, earlier: int) -> None:
-    buffer = LogBuffer()
-    buffer.add(lines)
+    buffer = LogLines()
+    buffer.add(pack_lines(lines))
     found = finder("x", buffer, min(start, buffer.end))
-    finish(found, buffer)
+    finish(found)
     buffer.add_earlier(pack_lines([b"x"] * earlier, earlier))
-    buffer.add([b"x", b"z"])
-    expected = [number for number, raw in buffer.between(buffer.first, buffer.end) if b"x" in raw]
-    assert finish(found, buffer) == expected
+    buffer.add(pack_lines([b"x", b"z"]))
+    expected = [n for n in range(buffer.first, buffer.end) if b"x" in buffer.line(n)]
+    assert finish(found) == expected
 
 
-def test_a_finder_forgets_dropped_lines() -> None:
-    buffer = LogBuffer(lines=10)
-    buffer.add([b"x"] * 10)
+def test_a_finder_keeps_the_hits_of_dropped_lines() -> None:
+    buffer = LogLines(lines=10)
+    buffer.add(pack_lines([b"x"] * 10))
     found = finder("x", buffer)
-    finish(found, buffer)
-    buffer.add([b"x"] * 25)
-    assert finish(found, buffer) == list(range(25, 35))
+    finish(found)
+    buffer.add(pack_lines([b"x"] * 25))
+    assert finish(found) == [*range(10), *range(25, 35)]
 
 
 def test_a_finder_stops_in_time() -> None:
-    buffer = LogBuffer(lines=200_000, size=10**9)
-    buffer.add([b"epoch 12 step 4711 loss 2.3412 lr 2.0e-05 grad_norm 0.81"] * 100_000)
+    buffer = LogLines(lines=200_000, size=10**9)
+    buffer.add(pack_lines([b"epoch 12 step 4711 loss 2.3412 lr 2.0e-05 grad_norm 0.81"] * 100_000))
     found = finder("loss.*nan", buffer)
     worst = 0.0
-    while not found.is_done(buffer):
+    while not found.is_done:
         began = time.thread_time()
-        found.step(buffer, 0.008)
+        found.step(0.008)
         worst = max(worst, time.thread_time() - began)
     assert worst < 0.05
     assert not found.hits
 
 
 def test_an_expression_that_never_ends_is_aborted() -> None:
-    buffer = LogBuffer()
-    buffer.add([b"a" * 60 + b"!"])
+    buffer = LogLines()
+    buffer.add(pack_lines([b"a" * 60 + b"!"]))
     found = finder("(a+)+$", buffer)
     began = time.process_time()
-    found.step(buffer, 1)
+    found.step(1)
     assert time.process_time() - began < 2
     assert found.fault == "takes too long"
-    assert found.is_done(buffer)
+    assert found.is_done
 
 
 def test_the_alarm_aborts_only_the_guarded_block() -> None:
@@ -136,9 +136,9 @@ def test_context_consists_of_near_lines(hits: set[int], context: int) -> None:
     st.lists(st.integers(1, 3), min_size=1, max_size=40), st.integers(1, 12), st.lists(st.integers(-9, 9), max_size=12)
 )
 def test_a_window_is_full_and_moves_as_far_as_asked(rows: list[int], height: int, moves: list[int]) -> None:
-    buffer = LogBuffer()
-    buffer.add([b"x"] * len(rows))
-    window = LogWindow(ShownLines(buffer), lambda number: rows[number])
+    buffer = LogLines()
+    buffer.add(pack_lines([b"x"] * len(rows)))
+    window = LogWindow(buffer, lambda number: rows[number])
     window.height = height
     window.settle()
     total = sum(rows)
@@ -220,7 +220,7 @@ async def test_a_filter_shows_matches_with_context_and_follows_new_lines() -> No
         assert [row.number for row in pane.reading.rows] == [49, 50, 51, 149, 150, 151, 249, 250, 251]
         assert "┄line 149" in console.screen_text
         await pilot.press("left_parenthesis")
-        pane.buffer.add([b"line 350", b"line 351"])
+        pane.reading.lines.add(pack_lines([b"line 350", b"line 351"]))
         pane.search_further()
         await looked(pane, pilot)
         pane.repaint()
@@ -243,9 +243,9 @@ async def test_searching_a_long_log_delays_no_key() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, NUMBERED)
-        pane.buffer.keeps_earlier = True
-        pane.buffer._most_bytes = 10**9  # noqa: SLF001 - room for a long log at once
-        pane.buffer.add([b"epoch 12 step 4711 loss 2.3412 \x1b[32mlr\x1b[0m 2.0e-05"] * 100_000)
+        pane.reading.lines.keeps_earlier = True
+        pane.reading.lines.most_bytes = 10**9  # room for a long log at once
+        pane.reading.lines.add(pack_lines([b"epoch 12 step 4711 loss 2.3412 \x1b[32mlr\x1b[0m 2.0e-05"] * 100_000))
         pattern = pattern_of("loss.*nan")
         pane.reading.search.look_for(pattern)
         pane.reading.search.narrow(pattern)
@@ -275,21 +275,21 @@ async def test_the_prompt_remembers_and_reports_invalid_expressions() -> None:
 
 def test_lines_that_a_filter_shows_are_bounded_however_many_leave_memory_at_once() -> None:
     reading = LogModel()
-    reading.buffer.keeps_earlier = True
-    reading.buffer.add([b"step %d" % number for number in range(110_000)])
+    reading.lines.keeps_earlier = True
+    reading.lines.add(pack_lines([b"step %d" % number for number in range(110_000)]))
     reading.search.narrow(pattern_of("step"))
     while not reading.search.is_done:
         reading.search.step(0.01)  # as the pane does; much more would be a pattern that takes too long
-    assert len(reading.lines) == 110_000
-    reading.buffer.keeps_earlier = False
-    reading.buffer.trim()
+    assert len(reading.lines.numbers) == 110_000
+    reading.lines.keeps_earlier = False
+    reading.lines.trim()
     reading.search.step(0.01)
-    found = reading.buffer.found
+    found = reading.lines.found
     assert MOST_FOUND <= len(found) <= MOST_FOUND * 1.1
     assert 89_999 in found
     assert found[89_999] == b"step 89999"
     assert list(dict(found.items())) == sorted(dict(found.items()))
-    assert [reading.lines.number(-1), reading.lines.number(0)] == [109_999, min(dict(found.items()))]
+    assert [reading.lines.numbers[-1], reading.lines.numbers[0]] == [109_999, min(dict(found.items()))]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.lists(st.binary(max_size=30), max_size=8)), max_size=12))
@@ -297,8 +297,8 @@ def test_lines_that_a_filter_shows_are_bounded_however_many_leave_memory_at_once
 def test_the_newest_lines_that_match_are_kept(parts: list[tuple[bool, list[bytes]]]) -> None:
     found, every = FoundLines(), dict[int, bytes]()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(buffer, "MOST_FOUND", 10)
-        patched.setattr(buffer, "FOUND_BYTES", 100)
+        patched.setattr(module, "MOST_FOUND", 10)
+        patched.setattr(module, "FOUND_BYTES", 100)
         for is_newer, lines in parts:
             first = max(every, default=0) + 1 if is_newer else min(every, default=0) - len(lines)
             new = dict(enumerate(lines, first))
@@ -319,7 +319,7 @@ def test_next_and_previous_pass_over_hits_that_a_filter_hides(
     lines: list[str], context: int, steps: list[bool]
 ) -> None:
     reading = LogModel()
-    reading.buffer.add([line.encode() for line in lines])
+    reading.lines.add(pack_lines([line.encode() for line in lines]))
     search = reading.search
     search.narrow(pattern_of("s"))
     search.widen(context)

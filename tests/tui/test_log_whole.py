@@ -10,9 +10,9 @@ import pytest
 from textual.pilot import Pilot
 
 from gputui.tui.actions import ExitChoice
-from gputui.tui.log.buffer import LogBuffer, pack_lines
-from gputui.tui.log.finder import Matcher, OlderHits, Pattern
 from gputui.tui.log.follower import ANCHOR, AROUND, TAIL, KnownLines, LogFollower, ScanResult, read_region, scan
+from gputui.tui.log.lines import Finder, LogLines, pack_lines
+from gputui.tui.log.pattern import Matcher, Pattern
 from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console, FakeLogs
 from tests.tui.foresight import until
@@ -81,18 +81,26 @@ class TestScan:
 
     def test_the_lines_around_one_are_read(self) -> None:
         region = read_region(follower_of(LINES), 29_000, -14_000, always)
-        assert (region.first, region.end, region.is_start) == (-14_000 - AROUND, -14_000 + AROUND, False)
-        assert region.lines[AROUND] == b"step 15000"
-        assert read_region(follower_of(LINES), 29_000, -28_999, always).is_start
+        assert (region.first, region.end) == (-14_000 - AROUND, -14_000 + AROUND)
+        assert region.line(region.first + AROUND) == b"step 15000"
+        assert read_region(follower_of(LINES), 29_000, -28_999, always).first == -29_000
 
 
 def test_hits_that_leave_memory_are_added_to_those_of_the_search() -> None:
-    outside = OlderHits(progress="0 %")
-    outside.take_gone([3, 5])
-    outside.finish(scanned(LINES, "needle", TAIL).numbers, 2, 29_000)
-    assert (outside.count, outside.rank(5), outside.after(-29_000)) == (24, 24, 7 - 29_000)
-    outside.forget_from(4)
-    assert outside.before(10) == 3
+    lines = LogLines(lines=10)
+    lines.add(pack_lines([b"x"] * 10))
+    finder = Finder(lines, lambda text: text == "needle", 0)
+    finder.begin_scan()
+    lines.kept.drop(1)
+    for new in ([b"needle", b"x", b"needle"], [b"x"] * 20):
+        finder.step(1)
+        lines.add(pack_lines(new))
+        finder.step(1)
+    assert list(finder.hits) == [10, 12], "they have left memory"
+    finder.end_scan(scanned(LINES, "needle", TAIL).numbers, 2)
+    assert (finder.count, finder.rank(12), finder.next_hit(-29_000, 1)) == (24, 24, (7 - 29_000, True))
+    assert finder.next_hit(12, -1) == (10, True)
+    assert finder.next_hit(10, -1) == (28_507 - 29_000, True)
 
 
 async def test_search_and_filter_find_lines_outside_memory_and_go_there() -> None:
@@ -145,7 +153,7 @@ async def found(pane: LogPane, pilot: Pilot[ExitChoice]) -> None:
         while True:
             await pilot.pause(0.01)
             finders = [finder for finder in (search.hits, pane.reading.lines.filter) if finder is not None]
-            is_over = all(f.is_over and f.outside is not None and f.outside.shift is not None for f in finders)
+            is_over = all(f.border is not None and not f.progress for f in finders)
             is_still = not (pane.loader.is_loading or pane.paints_soon)
             if is_over and search.is_done and search.awaited is None and is_still:
                 await pilot.pause()
@@ -156,8 +164,8 @@ def test_loading_two_hundred_thousand_coloured_lines_costs_the_loop_a_moment() -
     lines = [b"\x1b[3%dmstep %d\x1b[1m" % (i % 8, i) for i in range(1000)] * 200
     came = pack_lines(lines, len(lines))  # by the reading thread
     styles = [came.style(number) for number in range(1000)]
-    buffer = LogBuffer(lines=200_000)
-    buffer.add(lines[:1000])
+    buffer = LogLines(lines=200_000)
+    buffer.add(pack_lines(lines[:1000]))
     begun_at = time.thread_time()
     kept = buffer.add_earlier(came)
     buffer.trim()

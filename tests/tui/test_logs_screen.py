@@ -48,7 +48,7 @@ async def read_all(console: Console, pilot: Pilot[ExitChoice]) -> list[LogPane]:
     """Wait until every pane shows its lines."""
     panes = list(console.app.screen.query(LogPane))
     async with asyncio.timeout(60):
-        while not all(pane.buffer.end for pane in panes) or not console.logs.are_read:
+        while not all(pane.reading.lines.end for pane in panes) or not console.logs.are_read:
             await pilot.pause(0.005)
     for pane in panes:
         pane.tick()

@@ -130,7 +130,7 @@ async def test_a_log_has_a_menu_which_selects_no_line() -> None:
         await hand.right_click(log, 5, 1)
         menu = await hand.opened(Menu)
         assert {"search": "/", "wrap": "b", "zoom": "z"}.items() <= lines(menu).items()
-        assert not log.reading.picked.is_on
+        assert not log.reading.selection.is_on
         await on("wrap")(hand)
         await hand.until(lambda: hand.app.screen is hand.main)
 

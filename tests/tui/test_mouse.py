@@ -117,7 +117,7 @@ async def test_lines_are_picked_by_dragging_and_stay_under_the_pointer() -> None
         await stages_log.log(hand)
         await hand.drag(hand.log, (10, 2), (10, 4))
         rows = hand.log.reading.rows
-        picked = hand.log.reading.picked
+        picked = hand.log.reading.selection
         assert [row.number for row in rows if picked.has(row.number)] == [rows[i].number for i in (1, 2, 3)]
         assert not hand.log.follows
         assert hand.app.mouse_captured is None

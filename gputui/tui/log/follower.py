@@ -5,24 +5,22 @@ from __future__ import annotations
 import re
 import threading
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import takewhile
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import Struct, field
-from rich.style import Style
 
 from gputui.domain.errors import AccessError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.ports import LiveLogStream, LogStream
-from gputui.tui.log.buffer import FoundLines, LogRegion, PackedLines, pack_lines
-from gputui.tui.log.finder import MOST_HITS, Matcher, Pattern, TooSlow
+from gputui.tui.log.lines import MOST_HITS, FoundLines, PackedLines, pack_lines
+from gputui.tui.log.pattern import Matcher, Pattern, TooSlow
 from gputui.tui.present.job import job_title
-from gputui.tui.present.log import kept_part, style_after, styles_before, without_stamp
+from gputui.tui.present.log import kept_part, style_after, without_stamp
 from gputui.tui.present.style import PLAIN
 from gputui.tui.progress import failure_words
 
@@ -47,20 +45,11 @@ class LogOpener(Protocol):
         ...
 
 
-class Taken(NamedTuple):
-    """Lines that came in."""
-
-    lines: list[bytes]
-    styles: list[Style]
-    """Initial style of each line."""
-    skipped: int
-    """Number of lines that were skipped before these."""
-
-
 class LogFollower:
     """Reads one log in a thread; the screen takes the new lines at its own pace."""
 
     def __init__(self, opener: LogOpener, job_id: JobId, attempt: int | None) -> None:
+        self.opener = opener
         self.job_id = job_id
         self.attempt = attempt
         self.error: str | None = None
@@ -71,15 +60,15 @@ class LogFollower:
         """True if everything available has been read."""
         self.is_stamped = False
         """True if the lines begin with the time they were written."""
-        self.opener = opener
-        self._inbox: deque[tuple[bytes, Style]] = deque(maxlen=INBOX)
         self.read = 0
         """Number of lines so far."""
         self.rest = b""
         """Last state of a line that has not ended yet, such as a progress bar."""
-        self._taken = 0
+        self._inbox = PackedLines()
+        self._lock = threading.Lock()
+        """Held while the inbox is changed."""
         self._tell: Callable[[], object] = lambda: None
-        self._has_told = False
+        self._is_announced = False
         self._stream: LogStream | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gputui-log-{job_id}", daemon=True)
@@ -89,14 +78,13 @@ class LogFollower:
         self._tell = tell
         self._thread.start()
 
-    def take(self) -> Taken:
-        """Return the lines that have arrived since."""
-        self._has_told = False  # first, so that a line that arrives from here on is announced again
-        came = [self._inbox.popleft() for _ in range(len(self._inbox))]
-        read = self.read
-        skipped = max(0, read - self._taken - len(came) - len(self._inbox))
-        self._taken += len(came) + skipped
-        return Taken([line for line, _ in came], [style for _, style in came], skipped)
+    def take(self) -> tuple[PackedLines, int]:
+        """Return the lines that have arrived since, and the number of lines that were skipped before these."""
+        self._is_announced = False  # first, so that a line that arrives from here on is announced again
+        with self._lock:
+            lines, self._inbox = self._inbox, PackedLines()
+        lines.drop(len(lines) - INBOX)
+        return lines, lines.first
 
     def close(self) -> None:
         """Stop reading. Never blocks on the stream: its thread ends by itself."""
@@ -124,28 +112,40 @@ class LogFollower:
             self._tell()
 
     def _announce(self) -> None:
-        if not self._has_told:
-            self._has_told = True
+        if not self._is_announced:
+            self._is_announced = True
             self._tell()
 
     def _read_all(self, stream: LogStream) -> None:
         style = PLAIN
 
-        def see_rest(line: bytes) -> None:
+        def show_rest(line: bytes) -> None:
             self.rest = kept_part(line)
             self._announce()
 
         if isinstance(stream, LiveLogStream):
-            stream.watch(see_rest)
+            stream.watch(show_rest)
         for whole in stream:
             line, self.rest = kept_part(whole), b""
-            self._inbox.append((line, style))
+            with self._lock:
+                self._inbox.append(line, style)
+                if self.read % _BREATH == 0:
+                    self._inbox.drop(len(self._inbox) - INBOX)
             if b"\x1b" in line:  # tracked here, or the screen would freeze for it
                 style = style_after(line, style)
             self.read += 1
             self._announce()
             if self.read % _BREATH == 0 and self._closed.wait(0.001):
                 return
+
+
+@contextmanager
+def _opened(follower: LogFollower, tail: int | None = None) -> Iterator[LogStream]:
+    stream = follower.opener.log(follower.job_id, follower.attempt, tail=tail, follow=False, stamped=True)
+    try:
+        yield stream
+    finally:
+        stream.close()
 
 
 PAGE = 5000
@@ -166,54 +166,61 @@ class KnownLines(Struct, frozen=True):
     behind: int
     """Number of lines from there to the end."""
 
+    def find(self, lines: PackedLines) -> int | None:
+        """Return the number of the first known line among others, from its former position backwards; None if none."""
+        anchor = [without_stamp(line) for line in self.anchor]
+        for at in range(max(lines.first, lines.end - self.behind), lines.first - 1, -1):
+            numbers = range(at, at + len(anchor))
+            # one by one, as usually the first one differs
+            if numbers.stop <= lines.end and all(
+                map(lambda n, line: without_stamp(lines.line(n)) == line, numbers, anchor)
+            ):
+                return at
+        return None
+
 
 class EarlierLines(Struct, frozen=True):
     """Lines just before the known ones."""
 
-    lines: PackedLines
-    is_start: bool
+    lines: PackedLines = field(default_factory=PackedLines)
+    is_start: bool = False
     """True if the log begins with them."""
     fault: str = ""
-
-    @classmethod
-    def none(cls, fault: str) -> EarlierLines:
-        return cls(PackedLines(), is_start=False, fault=fault)
 
 
 def read_earlier(follower: LogFollower, known: KnownLines, wanted: int, is_wanted: Callable[[], bool]) -> EarlierLines:
     """Return up to `wanted` lines before the known ones. Blocks; raises GputuiError."""
     tail = known.behind + wanted + GROWTH
     if tail > MOST_READ:
-        return EarlierLines.none("too far back to be shown: save the log to see all of it")
+        return EarlierLines(fault="too far back to be shown: save the log to see all of it")
     with _opened(follower, tail) as stream:
         kept = pack_lines((kept_part(line) for line in takewhile(lambda _: is_wanted(), stream)), tail)
     is_whole = len(kept) < tail
-    at = find(kept, known)
+    at = known.find(kept)
     if at is None:
-        return EarlierLines.none("earlier lines cannot be located: lines were skipped while reading")
+        return EarlierLines(fault="earlier lines cannot be located: lines were skipped while reading")
     is_start = is_whole and at - wanted <= kept.first
     kept.cut(at)
     kept.drop(len(kept) - wanted)
     return EarlierLines(kept, is_start)
 
 
-def find(lines: PackedLines, known: KnownLines) -> int | None:
-    """Return the number of the first known line, searched from its previous position backwards; None if not found."""
-    anchor = [without_stamp(line) for line in known.anchor]
-    for at in range(max(lines.first, lines.end - known.behind), lines.first - 1, -1):
-        numbers = range(at, at + len(anchor))
-        # one by one, as usually the first one differs
-        if numbers.stop <= lines.end and all(
-            map(lambda n, line: without_stamp(lines.line(n)) == line, numbers, anchor)
-        ):
-            return at
-    return None
-
-
 _BATCH_LINES, _BATCH_BYTES = 5000, 1024**2
 AROUND = 2500
 """Number of lines loaded before and after a hit."""
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+
+
+def read_region(follower: LogFollower, shift: int, number: int, is_wanted: Callable[[], bool]) -> PackedLines:
+    """Read the lines around that number. Blocks; raises GputuiError and OSError."""
+    start, end = max(0, number + shift - AROUND), number + shift + AROUND
+    lines: list[bytes] = []
+    with _opened(follower) as stream:
+        for place, line in enumerate(stream):
+            if place >= end or (place % _BATCH_LINES == 0 and not is_wanted()):
+                break
+            if place >= start:
+                lines.append(kept_part(line))
+    return pack_lines(lines, first=start - shift)
 
 
 class ScanResult(Struct, frozen=True):
@@ -222,6 +229,7 @@ class ScanResult(Struct, frozen=True):
     numbers: array[int] = field(default_factory=lambda: array("q"))
     uncounted: int = 0
     shift: int = 0
+    """Position of a line from the start of the log, minus its number."""
     found: dict[int, bytes] = field(default_factory=dict)
     """The text of the newest hits, by number."""
     fault: str = ""
@@ -236,112 +244,57 @@ def scan(
     tell: Callable[[str], object],
 ) -> ScanResult:
     """Search all lines before number `first`, where the known lines begin. Blocks; raises GputuiError and OSError."""
-    matcher = Matcher(pattern.text)
+    matcher, read_before = Matcher(pattern.text), follower.read
+    hits, found, recent = array("q"), FoundLines(), PackedLines()
+    uncounted = size = 0
+    began: float | None = None
     try:
         with _opened(follower) as stream:
-            return _Scan(stream, matcher, known, first, lambda: follower.read).run(is_wanted, tell)
+            is_stamped, whole = bool(getattr(stream, "is_stamped", False)), getattr(stream, "size", None)
+            for batch, read in _batches(stream):
+                at, size = recent.end, size + read
+                began = _time_of(batch[0]) if at == 0 else began
+                places = matcher.hits(batch, is_stamped=is_stamped)
+                hits.extend(at + place for place in places)
+                found.add((at + place, batch[place]) for place in places)
+                if len(hits) > MOST_HITS + (beyond := MOST_HITS // 10):
+                    del hits[:beyond]
+                    uncounted += beyond
+                for line in batch:
+                    recent.append(line)
+                most = known.behind + ANCHOR + GROWTH + follower.read - read_before
+                recent.drop(len(recent) - min(most, MOST_READ))
+                share = size / whole if whole else _share(began, batch[-1], known)
+                tell(f"{recent.end:,} lines" if share is None else f"{min(99, int(share * 100))} %")
+                if not is_wanted():
+                    return ScanResult(fault="cancelled")
     except TooSlow:
         return ScanResult(fault="the expression takes too long")
     finally:
         matcher.close()
+    border = known.find(recent)
+    if border is None:
+        return ScanResult(fault="the lines shown here cannot be found in the whole log")
+    shift = border - first
+    numbers = array("q", (place - shift for place in hits if place < border))
+    return ScanResult(numbers, uncounted, shift, {n - shift: line for n, line in found.items() if n < border})
 
 
-def read_region(follower: LogFollower, shift: int, number: int, is_wanted: Callable[[], bool]) -> LogRegion:
-    """Read the lines around that number. Blocks; raises GputuiError and OSError."""
-    start = max(0, number + shift - AROUND)
-    end = number + shift + AROUND
-    lines: list[bytes] = []
-    with _opened(follower) as stream:
-        for place, line in enumerate(stream):
-            if place >= end or (place % _BATCH_LINES == 0 and not is_wanted()):
-                break
-            if place >= start:
-                lines.append(kept_part(line))
-    return LogRegion(start - shift, lines, styles_before(lines), is_start=start == 0)
+def _batches(stream: LogStream) -> Iterator[tuple[list[bytes], int]]:
+    """Yield lines, as far as they are kept, with the bytes that they had."""
+    batch: list[bytes] = []
+    size = 0
+    for line in stream:
+        batch.append(kept_part(line))
+        size += len(line) + 1
+        if len(batch) >= _BATCH_LINES or size >= _BATCH_BYTES:
+            yield batch, size
+            batch, size = [], 0
+    if batch:
+        yield batch, size
 
 
-@contextmanager
-def _opened(follower: LogFollower, tail: int | None = None) -> Iterator[LogStream]:
-    stream = follower.opener.log(follower.job_id, follower.attempt, tail=tail, follow=False, stamped=True)
-    try:
-        yield stream
-    finally:
-        stream.close()
-
-
-class _Scan:
-    """Search of one log, from its start."""
-
-    def __init__(
-        self, stream: LogStream, matcher: Matcher, known: KnownLines, first: int, followed: Callable[[], int]
-    ) -> None:
-        self._stream, self._matcher, self._known, self._first = stream, matcher, known, first
-        self._is_stamped = bool(getattr(stream, "is_stamped", False))
-        self._size: int | None = getattr(stream, "size", None)
-        self._followed, self._followed_before = followed, followed()
-        """Number of lines that the follower has read."""
-        self._recent = PackedLines()
-        """The last lines read, in which the known ones are searched."""
-        self._began: float | None = None
-        """Time of the first line, in seconds since 1970."""
-        self._hits = array("q")
-        self._uncounted = 0
-        self._found = FoundLines()
-        self._lines = self._bytes = 0
-
-    def run(self, is_wanted: Callable[[], bool], tell: Callable[[str], object]) -> ScanResult:
-        for batch in self._batches():
-            self._take(batch)
-            tell(self._progress(batch[-1]))
-            if not is_wanted():
-                return ScanResult(fault="cancelled")
-        border = find(self._recent, self._known)
-        if border is None:
-            return ScanResult(fault="the lines shown here cannot be found in the whole log")
-        shift = border - self._first
-        numbers = array("q", (place - shift for place in self._hits if place < border))
-        found = {place - shift: line for place, line in self._found.items() if place < border}
-        return ScanResult(numbers, self._uncounted, shift, found)
-
-    def _batches(self) -> Iterator[list[bytes]]:
-        batch: list[bytes] = []
-        size = 0
-        for line in self._stream:
-            batch.append(kept_part(line))
-            size += len(line) + 1
-            if len(batch) >= _BATCH_LINES or size >= _BATCH_BYTES:
-                self._bytes += size
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
-
-    def _take(self, batch: list[bytes]) -> None:
-        hits = self._matcher.hits(batch, is_stamped=self._is_stamped)
-        self._hits.extend(self._lines + at for at in hits)
-        self._found.add((self._lines + at, batch[at]) for at in hits)
-        if len(self._hits) > MOST_HITS + (beyond := MOST_HITS // 10):
-            del self._hits[:beyond]
-            self._uncounted += beyond
-        for line in batch:
-            self._recent.append(line)
-        if not self._lines:
-            self._began = _time_of(batch[0])
-        self._lines += len(batch)
-        grown = self._followed() - self._followed_before
-        most = min(self._known.behind + ANCHOR + GROWTH + grown, MOST_READ)
-        self._recent.drop(len(self._recent) - most)
-
-    def _progress(self, last: bytes) -> str:
-        start, now = self._began, _time_of(last)
-        end = _time_of(self._known.anchor[0]) if self._known.anchor else None
-        if self._size:
-            share = self._bytes / self._size
-        elif start is None or now is None or end is None or end <= start:
-            return f"{self._lines:,} lines"
-        else:
-            share = max(0.0, (now - start) / (end - start))
-        return f"{min(99, int(share * 100))} %"
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
 def _time_of(line: bytes) -> float | None:
@@ -350,6 +303,14 @@ def _time_of(line: bytes) -> float | None:
         return datetime.fromisoformat(f"{match[1].decode('ascii')}+00:00").timestamp() if match else None
     except (ValueError, OverflowError):
         return None
+
+
+def _share(began: float | None, last: bytes, known: KnownLines) -> float | None:
+    """Return the share of the time up to the known lines that is searched, by the times of lines."""
+    now, end = _time_of(last), _time_of(known.anchor[0]) if known.anchor else None
+    if began is None or now is None or end is None or end <= began:
+        return None
+    return max(0.0, (now - began) / (end - began))
 
 
 MOST_PINNED = 6

@@ -21,14 +21,14 @@ from gputui.domain.job_spec import shown_id
 from gputui.domain.text import plain, plural
 from gputui.tui.commands import GIVE_UP, bindings
 from gputui.tui.keymap import keymap_of
-from gputui.tui.log.finder import pattern_of
 from gputui.tui.log.follower import LogFollower
 from gputui.tui.log.model import copied_text
+from gputui.tui.log.pattern import pattern_of
 from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted
 from gputui.tui.screens.dialogs import Leavable
 from gputui.tui.terminal import copy
 from gputui.tui.widgets.line_table import RIGHT, MenuAsked
-from gputui.tui.widgets.log_view import EarlierLoaded, LogView, RegionLoaded, ScanDone, ScanProgressed
+from gputui.tui.widgets.log_view import LogView
 from gputui.tui.widgets.status_bars import Hints
 
 
@@ -237,18 +237,16 @@ class LogPane(LogView):
 
     def follow(self, follower: LogFollower, name: str) -> None:
         self._waits_for_error = False
-        self.loader.reset()
         super().follow(follower, name)
 
     def on_unmount(self) -> None:
-        self.loader.close()
         self._saver.close()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave a key to others if it has nothing to do here."""
         search, reading = self.reading.search, self.reading
         if action == "clear_log":
-            return reading.picked.is_on or search.is_on
+            return reading.selection.is_on or search.is_on
         if action == "found":
             return search.pattern is not None
         if action == "context":
@@ -264,9 +262,9 @@ class LogPane(LogView):
 
         def typed(text: str) -> None:
             window.top, window.part, window.follows, search.at = stood
-            self.buffer.drop_before_gap()
+            self.reading.lines.drop_before_gap()
             search.look_for(pattern_of(text))
-            self.loader.begin(search.hits, search.pattern, is_filter=False)
+            self.loader.search(search.hits, search.pattern)
             self.search_further()
 
         self._ask("/", search.pattern.text if search.pattern else "", typed)
@@ -279,9 +277,9 @@ class LogPane(LogView):
         search = self.reading.search
 
         def typed(text: str) -> None:
-            self.buffer.drop_before_gap()
+            self.reading.lines.drop_before_gap()
             search.narrow(pattern_of(text))
-            self.loader.begin(self.reading.lines.filter, search.narrowed, is_filter=True)
+            self.loader.search(self.reading.lines.filter, search.narrowed)
             self.search_further()
 
         self._ask("&", search.narrowed.text if search.narrowed else "", typed)
@@ -305,22 +303,17 @@ class LogPane(LogView):
 
             self.set_timer(_SHORTLY, again)
         elif not self.reading.is_whole and not self.reading.was_extended:
-            self.loader.load_earlier(self.buffer.room, lambda: self.reading.search.go_to_error(step))
+            self.loader.load_earlier(self.reading.lines.room, lambda: self.reading.search.go_to_error(step))
         else:
             self.reading.search.go_to_error(step)
             self.search_further()
 
     def action_clear_log(self) -> None:
         """End the selection, else the search, else the filter."""
-        if self.reading.picked.is_on:
-            self.reading.picked.drop()
+        if self.reading.selection.is_on:
+            self.reading.selection.drop()
         else:
-            search = self.reading.search
-            search.clear()
-            if search.pattern is None:
-                self.loader.begin(None, None, is_filter=False)
-            if search.narrowed is None:
-                self.loader.begin(None, None, is_filter=True)
+            self.reading.search.clear()
         self.reading.painter.forget()
         self.repaint()
 
@@ -347,27 +340,6 @@ class LogPane(LogView):
         painter.forget()
         self.repaint()
 
-    # messages of loader and saver
-
-    def on_earlier_loaded(self, message: EarlierLoaded) -> None:
-        if self.loader.take_earlier(message):
-            self.repaint()
-            self.search_further()
-
-    def on_scan_progressed(self, message: ScanProgressed) -> None:
-        if self.loader.take_progress(message):
-            self.repaint()
-
-    def on_scan_done(self, message: ScanDone) -> None:
-        if self.loader.take_scan(message):
-            self.reading.painter.forget()
-            self.search_further()
-            self.repaint()
-
-    def on_region_loaded(self, message: RegionLoaded) -> None:
-        self.reading.note = self.loader.take_region(message)
-        self.repaint()
-
     def action_save_log(self) -> None:
         self._saver.ask()
 
@@ -380,14 +352,14 @@ class LogPane(LogView):
         if event.button == 1 and (number := self.row_at(event.y)) is not None:
             self._selects = True
             self.capture_mouse()
-            self.reading.picked.begin(number)
+            self.reading.selection.begin(number)
             self.repaint()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         number = self.row_at(event.y)
-        if self._selects and number is not None and number != self.reading.picked.head:
+        if self._selects and number is not None and number != self.reading.selection.head:
             self.reading.window.follows = False  # or lines would move away under the pointer
-            self.reading.picked.extend(number)
+            self.reading.selection.extend(number)
             self.repaint()
 
     def on_mouse_up(self) -> None:
@@ -408,22 +380,22 @@ class LogPane(LogView):
     def action_pick(self) -> None:
         """Start selecting lines at the current hit, or at the first visible line; again: clear the selection."""
         reading = self.reading
-        if reading.picked.is_on:
-            reading.picked.drop()
+        if reading.selection.is_on:
+            reading.selection.drop()
         elif numbers := reading.shown_numbers():
             reading.window.follows = False
-            reading.picked.begin(reading.search.at if reading.search.at in numbers else numbers[0])
+            reading.selection.begin(reading.search.at if reading.search.at in numbers else numbers[0])
         self.repaint()
 
     def action_copy_lines(self) -> None:
         """Copy the selected lines, else the visible ones, to the terminal's clipboard."""
         reading = self.reading
         numbers = reading.shown_numbers()
-        text, count = copied_text(self.buffer, numbers, is_stamped=reading.painter.is_stamped)
+        text, count = copied_text(reading.lines, numbers)
         if not count:
             return
         left_out = len(numbers) - count
         more = f"; {plural(left_out, 'line')} did not fit" if left_out else ""
         copy(self.app, text, plural(count, "line") + more)
-        reading.picked.drop()
+        reading.selection.drop()
         self.repaint()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.style import Style
@@ -20,8 +19,6 @@ from gputui.domain.job import Job
 from gputui.domain.text import plain, plural
 from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.keymap import keymap_of
-from gputui.tui.log.buffer import LogBuffer, LogRegion
-from gputui.tui.log.finder import Finder, OlderHits, Pattern
 from gputui.tui.log.follower import (
     ANCHOR,
     PAGE,
@@ -36,7 +33,9 @@ from gputui.tui.log.follower import (
     scan,
     started_attempt,
 )
+from gputui.tui.log.lines import Finder, PackedLines
 from gputui.tui.log.model import LogModel
+from gputui.tui.log.pattern import Pattern
 from gputui.tui.pace import log_pace
 from gputui.tui.present.cells import Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
@@ -51,198 +50,148 @@ _TOLD_EVERY = 0.2
 BEGINS = "0 %"
 
 
-@dataclass(eq=False)
-class ScanProgressed(Message, bubble=False):
-    """Message with the progress of a search."""
+class LogRead(Message, bubble=False):
+    """Message that lines were read, or that a search got further; the view shows what it says."""
 
-    finder: Finder
-    progress: str
-
-
-@dataclass(eq=False)
-class ScanDone(Message, bubble=False):
-    """Message with the hits of a search in older lines."""
-
-    finder: Finder
-    scanned: ScanResult
-
-
-@dataclass(eq=False)
-class RegionLoaded(Message, bubble=False):
-    """Message with the requested part of a log."""
-
-    follower: LogFollower | None
-    region: LogRegion | None
-    fault: str = ""
-
-
-@dataclass(eq=False)
-class EarlierLoaded(Message, bubble=False):
-    """Message with the lines before the oldest one, and the follower of their log."""
-
-    follower: LogFollower | None
-    earlier: EarlierLines
+    def __init__(self, show: Callable[[], None]) -> None:
+        super().__init__()
+        self.show = show
 
 
 class LogLoader:
-    """Loads lines that a pane's buffer does not contain. Never blocks: threads read, and a child process matches."""
+    """Reads lines of a view's log that are not in memory. Never blocks: threads read, and a child process matches."""
 
-    def __init__(self, pane: LogView) -> None:
-        self._pane = pane
-        fault = "earlier lines cannot be read"
-        self._reads = LatestWorker(
-            pane.post_message, lambda error: EarlierLoaded(pane.follower, EarlierLines.none(f"{fault}: {error}"))
-        )
+    def __init__(self, view: LogView) -> None:
+        self._view = view
         self.is_loading_earlier = False
-        """Lines before the oldest one are being read."""
-        self._then_earlier: Callable[[], None] = lambda: None
-        """Called when they have been read."""
-        self._searched: Finder | None = None
-        self._filtered: Finder | None = None
-        self._searches = LatestWorker(pane.post_message, lambda error: self._failed(self._searched, error))
-        self._filters = LatestWorker(pane.post_message, lambda error: self._failed(self._filtered, error))
-        self._regions = LatestWorker(pane.post_message, lambda error: RegionLoaded(pane.follower, None, str(error)))
+        """True while lines before the oldest one are being read."""
         self._shift: int | None = None
+        """Position of a line from the start of the log, minus its number; None while unknown."""
         self._loading: int | None = None
         """Number of the line around which lines are being loaded."""
-        self._then: Callable[[], None] | None = None
+
+        def worker(failed: Callable[[Exception], None]) -> LatestWorker:
+            return LatestWorker(view.post_message, lambda error: LogRead(lambda: failed(error)))
+
+        def earlier_failed(error: Exception) -> None:
+            earlier = EarlierLines(fault=f"earlier lines cannot be read: {error}")
+            self._show_earlier(view.follower, earlier, lambda: None)
+
+        self._reads = worker(earlier_failed)
+        self._searches = worker(lambda error: self._show_scan(view.reading.search.hits, ScanResult(fault=str(error))))
+        self._filters = worker(lambda error: self._show_scan(view.reading.lines.filter, ScanResult(fault=str(error))))
+        self._regions = worker(lambda error: self._show_region(view.follower, None, lambda: None, str(error)))
 
     def close(self) -> None:
-        self._searched = self._filtered = None
         for worker in (self._reads, self._searches, self._filters, self._regions):
             worker.close()
 
     def reset(self) -> None:
-        self.is_loading_earlier, self._then_earlier = False, lambda: None
-        self._shift = self._loading = self._then = None
-        self._searched = self._filtered = None
+        self.is_loading_earlier, self._shift, self._loading = False, None, None
 
-    def begin(self, finder: Finder | None, pattern: Pattern | None, *, is_filter: bool) -> None:
-        """Search the older lines too, once no key was pressed for a moment; None ends the search."""
-        if is_filter:
-            self._filtered = finder
-        else:
-            self._searched = finder
+    # a search before the oldest line
+
+    def search(self, finder: Finder | None, pattern: Pattern | None) -> None:
+        """Search the older lines too, once no key was pressed for a moment."""
         if finder is not None and pattern is not None:
-            progress = "" if self._pane.reading.is_whole else BEGINS
-            finder.outside = OlderHits(border=self._pane.buffer.first, progress=progress)
-            self._start_later(finder, pattern, is_filter)
+            finder.progress = "" if self._view.reading.is_whole else BEGINS
+            self._view.set_timer(_TYPED, lambda: self._scan(finder, pattern))
 
-    def _start_later(self, finder: Finder, pattern: Pattern, is_filter: bool) -> None:
-        self._pane.set_timer(_TYPED, lambda: self._start(finder, pattern, is_filter))
+    def _is_wanted(self, finder: Finder | None) -> bool:
+        reading = self._view.reading
+        return finder is not None and (finder is reading.search.hits or finder is reading.lines.filter)
 
-    def _is_wanted(self, finder: Finder) -> bool:
-        return finder is self._searched or finder is self._filtered
+    def _scan(self, finder: Finder, pattern: Pattern) -> None:
+        view, reading, follower = self._view, self._view.reading, self._view.follower
+        if not self._is_wanted(finder) or follower is None or not view.is_attached:
+            return
+        if view.is_arriving:
+            view.set_timer(_TYPED, lambda: self._scan(finder, pattern))
+            return
+        finder.begin_scan()
+        if reading.is_whole:
+            finder.progress, self._shift = "", -reading.lines.first
+            view.search_further()
+            return
+        finder.progress = BEGINS
+        lines, posted_at = reading.lines, 0.0
+        known = self._known(lines.skipped if lines.gap is not None else 0)
 
-    def _start(self, finder: Finder, pattern: Pattern, is_filter: bool) -> None:
-        pane, buffer, follower = self._pane, self._pane.buffer, self._pane.follower
-        if not self._is_wanted(finder) or follower is None or not pane.is_attached:
-            return
-        if pane.is_arriving:
-            self._start_later(finder, pattern, is_filter)
-            return
-        first, is_whole = buffer.first, pane.reading.is_whole
-        finder.outside = OlderHits(
-            border=first, shift=-first if is_whole else None, progress="" if is_whole else BEGINS
-        )
-        finder.missed = 0
-        if is_whole:
-            self._shift = -first
-            pane.search_further()
-            return
-        known = KnownLines(
-            tuple(raw for _, raw in buffer.between(first, first + ANCHOR)),
-            buffer.end - first + (buffer.skipped if buffer.gap is not None else 0),
-        )
+        def tell(progress: str) -> None:
+            nonlocal posted_at
+            if time.monotonic() - posted_at >= _TOLD_EVERY:
+                posted_at = time.monotonic()
+                view.post_message(LogRead(lambda: self._show_progress(finder, progress)))
 
         def work(is_wanted: IsWanted) -> Message:
             wanted = lambda: is_wanted() and self._is_wanted(finder)  # noqa: E731
-            return ScanDone(finder, scan(follower, pattern, known, first, wanted, self._teller(finder)))
+            result = scan(follower, pattern, known, lines.first, wanted, tell)
+            return LogRead(lambda: self._show_scan(finder, result))
 
-        (self._filters if is_filter else self._searches).ask(work)
+        (self._filters if finder is lines.filter else self._searches).ask(work)
 
-    def _teller(self, finder: Finder) -> Callable[[str], None]:
-        """Return a callback that posts progress a few times a second."""
-        told_at = 0.0
+    def _known(self, skipped: int) -> KnownLines:
+        lines = self._view.reading.lines
+        return KnownLines(tuple(lines.kept.between(lines.first, lines.first + ANCHOR)), len(lines.kept) + skipped)
 
-        def tell(progress: str) -> None:
-            nonlocal told_at
-            if time.monotonic() - told_at >= _TOLD_EVERY:
-                told_at = time.monotonic()
-                self._pane.post_message(ScanProgressed(finder, progress))
+    def _show_progress(self, finder: Finder, progress: str) -> None:
+        if finder.progress and self._is_wanted(finder):
+            finder.progress = progress
+            self._view.repaint()
 
-        return tell
-
-    def _failed(self, finder: Finder | None, error: Exception) -> Message:
-        return ScanDone(finder or Finder(bool, 0), ScanResult(fault=str(error)))
-
-    def take_progress(self, message: ScanProgressed) -> bool:
-        """Store the progress of a search; return whether it is still wanted."""
-        outside = message.finder.outside
-        if outside is None or not outside.progress or not self._is_wanted(message.finder):
-            return False
-        outside.progress = message.progress
-        return True
-
-    def take_scan(self, message: ScanDone) -> bool:
-        """Store the hits of a search; return whether it is still wanted."""
-        finder, scanned = message.finder, message.scanned
-        if finder.outside is None or not self._is_wanted(finder):
-            return False
-        if scanned.fault:
-            finder.outside.fail(scanned.fault)
-            return True
-        finder.outside.finish(scanned.numbers, scanned.uncounted, scanned.shift)
-        self._shift = scanned.shift
-        if finder is self._filtered:
-            self._pane.buffer.found.put_before(scanned.found)
-        return True
+    def _show_scan(self, finder: Finder | None, result: ScanResult) -> None:
+        if finder is None or finder.border is None or not self._is_wanted(finder):
+            return
+        view, lines = self._view, self._view.reading.lines
+        finder.end_scan(result.numbers, result.uncounted, result.fault)
+        if not result.fault:
+            self._shift = result.shift
+            if finder is lines.filter:
+                lines.found.put_before(result.found)
+        view.reading.painter.forget()
+        view.search_further()
+        view.repaint()
 
     # lines before the oldest
 
     def reach_start(self, *, is_asked: bool) -> None:
         """Load a page of earlier lines, as the oldest one is visible; with `is_asked`, as many as may be kept."""
-        reading, buffer = self._pane.reading, self._pane.buffer
-        if buffer.region is not None and reading.search.narrowed is None:
-            if is_asked:
-                if self._shift is not None:
-                    self._load(-self._shift, reading.window.to_first)
-            else:
+        reading, lines = self._view.reading, self._view.reading.lines
+        if lines.region is not None and lines.filter is None:
+            if not is_asked:
                 self.load_more(-1)
-        elif reading.is_whole:
-            return
-        elif is_asked:
-            self.load_earlier(buffer.room, reading.window.to_first)
-        else:
-            self.load_earlier(min(PAGE, buffer.room), lambda: None)
+            elif self._shift is not None:
+                self._load(-self._shift, reading.window.to_first)
+        elif not reading.is_whole:
+            wanted = lines.room if is_asked else min(PAGE, lines.room)
+            self.load_earlier(wanted, reading.window.to_first if is_asked else lambda: None)
 
     def load_earlier(self, wanted: int, then: Callable[[], None]) -> None:
         """Load up to `wanted` lines before the oldest, then call `then`."""
-        follower, buffer = self._pane.follower, self._pane.buffer
+        follower = self._view.follower
         if follower is None or self.is_loading_earlier:
             return
         if wanted <= 0:
-            self._pane.show_note("older lines are not kept here: save the log to see all of it")
+            self._view.show_note("older lines are not kept here: save the log to see all of it")
             return
-        self.is_loading_earlier, self._then_earlier = True, then
-        self._pane.show_note("loading earlier lines…")
-        anchor = tuple(raw for _, raw in buffer.between(buffer.first, buffer.first + ANCHOR))
-        known = KnownLines(anchor, buffer.end - buffer.first + buffer.skipped)
+        self.is_loading_earlier = True
+        self._view.show_note("loading earlier lines…")
+        known = self._known(self._view.reading.lines.skipped)
 
         def work(is_wanted: IsWanted) -> Message:
-            return EarlierLoaded(follower, read_earlier(follower, known, wanted, is_wanted))
+            earlier = read_earlier(follower, known, wanted, is_wanted)
+            return LogRead(lambda: self._show_earlier(follower, earlier, then))
 
         self._reads.ask(work)
 
-    def take_earlier(self, message: EarlierLoaded) -> bool:
-        """Prepend the lines; the oldest one keeps its place on the screen. Return whether they were wanted."""
-        if message.follower is not self._pane.follower:
-            return False
-        reading, earlier = self._pane.reading, message.earlier
-        self.is_loading_earlier, reading.note = False, earlier.fault
-        reading.put_before(earlier)
-        self._then_earlier()
-        return True
+    def _show_earlier(self, follower: LogFollower | None, earlier: EarlierLines, then: Callable[[], None]) -> None:
+        """Prepend the lines; the oldest one keeps its place on the screen."""
+        if follower is self._view.follower:
+            self.is_loading_earlier, self._view.reading.note = False, earlier.fault
+            self._view.reading.put_before(earlier)
+            then()
+            self._view.repaint()
+            self._view.search_further()
 
     # lines around a hit
 
@@ -251,43 +200,50 @@ class LogLoader:
         return self._loading is not None
 
     def load_awaited(self) -> None:
-        target = self._pane.reading.search.awaited
+        target = self._view.reading.search.awaited
         if target is not None and target != self._loading:
-            self._load(target, self._pane.reading.search.arrive)
-
-    def _load(self, number: int, then: Callable[[], None]) -> None:
-        follower, shift = self._pane.follower, self._shift
-        if follower is None or shift is None:
-            return
-        self._loading, self._then = number, then
-        self._regions.ask(lambda is_wanted: RegionLoaded(follower, read_region(follower, shift, number, is_wanted)))
+            self._load(target, self._view.reading.search.arrive)
 
     def load_more(self, step: int) -> None:
-        region = self._pane.buffer.region
-        if self._loading is None and region is not None and not (step < 0 and region.is_start):
+        """Load the part after the loaded one, or before it, unless that begins with the log."""
+        region, shift = self._view.reading.lines.region, self._shift
+        if region is not None and shift is not None and not self.is_loading and (step > 0 or region.first > -shift):
             self._load(region.first if step < 0 else region.end - 1, lambda: None)
 
-    def take_region(self, message: RegionLoaded) -> str:
-        """Show the part that was loaded; return an error message, or an empty string."""
-        if message.follower is not self._pane.follower or self._loading is None:
-            return ""
-        number, then = self._loading, self._then
-        self._loading = self._then = None
-        region = message.region
-        if region is None or not region.first <= number < region.end:
-            self._pane.reading.search.awaited = None
-            return message.fault or "the log was truncated meanwhile: search again"
-        self._pane.buffer.region = region
-        self._pane.reading.window.follows = False
-        if then is not None:
+    def _load(self, number: int, then: Callable[[], None]) -> None:
+        follower, shift = self._view.follower, self._shift
+        if follower is None or shift is None:
+            return
+        self._loading = number
+
+        def work(is_wanted: IsWanted) -> Message:
+            region = read_region(follower, shift, number, is_wanted)
+            return LogRead(lambda: self._show_region(follower, region, then))
+
+        self._regions.ask(work)
+
+    def _show_region(
+        self, follower: LogFollower | None, region: PackedLines | None, then: Callable[[], None], fault: str = ""
+    ) -> None:
+        """Show the part that was loaded, or say why there is none."""
+        reading, number = self._view.reading, self._loading
+        if follower is not self._view.follower or number is None:
+            return
+        self._loading, reading.note = None, ""
+        if region is not None and region.first <= number < region.end:
+            reading.lines.region = region
+            reading.window.follows = False
             then()
-        return ""
+        else:
+            reading.search.awaited = None
+            reading.note = fault or "the log was truncated meanwhile: search again"
+        self._view.repaint()
 
 
 def log_states(reading: LogModel, follower: LogFollower, *, is_over: bool) -> list[Span]:
     """Return the states, the most important first, since a narrow pane cuts the rest."""
     said: list[Span] = []
-    if reading.picked.is_on:
+    if reading.selection.is_on:
         said.append((f"{plural(len(reading.shown_numbers()), 'line')} selected", BLUE))
     if not reading.window.follows:
         below = reading.window.below
@@ -297,12 +253,12 @@ def log_states(reading: LogModel, follower: LogFollower, *, is_over: bool) -> li
         said.append((plain(reading.note, 120), AMBER))
     if is_over and follower.error is None:  # a stream that broke off has not ended
         said.append(("ended", DIM))
-    if reading.buffer.skipped:
-        said.append((f"{reading.buffer.skipped:,} lines skipped", AMBER))
-    if follower.error and reading.buffer.end > reading.buffer.first:
+    if reading.lines.skipped:
+        said.append((f"{reading.lines.skipped:,} lines skipped", AMBER))
+    if follower.error and len(reading.lines.kept):
         said.append((plain(follower.error, 200), RED))
     painter = reading.painter
-    looks = (("wrapped", painter.wraps), ("no timestamps", painter.shows_stamps and not painter.is_stamped))
+    looks = (("wrapped", painter.wraps), ("no timestamps", painter.shows_stamps and not reading.lines.is_stamped))
     said += [(word, DIM) for word, is_on in looks if is_on]
     return said
 
@@ -349,7 +305,7 @@ class LogView(Grip, can_focus=True):
         self._is_pinned = self._lists_keys = False
         self._shown_title = Strip([])
         self._aside: Cell = ()
-        self._told_over = False
+        self._is_ended = False
         self._rest = self._shown_rest = b""
         """Line that has not ended yet: the latest, and the one that is shown."""
         self._followed_at = self._ticked_at = self._painted_at = 0.0
@@ -361,21 +317,16 @@ class LogView(Grip, can_focus=True):
         """Text about the search when it was last painted."""
 
     @property
-    def buffer(self) -> LogBuffer:
-        return self.reading.buffer
-
-    @property
     def follows(self) -> bool:
         return self.reading.window.follows
 
     def follow(self, follower: LogFollower, name: str) -> None:
         """Show another log; the previous one is closed."""
         self.stop()
+        self.loader.reset()
         self.follower, self._heading, self._waits, self._rest = follower, name, "", b""
-        reading = LogModel()
-        reading.look_like(self.reading)
-        self.reading = reading
-        self._told_over = False
+        self.reading = LogModel(self.reading)
+        self._is_ended = False
         self._followed_at = time.monotonic()
         follower.start(lambda: self.post_message(LogNews()))
         self.repaint()
@@ -386,9 +337,7 @@ class LogView(Grip, can_focus=True):
             return
         self.stop()
         self.follower, self._heading, self._waits, self._rest = None, name, words, b""
-        reading = LogModel()
-        reading.look_like(self.reading)
-        self.reading = reading
+        self.reading = LogModel(self.reading)
         self.repaint()
 
     @property
@@ -407,6 +356,10 @@ class LogView(Grip, can_focus=True):
 
     def on_unmount(self) -> None:
         self.stop()
+        self.loader.close()
+
+    def on_log_read(self, message: LogRead) -> None:
+        message.show()
 
     def on_log_news(self) -> None:
         """Process new lines at once, or when the minimum pause is over; a silent log costs nothing."""
@@ -423,22 +376,23 @@ class LogView(Grip, can_focus=True):
         if follower is None:
             return
         is_over, stood = follower.is_over, self.reading.search.at
-        lines, styles, skipped = follower.take()
-        if lines or skipped:
-            self.reading.painter.is_stamped = follower.is_stamped
-            self.buffer.add(lines, skipped, styles)
+        lines, skipped = follower.take()
+        has_news = len(lines) > 0
+        if has_news:
+            self.reading.lines.is_stamped = follower.is_stamped
+            self.reading.lines.add(lines, skipped)
             self.reading.search.step(_LOOK / 2)
             self._search_later()
-        if is_over != self._told_over or lines or skipped or follower.rest != self._rest:
-            self._told_over, self._rest = is_over, follower.rest
+        if is_over != self._is_ended or has_news or follower.rest != self._rest:
+            self._is_ended, self._rest = is_over, follower.rest
             self.repaint(is_same=self.reading.search.at == stood and self._rest_row == self._shown_rest)
 
     @property
     def is_arriving(self) -> bool:
         """Return whether output from before it was followed is still being read."""
         now = time.monotonic()
-        is_quiet = self.buffer.end > 0 and now - self._ticked_at > _QUIET
-        return self.follower is not None and not self._told_over and not is_quiet and now - self._followed_at < _SOON
+        is_quiet = self.reading.lines.end > 0 and now - self._ticked_at > _QUIET
+        return self.follower is not None and not self._is_ended and not is_quiet and now - self._followed_at < _SOON
 
     def search_further(self) -> None:
         """Search, filter and look for errors in further lines, without delaying keys."""
@@ -470,13 +424,13 @@ class LogView(Grip, can_focus=True):
 
     def action_down(self, step: int) -> None:
         """Scroll by lines; while lines are selected, extend the selection."""
-        lines, picked = self.reading.lines, self.reading.picked
-        if not picked.is_on:
+        lines, selection = self.reading.lines, self.reading.selection
+        if not selection.is_on:
             self.scroll_rows(step)
-        elif len(lines):  # a filter or a search may leave none
-            index = max(0, min(len(lines) - 1, lines.index(picked.head) + step))
-            picked.extend(lines.number(index))
-            if picked.head not in {row.number for row in self.reading.rows}:
+        elif numbers := lines.numbers:  # a filter or a search may leave none
+            index = max(0, min(len(numbers) - 1, lines.index(selection.head) + step))
+            selection.extend(numbers[index])
+            if selection.head not in {row.number for row in self.reading.rows}:
                 self.reading.window.move(step)
             self.repaint()
 
@@ -575,7 +529,7 @@ class LogView(Grip, can_focus=True):
             return self._words_below(y - 1)
         row = reading.rows[y - 1]
         is_marked = row.number == reading.search.at
-        return reading.painter.row(row, picked=is_marked or reading.picked.has(row.number), marked=is_marked)
+        return reading.painter.row(row, selected=is_marked or reading.selection.has(row.number), marked=is_marked)
 
     def _words_below(self, y: int) -> Strip:
         lines: list[Cell] = []
@@ -594,7 +548,7 @@ class LogView(Grip, can_focus=True):
             return self._waits, DIM
         if self.follower is None:
             return self._no_job or f"Select a job and press {keymap_of(self).key('follow')} to follow its log.", DIM
-        if self.buffer.end > self.buffer.first:
+        if self.reading.lines.kept:
             return "No line matches.", DIM
         if self.follower.error:
             told = plain(self.follower.error, 300)
@@ -616,7 +570,7 @@ class LogView(Grip, can_focus=True):
         if self._is_pinned:
             spans.append(("  ● pinned", STRONG + BLUE))
         if self.follower is not None:
-            states = log_states(self.reading, self.follower, is_over=self._told_over)
+            states = log_states(self.reading, self.follower, is_over=self._is_ended)
             spans += [(f"  {words}", words_style) for words, words_style in states]
         return title_line(spans, self.size.width, has_focus=self.has_focus, aside=self._aside)
 

@@ -288,7 +288,7 @@ def stamps(hand: Hand) -> bool:
 
 
 def picked(hand: Hand) -> bool:
-    return hand.log.reading.picked.is_on
+    return hand.log.reading.selection.is_on
 
 
 def searched(hand: Hand) -> str:

@@ -15,7 +15,7 @@ async def log(hand: Hand) -> None:
     stream = hand.console.logs.streams[101]
     await hand.until(stream.all_read.is_set)
     pane.tick()
-    await hand.until(lambda: pane.buffer.end > 0 and hand.app.focused is pane and not pane.is_arriving)
+    await hand.until(lambda: pane.reading.lines.end > 0 and hand.app.focused is pane and not pane.is_arriving)
 
 
 async def log_above(hand: Hand) -> None:
@@ -27,7 +27,7 @@ async def log_above(hand: Hand) -> None:
 
 async def log_searched(hand: Hand) -> None:
     """Search the log."""
-    from gputui.tui.log.finder import pattern_of
+    from gputui.tui.log.pattern import pattern_of
 
     await log(hand)
     hand.log.reading.search.look_for(pattern_of("line 1"))
@@ -37,7 +37,7 @@ async def log_searched(hand: Hand) -> None:
 
 async def log_narrowed(hand: Hand) -> None:
     """Filter the log."""
-    from gputui.tui.log.finder import pattern_of
+    from gputui.tui.log.pattern import pattern_of
 
     await log(hand)
     hand.log.reading.search.narrow(pattern_of("error"))
