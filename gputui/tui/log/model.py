@@ -14,7 +14,6 @@ from textual.strip import Strip
 
 from gputui.domain.log_errors import error_in
 from gputui.domain.text import ELLIPSIS, plural
-from gputui.tui.log.finder import Finder, Pattern, TooSlow, impatient
 from gputui.tui.log.follower import TAIL, EarlierLines
 from gputui.tui.log.lines import Finder, LogLines
 from gputui.tui.log.pattern import Pattern, TooSlow, impatient
