@@ -38,6 +38,7 @@ LIMITS: Mapping[str, float] = {
     "functions": 8_765,
     "lines per function": 13.04,
     "modules with one importer": 76,
+    "single-use functions of at most three lines": 999,
     "lines that ask for a cluster outside the backends": 0,
     "declarations of hold": 1,
     "classes that refuse": 0,
@@ -106,6 +107,7 @@ def size(sources: Mapping[str, str], trees: Mapping[str, Nodes]) -> Iterator[tup
     yield "functions", functions
     yield "lines per function", round(lines / functions, 2)
     yield "modules with one importer", sum(count == 1 for count in importers(trees).values())
+    yield "single-use functions of at most three lines", single_uses(trees)
     asks = re.compile(r"\bin_cluster\b|\bis_of_cluster\b")
     outside = {name: text for name, text in sources.items() if not name.startswith(BACKENDS)}
     yield (
@@ -133,6 +135,30 @@ def importers(trees: Mapping[str, Nodes]) -> Counter[str]:
                 found |= {each if each in names else node.module for each in whole}
         count.update(found & names - {f"gputui.{path.removesuffix('.py').replace('/', '.')}"})
     return count
+
+
+def single_uses(trees: Mapping[str, Nodes]) -> int:
+    """Return how many functions of at most three lines, without the docstring, stand in one place of the package.
+
+    Only names that one function has count: a method of a port has several. Handlers that Textual or click call by
+    name or by a decorator are left out.
+    """
+    defined: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    short: set[str] = set()
+    for node in (node for tree in trees.values() for node in tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                defined[name] += 1
+                body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+                lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0  # type: ignore[operator]
+                handler = name.startswith(("__", "on_", "action_", "watch_", "compose", "render"))
+                decorators = {each.id if isinstance(each, ast.Name) else "" for each in node.decorator_list}
+                if lines <= 3 and not handler and decorators <= {"property", "staticmethod", "contextmanager"}:
+                    short.add(name)
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                used[name] += 1
+    return sum(defined[name] == 1 and used[name] == 1 for name in short)
 
 
 def declared(tree: Nodes) -> int:
