@@ -15,6 +15,7 @@ from gputui.config import Options, ProbeSpec
 from gputui.domain.access import Actor
 from gputui.domain.errors import InputError
 from gputui.domain.settings import RuntimeSettings, Settings
+from tests.cases import cases
 
 
 def test_under_sudo_the_user_is_the_caller_of_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +35,7 @@ def test_time_is_utc() -> None:
     assert bootstrap.clock().now().utcoffset() == timedelta(0)
 
 
-@pytest.mark.parametrize("probe", [ProbeSpec(8, "VOODOO"), ProbeSpec(100_000)])
+@cases("probe", [ProbeSpec(8, "VOODOO"), ProbeSpec(100_000)])
 def test_impossible_simulations_are_refused(probe: ProbeSpec, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--probe"):
         adapters.check_probe(Options(tmp_path, probe=probe))
@@ -52,7 +53,7 @@ def test_the_options_choose_the_runtimes(tmp_path: Path) -> None:
         runtime.close()
 
 
-@pytest.mark.parametrize("runtime", ["process", "docker"])
+@cases("runtime", ["process", "docker"])
 def test_without_an_engine_no_images_are_listed(runtime: str, tmp_path: Path) -> None:
     settings = replace(Settings(), runtime=RuntimeSettings(docker_host=f"unix://{tmp_path}/none.sock"))
     assert adapters.local_images(Options(tmp_path, runtime=runtime, settings=settings)) == ()

@@ -129,14 +129,14 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("content", "key"), BAD)
+@cases(("content", "key"), BAD)
 def test_bad_files_are_refused_by_file_and_key(tmp_path: Path, content: str | bytes, key: str) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, content)
     assert str(caught.value).startswith(f"{tmp_path}/config.toml: {key}")
 
 
-@pytest.mark.parametrize("path", ["missing.toml", "."])
+@cases("path", ["missing.toml", "."])
 def test_a_file_that_was_named_must_be_readable(tmp_path: Path, path: str) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         resolve(config=str(tmp_path / path), environ={})
@@ -364,7 +364,7 @@ def test_an_unreadable_site_file_is_an_error(tmp_path: Path) -> None:
 HOOKS = '[hooks]\non_job_end = ["/bin/true"]\n'
 
 
-@pytest.mark.parametrize(("mode", "directory"), [(0o664, 0o755), (0o646, 0o755), (0o644, 0o775), (0o644, 0o757)])
+@cases(("mode", "directory"), [(0o664, 0o755), (0o646, 0o755), (0o644, 0o775), (0o644, 0o757)])
 def test_hooks_that_others_may_write_are_refused(tmp_path: Path, mode: int, directory: int) -> None:
     place = tmp_path / "etc"
     place.mkdir()
@@ -453,7 +453,7 @@ def test_any_table_gives_settings_or_an_input_error(table: dict[str, object], mo
         assert str(error.where).startswith("config.toml: scheduler")  # noqa: PT017 - only some are refused
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "meant"),
     [
         ('share = "all"', ("all",)),
@@ -478,7 +478,7 @@ def test_gpus_may_be_given_as_numbers(tmp_path: Path) -> None:
         read(tmp_path, "[policy]\nprefer = [true]\n")
 
 
-@pytest.mark.parametrize("name", ["low", "normal", "high"])
+@cases("name", ["low", "normal", "high"])
 def test_former_default_limits_are_refused_with_their_replacement(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, f'[policy]\nlimit_{name} = "8h"\n')
@@ -486,7 +486,7 @@ def test_former_default_limits_are_refused_with_their_replacement(tmp_path: Path
     assert "planned as the longest allowed" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         "class_weight = 1000.0",
@@ -567,7 +567,7 @@ def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
     assert (window.count, window.tenant, window.priority) == (6, "bob", None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "where"),
     [
         ("age_unit = 0", "policy.age_unit"),
@@ -641,7 +641,7 @@ def test_options_of_docker_run_are_allowed_one_by_one(tmp_path: Path) -> None:
     assert load_settings(None, environ).policy.allow == AllowSettings({"privileged": False}, ("/data",))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "key"),
     [
         ("allow = 1", "policy.allow"),
@@ -719,10 +719,10 @@ def test_options_say_where_the_owner_is_asked(tmp_path: Path) -> None:
     assert Options(Path(own)).sockets.paths == (f"{own}/api.sock",)
 
 
-@pytest.mark.parametrize("uid", [0, 1000])
-@pytest.mark.parametrize("is_served", [True, False])
-@pytest.mark.parametrize("option", [None, "queue", "/srv/q", "~/q", "ROOT"])
-@pytest.mark.parametrize("environ", [{}, {"GPUTUI_SOCKET": "/srv/s"}, {"GPUTUI_STATE": "ROOT"}, {"GPUTUI_STATE": "/q"}])
+@cases("uid", [0, 1000])
+@cases("is_served", [True, False])
+@cases("option", [None, "queue", "/srv/q", "~/q", "ROOT"])
+@cases("environ", [{}, {"GPUTUI_SOCKET": "/srv/s"}, {"GPUTUI_STATE": "ROOT"}, {"GPUTUI_STATE": "/q"}])
 def test_the_thin_client_asks_where_the_options_say(
     uid: int,
     is_served: bool,

@@ -70,7 +70,7 @@ def test_a_body_in_chunks_is_read(tmp_path: Path) -> None:
         assert client_of(tmp_path / "s").ask("GET", "/v1/gpus", result=list[int]) == [1, 2]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("problem", "kind"),
     [
         (b'{"type":"u","title":"there is no job 7","status":404,"kind":"NotFoundError","exit_code":3}', NotFoundError),
@@ -142,7 +142,7 @@ def test_the_first_socket_with_a_listener_is_asked(tmp_path: Path) -> None:
         assert client.ask("GET", "/v1/about", result=dict[str, Any]) == {"ok": True}
 
 
-@pytest.mark.parametrize("backlog", [64, 0])
+@cases("backlog", [64, 0])
 def test_a_hung_owner_is_named_after_two_seconds_and_given_up_in_time(tmp_path: Path, backlog: int) -> None:
     """The connect itself waits if the backlog is full."""
     told: list[str] = []

@@ -24,6 +24,7 @@ from gputui.domain.settings import AccessSettings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.engine.feed import Feed
+from tests.cases import cases
 from tests.factories import NOW, job, snapshot, spec, view
 
 ROOT = Caller(0, 0, (), "root", Role.OPERATOR)
@@ -212,9 +213,7 @@ def test_who_comes_back_gets_what_he_missed(owner: Owner) -> None:
     assert again.snapshot.order == other.snapshot.order
 
 
-@pytest.mark.parametrize(
-    "last_id", ["other-3", "t-999999", "nonsense", "t--1", "t-\u0663", "t-\xb2", "t-" + "9" * 5000]
-)
+@cases("last_id", ["other-3", "t-999999", "nonsense", "t--1", "t-\u0663", "t-\xb2", "t-" + "9" * 5000])
 def test_who_comes_back_with_an_unknown_number_begins_anew(owner: Owner, last_id: str) -> None:
     client = owner.connect(last_id=last_id)
     client.until(lambda: len(client.snapshot.jobs) == 2)

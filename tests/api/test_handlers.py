@@ -180,7 +180,7 @@ def test_streams_are_handed_over(owner: TestOwner) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     "request_",
     [
         ExecRequest(()),
@@ -285,7 +285,7 @@ def test_an_action_that_does_not_suit_the_state_is_a_conflict(owner: TestOwner) 
     assert owner.ask("POST", "/v1/actions", Hold((job_id,))).status == 409
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         {"spec": {"begin_at": "0001-01-01T00:00:00+14:00"}},

@@ -14,6 +14,7 @@ import pytest
 
 from gputui.api.connections import bind, inherited, keep_inherited, taken
 from tests.api.serving import connect
+from tests.cases import cases
 
 
 def test_it_takes_the_path_in_one_step_whatever_is_there(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ connection.sendall(str(second.file).encode())
 """
 
 
-@pytest.mark.parametrize("arguments", [[], ["again"]])
+@cases("arguments", [[], ["again"]])
 def test_systemd_passes_a_socket_that_stays_its_own(tmp_path: Path, arguments: list[str]) -> None:
     path = tmp_path / "api.sock"
     listener = bind(path, 0o600)

@@ -10,6 +10,7 @@ from gputui.api.handlers import Handlers
 from gputui.api.http import AboutView, Problem
 from gputui.api.routes import ROUTES
 from tests.api.owner import ALICE, CAROL, TestOwner
+from tests.cases import cases
 
 
 def test_each_route_has_a_handler_and_each_handler_a_route() -> None:
@@ -24,7 +25,7 @@ def test_about_tells_who_owns_and_who_asks(owner: TestOwner) -> None:
     assert (about.caller.user, about.caller.role, about.home) == ("alice", "user", f"/home/{ALICE}")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("method", "path", "status"),
     [
         ("GET", "/", 404),
@@ -53,7 +54,7 @@ def test_a_client_of_another_major_version_is_refused(owner: TestOwner, given: s
     assert owner.ask("GET", "/v1/about", headers={"gputui-api": given}).status == status
 
 
-@pytest.mark.parametrize(
+@cases(
     "query",
     [
         {"limit": "0"},
@@ -78,7 +79,7 @@ def test_times_need_a_zone(owner: TestOwner, since: str) -> None:
     assert owner.ask("GET", "/v1/history", since="2026-01-01T00:00:00Z").status == 200
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "status"),
     [
         (b"", 400),

@@ -89,7 +89,7 @@ def test_requests_follow_each_other_on_a_connection(tmp_path: Path) -> None:
         assert [part[-8:] for part in rest_of(link).split(b"HTTP/1.1 200 OK")[1:]] == [b"GET /b 0", b"GET /c 0"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("request_", "code"),
     [
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc", 400),

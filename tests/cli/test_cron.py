@@ -14,6 +14,7 @@ from gputui.cli import cron
 from gputui.domain.job import ArrayRef
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.recurring import Missed, Overlap, RecurringJob, Skipped
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, put
 from tests.cli.test_completions import completed
 from tests.factories import FakeClock, job, recurring
@@ -73,7 +74,7 @@ def test_add_passes_its_name_on_to_jobs(run: Run, store: KeptStore) -> None:
     assert (only(store).name, only(store).submission.spec.name) == ("outer", "inner")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "says"),
     [
         (["* * * *", "--", "busybox"], "cron: '* * * *' has 4 fields (write five"),

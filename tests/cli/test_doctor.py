@@ -319,7 +319,7 @@ def test_a_small_size_has_its_unit() -> None:
     assert checks.of_kept(replace(data, size=1023), NOW).text.startswith("1023 bytes in 1 file; ")
 
 
-@pytest.mark.parametrize(
+@cases(
     "name", ["last-backup.json", "live.json", "queue.json", "queue.json.wal.1", "history-2026-02.json", "config.json"]
 )
 def test_a_huge_file_that_somebody_planted_is_not_read(tmp_path: Path, name: str) -> None:

@@ -22,6 +22,7 @@ from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import GputuiError
 from gputui.runtime.docker.endpoint import DEFAULT_URL
 from gputui.runtime.docker.runtime import DockerRuntime
+from tests.cases import cases
 from tests.cli.conftest import Run
 from tests.factories import NOW
 
@@ -139,7 +140,7 @@ def test_the_machines_engine_is_assumed_to_be_here_while_it_does_not_answer(
     assert json.loads(settings.read_text()) == {"runtimes": {"nvidia": ENTRY}}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("address", "word"),
     [
         ("unix:///nowhere/docker.sock", "start the engine at unix:///nowhere/docker.sock"),
@@ -202,7 +203,7 @@ def test_an_engine_of_another_context_is_seen(tmp_path: Path, monkeypatch: pytes
     assert engine.own_engine(4_000_000) == "of the context rootless"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "facts", "words"),
     [
         ("/version", {"Components": [{"Name": "Podman Engine"}]}, ("Podman has no daemon.json", "nvidia-ctk cdi")),
@@ -230,7 +231,7 @@ def test_without_docker_there_is_nothing_to_fix(run: Run, settings: Path) -> Non
     assert "--runtime docker doctor --fix" in refused.err
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "word"),
     [
         (b'{"a": "\xff"}', "is not UTF-8 text at byte 7"),
@@ -271,7 +272,7 @@ def test_a_disk_that_fails_leaves_the_file_and_no_other(tmp_path: Path, monkeypa
     assert [each.name for each in tmp_path.iterdir() if each.suffix != ".bak"] == ["daemon.json"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "word"),
     [
         ('{"debug": true,}', "is not JSON"),
@@ -315,7 +316,7 @@ def test_the_engine_behind_a_socket_is_found_with_its_settings_file(tmp_path: Pa
     assert str(EngineProcess(1, ("dockerd",)).settings_file) == "/etc/docker/daemon.json"
 
 
-@pytest.mark.parametrize("text", ["", "no number", "{own}", "4194305"])
+@cases("text", ["", "no number", "{own}", "4194305"])
 def test_pid_files_of_others_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (tmp_path / "docker.pid").write_text(text.format(own=os.getpid()))
     monkeypatch.setattr(engine, "_PID_FILES", (tmp_path / "missing", tmp_path / "docker.pid"))

@@ -23,6 +23,7 @@ from gputui.domain.job_spec import ContainerOptions, GpuRequest
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.request.job_options import KEYS
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, NOW, job, running, uuid, view
 
@@ -122,7 +123,7 @@ def test_errors_are_named_and_nothing_is_written(run: Run, asked: KeptStore, giv
     assert asked.get(1) == before
 
 
-@pytest.mark.parametrize(("job_id", "code"), [("7", 3), ("x", 2), ("0", 2), ("1-2", 2), ("1_4", 3)])
+@cases(("job_id", "code"), [("7", 3), ("x", 2), ("0", 2), ("1-2", 2), ("1_4", 3)])
 def test_invalid_ids_are_refused(run: Run, asked: KeptStore, job_id: str, code: int) -> None:
     result = run("edit", job_id, "--gpus", "1")
     assert (result.code, result.out) == (code, "")
@@ -219,7 +220,7 @@ class TestEditor:
         assert run("edit", "1").code == 0
         assert asked.get(1).spec.gpus == GpuRequest(3, 3)
 
-    @pytest.mark.parametrize(("lines", "code"), [("true", 0), ("exit 3", 1), ("echo x >> $1", 2)])
+    @cases(("lines", "code"), [("true", 0), ("exit 3", 1), ("echo x >> $1", 2)])
     def test_invalid_editor_output_changes_nothing(
         self, run: Run, asked: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, code: int
     ) -> None:

@@ -50,7 +50,7 @@ def test_the_settings_file_is_the_one_that_the_engine_reads(process: EngineProce
     assert process.settings_file == path
 
 
-@pytest.mark.parametrize(
+@cases(
     ("process", "restart", "reload"),
     [
         (EngineProcess(7, ("dockerd",)), "sudo systemctl restart docker", "sudo systemctl reload docker"),
@@ -144,7 +144,7 @@ def test_a_hook_that_the_engine_may_not_know_is_told(
     assert look(EngineGpus(is_local=False, address=listening)) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "what"),
     [
         (b"{" + b" " * 1024**2, "larger than 1 MiB"),

@@ -11,6 +11,7 @@ import pytest
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running
 
@@ -68,7 +69,7 @@ def unsafe(shown: str) -> set[str]:
     return {each for each in shown if unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp"} and each != "\n"}
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@cases("words", COMMANDS)
 def test_no_text_of_a_job_reaches_the_terminal_as_it_is(run: Run, text: str, words: tuple[str, ...]) -> None:
     found = run(*words)
     assert not unsafe(found.out + found.err), (found.out, found.err)
@@ -78,7 +79,7 @@ def test_no_text_of_a_job_reaches_the_terminal_as_it_is(run: Run, text: str, wor
         assert found.code == 0
 
 
-@pytest.mark.parametrize("name", sorted(TEXTS))
+@cases("name", sorted(TEXTS))
 def test_arguments_are_quoted_in_refusals(run: Run, store: KeptStore, name: str) -> None:
     text = TEXTS[name].replace("\x00", "")
     for words in (

@@ -14,6 +14,7 @@ import pytest
 
 from bench._jobs import store_waiting_jobs
 from bench.commands import BARE, CommandRun, commands, compare, ratios
+from tests.cases import cases
 
 HEAVY = frozenset(
     {
@@ -67,7 +68,7 @@ def state(tmp_path: Path, queue_of_one: Path) -> Path:
     return shutil.copytree(queue_of_one, tmp_path / "state")
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments",
     [
         ["submit", "--gpus", "1", "busybox"],
@@ -90,13 +91,12 @@ def state(tmp_path: Path, queue_of_one: Path) -> Path:
         ["submit", "--help"],
         ["--help"],
     ],
-    ids=" ".join,
 )
 def test_a_light_command_loads_nothing_heavy(state: Path, arguments: list[str]) -> None:
     assert not modules_after(state, *arguments) & HEAVY
 
 
-@pytest.mark.parametrize("arguments", [["submit", "--gpus", "1", "busybox", "true"], ["queue"]], ids=" ".join)
+@cases("arguments", [["submit", "--gpus", "1", "busybox", "true"], ["queue"]])
 def test_the_commands_called_most_load_nothing_slow(state: Path, arguments: list[str]) -> None:
     assert not modules_after(state, *arguments) & SLOW
 
@@ -149,7 +149,7 @@ sys.exit(code or (f"loaded: {found}" if found else 0))
 """
 
 
-@pytest.mark.parametrize("arguments", [["submit", "--gpus", "1", "busybox"], ["queue"], ["hold", "1"]], ids=" ".join)
+@cases("arguments", [["submit", "--gpus", "1", "busybox"], ["queue"], ["hold", "1"]])
 def test_the_queue_of_this_machine_needs_nothing_of_clusters(state: Path, arguments: list[str]) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(state.parent)}
     command = [sys.executable, "-c", LOCAL, "--state", str(state), *arguments]

@@ -13,6 +13,7 @@ from gputui.cli.install import units
 from gputui.config import Options
 from gputui.domain.errors import InputError
 from gputui.domain.settings import AccessSettings, HookSettings, SchedulerSettings, Settings
+from tests.cases import cases
 from tests.cli.conftest import Run
 
 STATE = Path("/var/lib/gputui")
@@ -32,7 +33,7 @@ def service(**settings: object) -> str:
 
 
 @pytest.mark.systemd
-@pytest.mark.parametrize("settings", [{}, {"access": AccessSettings(("*",))}])
+@cases("settings", [{}, {"access": AccessSettings(("*",))}])
 def test_systemd_finds_the_service_well_protected(tmp_path: Path, settings: dict[str, object]) -> None:
     made = units(Options(STATE, settings=Settings(scheduler=CONTAINERS, **settings)), tmp_path)  # type: ignore[arg-type]
     for name, text in made.items():

@@ -9,6 +9,7 @@ import pytest
 from gputui import bootstrap
 from gputui.bootstrap import backend
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, job, running, snapshot, uuid
 
@@ -116,7 +117,7 @@ def test_top_puts_a_job_first(run: Run, store: KeptStore) -> None:
     assert {each.topped_at for each in store.jobs().values()} == {NOW}
 
 
-@pytest.mark.parametrize("value", ["101", "up", "+", "--top", "1e3", "-101", "+1000"])
+@cases("value", ["101", "up", "+", "--top", "1e3", "-101", "+1000"])
 def test_invalid_priorities_are_refused(run: Run, store: KeptStore, value: str) -> None:
     put(store, job())
     result = run("priority", "1", value)
@@ -145,8 +146,8 @@ def test_drain_and_resume_by_index_uuid_or_beginning(
     assert set(store.controls().drains) == {uuid(3)}
 
 
-@pytest.mark.parametrize("gpu", ["9", "x", "GPU-ffff", "-1", ""])
-@pytest.mark.parametrize("command", ["drain", "resume"])
+@cases("gpu", ["9", "x", "GPU-ffff", "-1", ""])
+@cases("command", ["drain", "resume"])
 def test_invalid_gpus_are_refused(
     run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch, command: str, gpu: str
 ) -> None:

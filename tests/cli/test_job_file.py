@@ -14,6 +14,7 @@ from gputui.domain.job_spec import GpuRequest
 from gputui.request import job_file
 from gputui.request.job_options import KEYS
 from gputui.request.submitter import Submitter
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import NOW
 
@@ -64,7 +65,7 @@ def test_every_table_is_a_job(run: Run, store: KeptStore, tmp_path: Path) -> Non
     assert (second.spec.is_host, second.spec.retries) == (True, 1)
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+@cases("key", KEYS)
 def test_every_key_is_read_or_refused_by_name(tmp_path: Path, key: object) -> None:
     name = getattr(key, "name")  # noqa: B009 - parametrised
     path = write(tmp_path, f'[[job]]\nimage = "busybox"\n{name} = [[1]]\n')
@@ -76,7 +77,7 @@ def test_every_key_is_read_or_refused_by_name(tmp_path: Path, key: object) -> No
 JOB = '[[job]]\nimage = "busybox"\n'
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "where"),
     [
         ("", "job"),
@@ -119,8 +120,7 @@ JOB = '[[job]]\nimage = "busybox"\n'
         (JOB + "name = '\0'", ""),
         ("x = " + "[" * 5000, ""),
         (b"# " + b"x" * 1024**2, ""),
-    ],
-    ids=lambda text: str(text)[:60],  # a file of a megabyte names no test
+    ],  # a file of a megabyte names no test
 )
 def test_bad_files_are_refused_by_file_and_key(
     run: Run, store: KeptStore, tmp_path: Path, content: str | bytes, where: str
@@ -133,7 +133,7 @@ def test_bad_files_are_refused_by_file_and_key(
     assert not store.jobs()
 
 
-@pytest.mark.parametrize("path", ["/does/not/exist.toml", "/", "a\0b"])
+@cases("path", ["/does/not/exist.toml", "/", "a\0b"])
 def test_files_that_cannot_be_read_are_named(run: Run, path: str) -> None:
     result = run("submit", "-f", path)
     assert (result.code, result.out) == (2, "")
@@ -146,7 +146,7 @@ def test_an_invalid_job_prevents_the_whole_submission(run: Run, store: KeptStore
     assert not store.jobs()
 
 
-@pytest.mark.parametrize("extra", [["--gpus", "1"], ["--hold"], ["--host"], ["busybox"]])
+@cases("extra", [["--gpus", "1"], ["--hold"], ["--host"], ["busybox"]])
 def test_options_beside_a_file_are_refused(run: Run, tmp_path: Path, extra: list[str]) -> None:
     result = run("submit", "-f", write(tmp_path, JOB), *extra)
     assert (result.code, "cannot be combined with --file" in result.err) == (2, True)

@@ -100,8 +100,8 @@ def test_an_array_without_a_suitable_element_is_refused(run: Run, store: KeptSto
     assert "job 2_0 is RUNNING" in result.err
 
 
-@pytest.mark.parametrize("command", ["cancel", "hold", "requeue", "show", "logs", "explain"])
-@pytest.mark.parametrize(
+@cases("command", ["cancel", "hold", "requeue", "show", "logs", "explain"])
+@cases(
     ("name", "says"),
     [("2_5", "array 2 has no element 5"), ("1_0", "job 1 is not an array"), ("9_0", "there is no job 9")],
 )
@@ -112,7 +112,7 @@ def test_missing_elements_are_refused(run: Run, mixed: KeptStore, command: str, 
     assert acted_on(mixed, command) == []
 
 
-@pytest.mark.parametrize("command", ["cancel", "hold"])
+@cases("command", ["cancel", "hold"])
 def test_an_unknown_id_prevents_the_whole_action(run: Run, mixed: KeptStore, command: str) -> None:
     assert run(command, "2_[20,25]").code == 3
     assert acted_on(mixed, command) == []

@@ -17,10 +17,11 @@ from gputui import __version__, bootstrap
 from gputui.cli.main import COMMANDS, GROUPS, LazyGroup, cli
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, InputError, NotFoundError, StoreFullError
+from tests.cases import cases
 from tests.cli.conftest import Run
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@cases("command", COMMANDS)
 def test_every_command_has_its_name_and_help(run: Run, command: str) -> None:
     found = LazyGroup().get_command(click.Context(LazyGroup()), command)
     assert found is not None
@@ -56,7 +57,7 @@ def test_version_prints_the_version(run: Run) -> None:
     assert run("--version").out == f"gputui {__version__}\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments",
     [["quue"], ["--nope"], ["queue", "extra"], ["queue", "--state"], ["completions", "tcsh"], ["\x1b[2J"], [""]],
 )
@@ -68,7 +69,7 @@ def test_bad_usage_exits_with_2_and_prints_one_plain_line(run: Run, arguments: l
     assert "\x1b" not in result.err
 
 
-@pytest.mark.parametrize("group", ["tenant", "cron", "state"])
+@cases("group", ["tenant", "cron", "state"])
 def test_a_group_without_a_command_prints_its_help(run: Run, group: str) -> None:
     result = run(group)
     assert (result.code, result.out, result.err) == (2, "", run(group, "--help").out)
@@ -94,7 +95,7 @@ def test_a_mistyped_command_or_one_of_other_programs_gets_a_hint(run: Run, word:
     assert f"(did you mean {meant}?)" in run(word).err
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "code", "sentence"),
     [
         (GputuiError("it did not work", hint="try again"), 1, "it did not work (try again)"),
@@ -161,9 +162,7 @@ def test_serve_passes_on_its_exit_code(run: Run, monkeypatch: pytest.MonkeyPatch
     assert "add --metrics" in run("serve", "--hpc-job-mapping-dir", "x").err
 
 
-@pytest.mark.parametrize(
-    "option", [["--probe", "sim:x"], ["--probe", "sim:2:VOODOO"], ["--runtime", "podman"], ["--config", "/missing"]]
-)
+@cases("option", [["--probe", "sim:x"], ["--probe", "sim:2:VOODOO"], ["--runtime", "podman"], ["--config", "/missing"]])
 def test_bad_shared_options_are_refused_by_name(run: Run, option: list[str]) -> None:
     result = run(*option, "submit", "busybox")
     assert (result.code, result.out) == (2, "")

@@ -14,6 +14,7 @@ from gputui.cli import terminal
 from gputui.domain.gpu import GpuProcess, GpuState, Holder
 from gputui.domain.text import user_name
 from gputui.runtime.host_processes import read_stat
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, running, sample, snapshot, uuid, view
 from tests.foreign import idle_process
@@ -73,7 +74,7 @@ def test_a_foreign_process_is_ended_and_audited(run_on: Run, store: KeptStore, i
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "code", "said"),
     [
         (("-s", "KILL", "4100000"), 1, "belongs to job 1 (cancel the job: gputui cancel 1)"),

@@ -16,6 +16,7 @@ from gputui import bootstrap
 from gputui.domain.policy.reservations import overlap_warnings
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Controls, StandingRule
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.domain.policy.test_decide import seen
 from tests.factories import NOW, job, running, snapshot, uuid
@@ -116,7 +117,7 @@ def test_gpus_are_named_by_index_or_uuid_and_kept_by_uuid(run: Run, store: KeptS
     assert run("reserve", "add", "--gpu", "8", "--for", "1h").code == 3
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "where"),
     [
         ("--gpus 1", "--end"),

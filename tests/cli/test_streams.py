@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from gputui.store import TinyJobStore
+from tests.cases import cases
 
 HOST = "submit --host --hold -- true"
 ACTS = {
@@ -28,8 +27,8 @@ def shell(state: Path, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
 
 
-@pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("stream", ["> /dev/full", ">&-"])
+@cases("act", ACTS)
+@cases("stream", ["> /dev/full", ">&-"])
 def test_the_confirmation_goes_to_stderr(tmp_path: Path, act: str, stream: str) -> None:
     done = shell(tmp_path / "state", f"{act} {stream}")
     assert (done.returncode, done.stdout) == (0, "")
@@ -50,7 +49,7 @@ def test_a_submit_with_all_streams_closed_works_and_overwrites_no_file(tmp_path:
     store.close()
 
 
-@pytest.mark.parametrize("stream", ["> /dev/full", ">&-"])
+@cases("stream", ["> /dev/full", ">&-"])
 def test_an_unwritable_stdout_fails_a_listing(tmp_path: Path, stream: str) -> None:
     done = shell(tmp_path / "state", f"queue {stream}")
     assert done.returncode == 1

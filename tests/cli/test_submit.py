@@ -19,6 +19,7 @@ from gputui.request.caller import LIMITS, is_taken_over
 from gputui.request.job_options import KEYS
 from gputui.runtime.accounts import account_of
 from gputui.runtime.process.runtime import environment
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, NOW, spec, uuid
 from tests.request import docker_values
@@ -159,7 +160,7 @@ def test_a_host_job_may_take_over_the_whole_environment(
     assert (refused.code, "--env-all" in refused.err) == (2, True)
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key.container], ids=lambda key: key.option)
+@cases("key", [key for key in KEYS if key.container])
 def test_a_host_job_refuses_options_of_containers(run: Run, store: KeptStore, key: object) -> None:
     option = getattr(key, "option")  # noqa: B009 - parametrised
     values = {"--volume": "/a:/b", "--mount": "type=tmpfs,target=/t", "--shm-size": "1g", "--ipc": "host"}
@@ -189,7 +190,7 @@ def test_without_an_engine_an_image_is_refused(run: Run, store: KeptStore, tmp_p
     assert run("--runtime", "process", "submit", "--host", "--", "true").code == 0
 
 
-@pytest.mark.parametrize("option", sorted(submitter.REFUSED))
+@cases("option", sorted(submitter.REFUSED))
 def test_unsupported_docker_options_are_refused_with_a_substitute(run: Run, store: KeptStore, option: str) -> None:
     value = [] if option in submitter.WITHOUT_VALUE else ["x"]
     result = run("submit", option, *value, "busybox")
@@ -272,67 +273,67 @@ def test_an_unknown_option_is_named_with_its_neighbour(run: Run) -> None:
     assert "--priority" in result.err
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--gpus", "two"),
-        ("--gpus", "-1"),
-        ("--gpus", "99999"),
-        ("--gpu-memory", "lots"),
-        ("--gpu-model", ""),
-        ("--priority", "101"),
-        ("--priority", "-1"),
-        ("--priority", "1.5"),
-        ("--nice", "x"),
-        ("--idle-timeout", "0"),
-        ("--time-limit", "0"),
-        ("--time-limit", "-5"),
-        ("--retries", "-1"),
-        ("--signal", "TERM"),
-        ("--signal", "KILL@60"),
-        ("--signal", "WINK@60"),
-        ("--signal", "65@60"),
-        ("--signal", "TERM@0"),
-        ("--signal", "TERM@60"),
-        ("--retry-on", "0"),
-        ("--retry-on", "256"),
-        ("--retry-on", "1,OOPS"),
-        ("--retry-on", "1"),
-        ("--gpu-memory-step", "lots"),
-        ("--gpu-memory-step", "20g"),
-        ("--backoff", "soon"),
-        ("--after", "x"),
-        ("--after-any", "0"),
-        ("--begin", "yesterday"),
-        ("--array", "9-0"),
-        ("--comment", " "),
-        ("--sweep", "lr"),
-        ("--sweep-limit", "0"),
-        ("--tenant", "a" * 65),
-        ("--tenant", "a\tb"),
-        ("--name", "a" * 10_000),
-        ("--name", "\x1b]0;title\x07"),
-        ("--name", ""),
-        ("--env", "=x"),
-        ("--env-file", "/does/not/exist"),
-        ("--volume", "here"),
-        ("--mount", "type=bind"),
-        ("--workdir", "relative"),
-        ("--user", "a: b"),
-        ("--cpus", "nan"),
-        ("--cpu-shares", "1"),
-        ("--memory", "1k"),
-        ("--memory", "-1g"),
-        ("--shm-size", "0"),
-        ("--ipc", "maybe"),
-        ("--network", "a b"),
-        ("--ulimit", "nofile=x"),
-        ("--label", "user=x"),
-        ("--runtime", ""),
-        ("--label-file", "/does/not/exist"),
-        *((f"--{name.replace('_', '-')}", text) for name, text in docker_values.BAD.items()),
-    ],
-)
+BAD_VALUES = [
+    ("--gpus", "two"),
+    ("--gpus", "-1"),
+    ("--gpus", "99999"),
+    ("--gpu-memory", "lots"),
+    ("--gpu-model", ""),
+    ("--priority", "101"),
+    ("--priority", "-1"),
+    ("--priority", "1.5"),
+    ("--nice", "x"),
+    ("--idle-timeout", "0"),
+    ("--time-limit", "0"),
+    ("--time-limit", "-5"),
+    ("--retries", "-1"),
+    ("--signal", "TERM"),
+    ("--signal", "KILL@60"),
+    ("--signal", "WINK@60"),
+    ("--signal", "65@60"),
+    ("--signal", "TERM@0"),
+    ("--signal", "TERM@60"),
+    ("--retry-on", "0"),
+    ("--retry-on", "256"),
+    ("--retry-on", "1,OOPS"),
+    ("--retry-on", "1"),
+    ("--gpu-memory-step", "lots"),
+    ("--gpu-memory-step", "20g"),
+    ("--backoff", "soon"),
+    ("--after", "x"),
+    ("--after-any", "0"),
+    ("--begin", "yesterday"),
+    ("--array", "9-0"),
+    ("--comment", " "),
+    ("--sweep", "lr"),
+    ("--sweep-limit", "0"),
+    ("--tenant", "a" * 65),
+    ("--tenant", "a\tb"),
+    ("--name", "a" * 10_000),
+    ("--name", "\x1b]0;title\x07"),
+    ("--name", ""),
+    ("--env", "=x"),
+    ("--env-file", "/does/not/exist"),
+    ("--volume", "here"),
+    ("--mount", "type=bind"),
+    ("--workdir", "relative"),
+    ("--user", "a: b"),
+    ("--cpus", "nan"),
+    ("--cpu-shares", "1"),
+    ("--memory", "1k"),
+    ("--memory", "-1g"),
+    ("--shm-size", "0"),
+    ("--ipc", "maybe"),
+    ("--network", "a b"),
+    ("--ulimit", "nofile=x"),
+    ("--label", "user=x"),
+    ("--runtime", ""),
+    ("--label-file", "/does/not/exist"),
+    *((f"--{name.replace('_', '-')}", text) for name, text in docker_values.BAD.items()),
+]
+
+
+@cases(("option", "value"), BAD_VALUES)
 def test_bad_values_are_refused_by_name_and_nothing_is_done(
     run: Run, store: KeptStore, option: str, value: str
 ) -> None:
@@ -346,8 +347,7 @@ def test_bad_values_are_refused_by_name_and_nothing_is_done(
 
 
 def test_the_test_of_bad_values_covers_every_option() -> None:
-    marks = test_bad_values_are_refused_by_name_and_nothing_is_done.pytestmark  # type: ignore[attr-defined]
-    tried = {option for option, _ in marks[0].args[1]}
+    tried = {option for option, _ in BAD_VALUES}
     flags = {f"--{name.replace('_', '-')}" for name in docker_values.FLAGS}
     takes_any = {"--entrypoint", "--env-all", "--hold", "--preemptible", "--share", *flags}
     assert {key.option for key in KEYS} == tried | takes_any

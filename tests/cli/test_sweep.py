@@ -12,6 +12,7 @@ from gputui.domain.state import JobState
 from gputui.request import draft as drafts
 from gputui.request.submitter import Submitter
 from gputui.tui.screens.job_form import Purpose
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import NOW
 
@@ -43,7 +44,7 @@ def test_an_element_is_shown_with_its_values(run: Run, swept: KeptStore) -> None
     assert "train lr=1e-4 seed=4" in run("queue", "--array").out
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "where"),
     [
         (["--sweep", "x=1,2", "--array", "0-9", "busybox"], "--array"),

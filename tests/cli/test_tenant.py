@@ -9,6 +9,7 @@ import pytest
 
 from gputui import bootstrap
 from gputui.domain.settings import TenantSettings
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.domain.policy.test_decide import seen
 from tests.factories import job, running, uuid
@@ -37,7 +38,7 @@ def test_set_changes_given_values_and_keeps_the_others(run: Run, store: KeptStor
     assert (entries[-1].verb, entries[-1].user, entries[-1].after) == ("tenant", "alice", "weight 1, at most 0 running")
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
     [
         [],

@@ -30,6 +30,7 @@ from gputui.domain.access import Caller, Role
 from gputui.domain.errors import AccessError, ParseLocallyError
 from gputui.ports.backend import CommandLine, CommandResult
 from tests.api.scripted_owner import ScriptedOwner, answer_of, fixed
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, put
 from tests.factories import job
 
@@ -104,7 +105,7 @@ def test_the_owner_says_what_the_command_itself_says(served: Served, words: list
     assert served.run(ASK, *words) == served.run(FAT, *words)
 
 
-@pytest.mark.parametrize(("command", "columns"), zip(sorted(thin.COMMANDS), cycle(("", "70", "200")), strict=False))
+@cases(("command", "columns"), zip(sorted(thin.COMMANDS), cycle(("", "70", "200")), strict=False))
 def test_the_help_is_the_same_and_as_wide(served: Served, command: str, columns: str) -> None:
     helped = served.run(ASK, command, "--help", COLUMNS=columns)
     assert helped == served.run(FAT, command, "--help", COLUMNS=columns)
@@ -264,7 +265,7 @@ def test_an_owner_who_ends_before_a_command_of_this_process_asks_it_is_no_obstac
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
-@pytest.mark.parametrize("status", ["400 Bad Request", "404 Not Found", "421 Misdirected Request", "422 Unprocessable"])
+@cases("status", ["400 Bad Request", "404 Not Found", "421 Misdirected Request", "422 Unprocessable"])
 def test_a_request_that_is_refused_is_for_the_command_itself(alone: Path, status: str) -> None:
     with closing(ScriptedOwner(alone / "api.sock", fixed(answer_of(b"{}", status)))):
         assert thin_code("queue") is None
@@ -312,10 +313,10 @@ def test_bytes_are_passed_on_to_the_owner(served: Served) -> None:
 # which socket
 
 
-@pytest.mark.parametrize("option", ["", "/s/x"])
-@pytest.mark.parametrize("environ", [{}, {"GPUTUI_SOCKET": "/s/y.sock"}, {"GPUTUI_STATE": "/s/z"}])
-@pytest.mark.parametrize("uid", [0, 1000])
-@pytest.mark.parametrize("is_served", [False, True])
+@cases("option", ["", "/s/x"])
+@cases("environ", [{}, {"GPUTUI_SOCKET": "/s/y.sock"}, {"GPUTUI_STATE": "/s/z"}])
+@cases("uid", [0, 1000])
+@cases("is_served", [False, True])
 def test_it_asks_where_the_options_say(
     option: str, environ: dict[str, str], uid: int, is_served: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

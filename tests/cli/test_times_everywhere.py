@@ -16,6 +16,7 @@ from gputui.cli import main
 from gputui.config import settings_file
 from gputui.domain.errors import InputError
 from gputui.request import job_values, reservation
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.domain.policy.test_decide import seen
 from tests.factories import NOW, job, running
@@ -124,7 +125,7 @@ def test_durations(run: Run, name: str) -> None:
         assert code == 0, err
 
 
-@pytest.mark.parametrize("name", sorted(DURATIONS))
+@cases("name", sorted(DURATIONS))
 def test_what_is_no_duration(run: Run, name: str) -> None:
     odd = ("1h\n2", "\u0663h", "\x1b[31m", "\u202e90", "9" * 20, "x" * 10_000)
     for text in (
@@ -157,7 +158,7 @@ def test_a_duration_has_no_sign_except_as_a_change_of_a_limit(run: Run, name: st
             refusal(run, DURATIONS[name], text)
 
 
-@pytest.mark.parametrize("name", sorted(DURATIONS.keys() - NO_EFFECT))
+@cases("name", sorted(DURATIONS.keys() - NO_EFFECT))
 def test_0_is_refused_where_nothing_would_be_left(run: Run, name: str) -> None:
     if "health" in name or "backoff" in name:  # 0 is docker's default, and no pause
         assert tried(run, DURATIONS[name], "0")[0] == 0
@@ -194,7 +195,7 @@ def test_moments(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch, na
         assert store.get(1 if name.startswith("edit") else 4).spec.begin_at == wanted
 
 
-@pytest.mark.parametrize("name", sorted({**MOMENTS, **PAST}))
+@cases("name", sorted({**MOMENTS, **PAST}))
 def test_what_is_no_moment(run: Run, name: str) -> None:
     open_ones = ("90", "1d12h", "2:30:00", "0", "18", "in 2", "1/2", "18:00 19:00")
     none = ("in -2h", "in 4000d", "2026-02-30", "abc", "25:00", "13pm", "18:00 Mars/Phobos", "", " ", "-")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import pytest
 
 from gputui.domain.job_spec import GpuRequest, Interactive, LimitWarning
+from tests.cases import cases
 from tests.cluster.batch import JOB, KEY, BatchRun, eventually, noted, script_of
 from tests.factories import uuid
 from tests.lane import in_its_lane
@@ -82,7 +83,7 @@ def test_the_exit_code_and_the_output_are_the_containers(begin: Begin, code: int
     assert noted(tmp_path).code == code
 
 
-@pytest.mark.parametrize(
+@cases(
     ("job", "code", "words", "said"),
     [
         ({"command": ("no-such-program",), "no_init": True}, 127, "its image has no such command", "no-such-program"),

@@ -214,7 +214,7 @@ def test_limits_that_bash_lacks_are_refused(asked: str) -> None:
     assert refusal.value.where == "--ulimit"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("image", "address"),
     [
         ("busybox:1", "docker://busybox:1"),

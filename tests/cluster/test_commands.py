@@ -10,6 +10,7 @@ import pytest
 from gputui.domain.cluster import Capability, ClusterFault, element_id
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.cli.test_completions import completed
 from tests.cluster.commands import MakeCluster, Run
 from tests.cluster.fake import FakeCluster
@@ -85,7 +86,7 @@ def test_an_engines_own_count_of_waits_is_not_foretold(run: Run, cluster: FakeCl
     assert run("edit", "1", "--time-limit", "2h").err == "edited job 1: time-limit 2h (was 1h)\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "words"),
     [
         (["--idle-timeout", "1h"], "--idle-timeout: Fake does not watch for idle jobs"),
@@ -175,7 +176,7 @@ def test_an_unknown_job_is_refused_before_any_is_changed(run: Run, cluster: Fake
     assert state(cluster, 1) is JobState.RUNNING
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "capability"),
     [
         (["hold", "1"], Capability.HOLD),

@@ -18,6 +18,7 @@ from gputui.tui.screens.dialogs import Confirm
 from gputui.tui.screens.form_fields import FlagField, TextField
 from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.what_if import WhatIf
+from tests.cases import cases
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
@@ -238,7 +239,7 @@ ASKING: Mapping[str, Submission] = {
 
 
 @both
-@pytest.mark.parametrize("option", ASKING)
+@cases("option", ASKING)
 def test_a_job_with_an_option_that_the_engine_lacks_is_refused_with_its_sentence(engine: str, option: str) -> None:
     caps, submission = ENGINES[engine], ASKING[option]
     if option not in caps.lacking_options:

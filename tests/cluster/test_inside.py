@@ -38,7 +38,7 @@ def inside(folder: Path, state: str, *words: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "words"),
     [
         ("Error: No such container: gputui-7", "its container does not run yet\n"),

@@ -10,6 +10,7 @@ import pytest
 from gputui.cluster.kubernetes.records import KeptLog
 from gputui.cluster.slurm.inside import SharedFileLog
 from gputui.domain.errors import NotFoundError
+from tests.cases import cases
 
 BAR = b"10%\r20%\r30%"
 """A line that a progress bar has written over."""
@@ -20,8 +21,8 @@ LINES: dict[str, Callable[[Path, int | None], Iterable[bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("lines", LINES.values(), ids=LINES)
-@pytest.mark.parametrize("end", [b"", b"\n"])
+@cases("lines", LINES.values())
+@cases("end", [b"", b"\n"])
 def test_the_last_lines_are_whole(
     lines: Callable[[Path, int | None], Iterable[bytes]], end: bytes, tmp_path: Path
 ) -> None:
@@ -34,7 +35,7 @@ def test_the_last_lines_are_whole(
     assert list(lines(path, 2)) == list(lines(path, None)) == []
 
 
-@pytest.mark.parametrize("lines", LINES.values(), ids=LINES)
+@cases("lines", LINES.values())
 def test_a_missing_file_is_named(lines: Callable[[Path, int | None], Iterable[bytes]], tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="gone"):
         list(lines(tmp_path / "gone.out", 2))

@@ -18,6 +18,7 @@ from gputui.cluster.slurm.site import SlurmSite
 from gputui.domain.errors import ClusterRefusedError, NotFoundError
 from gputui.domain.node_readings import NodeCheck, Verdict
 from gputui.domain.settings import ClusterSettings, Settings
+from tests.cases import cases
 
 HOST = "GPU 0: H200 (UUID: GPU-a)\nGPU 1: H200 (UUID: GPU-b)\n"
 PROBE = f"""RUN user 1000 alice
@@ -137,7 +138,7 @@ def test_a_site_without_docker_has_no_container_to_look_for(tmp_path: Path) -> N
     assert len(lab.sent()) == 1
 
 
-@pytest.mark.parametrize(
+@cases(
     ("node", "waits", "why"),
     [
         (NodeRow("gpu1", ("IDLE",)), False, "Slurm knows no GPU of it"),
@@ -162,7 +163,7 @@ def test_a_node_that_takes_no_probe_is_told_why(tmp_path: Path, node: NodeRow, *
     assert (lab.sent(), lab.told) == ([], [])
 
 
-@pytest.mark.parametrize(("waits", "asked"), [(False, 1), (True, 3)])
+@cases(("waits", "asked"), [(False, 1), (True, 3)])
 def test_busy_gpus_are_asked_for_only_by_wait(tmp_path: Path, *, waits: bool, asked: int) -> None:
     lab = Lab(tmp_path, (NodeRow("gpu1", ("MIXED",), ("h200",) * 3, used=(0,), used_count=2),))
     lab.answer(PROBE, LOOK)
@@ -234,7 +235,7 @@ def test_output_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "late").exists()
 
 
-@pytest.mark.parametrize(("listed", "word"), [(True, "NODE_FAIL"), (False, "unknown")])
+@cases(("listed", "word"), [(True, "NODE_FAIL"), (False, "unknown")])
 def test_a_probe_that_ends_early_is_a_fault(tmp_path: Path, *, listed: bool, word: str) -> None:
     lab = Lab(tmp_path, container="apptainer")
     lab.answer(f"RUN user 1000 alice\nRUN gpu 0 GPU-a\nRUN host\n{HOST}")

@@ -16,6 +16,7 @@ from gputui.cluster.slurm.site import SlurmSite
 from gputui.cluster.submissions import Submissions
 from gputui.domain.action import Cancel, DrainGpus, Edit, EditJobs, Hold, JobAction, Requeue, SetPriority, Signal
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
+from tests.cases import cases
 from tests.cluster.test_slurm_recorded import row
 
 BASIC = SlurmSite(cluster="bed", version="22.05.8", priority_type="priority/basic")
@@ -104,7 +105,7 @@ def test_a_refusal_alone_names_no_other_job(tmp_path: Path) -> None:
         changing.act(EditJobs((7, 8), Edit({"time_limit": timedelta(hours=1)})))
 
 
-@pytest.mark.parametrize("action", [Signal((7, 8, 9), 10), Requeue((7, 8, 9))])
+@cases("action", [Signal((7, 8, 9), 10), Requeue((7, 8, 9))])
 def test_what_a_job_must_get_once_it_gets_once_though_another_is_refused(tmp_path: Path, action: JobAction) -> None:
     changing = Changing(tmp_path, "7")
     with pytest.raises(ClusterRefusedError, match=r"^job 7: not .*: jobs 8, 9$"):

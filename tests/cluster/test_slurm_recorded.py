@@ -272,7 +272,7 @@ def test_nodes_of_later_versions() -> None:
     assert (node.used, node.used_count, node.states) == ((0, 2, 3), 3, ("MIXED", "DYNAMIC_NORM"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "why"),
     [
         ("State=DOWN*+DRAIN", "node dgx01 is down: Not responding"),
@@ -403,7 +403,7 @@ def test_a_limit_on_the_range_of_queries(tmp_path: Path) -> None:
     assert (tmp_path / "calls").read_text().split() == ["x"] * 3
 
 
-@pytest.mark.parametrize("code", ["137", '{"set": true, "infinite": false, "number": 137}'], ids=["22.05", "24.11"])
+@cases("code", ["137", '{"set": true, "infinite": false, "number": 137}'])
 def test_accounts_of_one_job_have_its_whole_exit_code(tmp_path: Path, code: str) -> None:
     (tmp_path / "sacct").write_text(SACCT % code)
     (tmp_path / "sacct").chmod(0o755)

@@ -24,6 +24,7 @@ from gputui.domain.snapshot import Leader, ServerView, Snapshot
 from gputui.engine.feed import Feed
 from gputui.engine.host import Host
 from gputui.servers import merged
+from tests.cases import cases
 from tests.factories import NOW
 
 PATIENCE = 60.0
@@ -41,7 +42,7 @@ class FailsOnce(Host):
         await super().run()
 
 
-@pytest.mark.parametrize("fails_when", ["made", "run"])
+@cases("fails_when", ["made", "run"])
 def test_a_failure_behind_the_screen_is_reported_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_when: str
 ) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from gputui.config import Options
 from gputui.console.serving import monitor_opener
 from gputui.domain.arrays import Entries
@@ -80,7 +78,7 @@ def test_several_monitors_have_the_notices_and_pages_of_all() -> None:
     assert monitors.page() == b"one\ntwo\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "kind"),
     [
         (Settings(metrics=METRICS), Exporter),

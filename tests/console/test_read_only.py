@@ -12,9 +12,10 @@ from gputui.cli.main import run
 from gputui.config import Options, ProbeSpec
 from gputui.console import console, startup
 from gputui.engine.feed import Feed
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(("kind", "may_lead"), [("console", False), ("serve", True)])
+@cases(("kind", "may_lead"), [("console", False), ("serve", True)])
 def test_a_read_only_console_never_schedules_but_serve_ignores_the_option(
     tmp_path: Path, kind: str, may_lead: bool
 ) -> None:

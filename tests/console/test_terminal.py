@@ -13,10 +13,11 @@ import pytest
 from gputui.console import startup
 from gputui.console.startup import check_terminal
 from gputui.domain.errors import GputuiError
+from tests.cases import cases
 from tests.cli.conftest import Run
 
 
-@pytest.mark.parametrize("missing", [{0}, {1, 2}])
+@cases("missing", [{0}, {1, 2}])
 def test_a_missing_terminal_is_refused(monkeypatch: pytest.MonkeyPatch, missing: set[int]) -> None:
     monkeypatch.setattr(os, "isatty", lambda file: file not in missing)
     monkeypatch.setattr(startup, "_TERMINAL", "/nowhere/tty")
@@ -32,7 +33,7 @@ def test_a_dumb_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         check_terminal({"TERM": "dumb"})
 
 
-@pytest.mark.parametrize("words", [(), ("demo",), ("--read-only",)])
+@cases("words", [(), ("demo",), ("--read-only",)])
 def test_commands_that_need_a_terminal_fail_without_one(
     run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
@@ -54,7 +55,7 @@ print("said later", file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize("elsewhere", [(), (1,)])
+@cases("elsewhere", [(), (1,)])
 def test_the_console_draws_on_the_terminal_while_stderr_is_a_file(tmp_path: Path, elsewhere: tuple[int, ...]) -> None:
     errors = tmp_path / "errors"
     pid, fd = pty.fork()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import leftovers
+from tests.cases import cases
 from tests.e2e.person import Person
 from tests.e2e.site import COMMANDS
 from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
@@ -238,7 +239,7 @@ def test_impossible_runs_are_refused(host: Environ) -> None:
     assert b"no-such-command was not found" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+@cases("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_a_signal_ends_while_a_job_waits_has_its_exit_code(tmp_path: Path, number: int) -> None:
     own = {"GPUTUI_STATE": str(tmp_path), "GPUTUI_CONFIG": os.devnull, "GPUTUI_RUNTIME": "process"}
     environ = {**os.environ, **own, "GPUTUI_PROBE": "sim:1", "TERM": "vt100"}

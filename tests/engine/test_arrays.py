@@ -22,6 +22,7 @@ from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.hooks import Announcer, stored_ends
 from gputui.store import TinyJobStore
+from tests.cases import cases
 from tests.engine.fakes import Crash, InlineExecutor
 from tests.engine.heard import HeardActions
 from tests.engine.world import World
@@ -280,7 +281,7 @@ def test_indices_at_random_become_entries_of_bounded_size() -> None:
     assert [entry.target for entry in store.audit_log()] == ["array 1", "array 2001"]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@cases("seed", range(12))
 def test_elements_run_once_each_whenever_the_scheduler_is_killed(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     world = World(tmp_path / "world", settings=Settings())
@@ -363,7 +364,7 @@ def test_a_whole_array_is_edited_as_one(world: World) -> None:
     assert world.job(ids[5]).spec.nice == 6
 
 
-@pytest.mark.parametrize("waits", [3, 1])
+@cases("waits", [3, 1])
 def test_an_element_does_not_come_to_wait_for_its_own_array(world: World, waits: JobId) -> None:
     submit(world, 5, gpus=4)
     behind = world.submit(after=(1,))

@@ -16,6 +16,7 @@ from gputui.engine.tick import attempt_workers
 from gputui.engine.tick.attempt_workers import AttemptWorkers
 from gputui.engine.tick.start_protocol import launch_of
 from gputui.engine.tick.workers import Sequence
+from tests.cases import cases
 from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.world import World
 
@@ -83,7 +84,7 @@ def test_a_container_of_a_job_that_nobody_knows_is_left_alone(world: World) -> N
     assert "c" in world.docker.made
 
 
-@pytest.mark.parametrize("error", [RuntimeUnavailableError("docker broke off"), OSError("oh")])
+@cases("error", [RuntimeUnavailableError("docker broke off"), OSError("oh")])
 def test_what_the_runtime_did_not_answer_is_not_repeated_at_once(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

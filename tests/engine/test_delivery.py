@@ -68,7 +68,7 @@ def test_commands_get_the_events_they_ask_for() -> None:
     assert list(sinks(HookSettings(), "atlas")) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "what"),
     [("echo broken >&2; exit 4", "exit code 4: broken"), ("kill -9 $$", "exit code -9")],
 )

@@ -15,6 +15,7 @@ from gputui.domain.job_spec import ContainerOptions, GpuRequest, LimitWarning, S
 from gputui.domain.recurring import Recurrence
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
+from tests.cases import cases
 from tests.engine.world import World
 from tests.factories import spec
 
@@ -68,7 +69,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "state")
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@cases("name", REFUSED)
 def test_a_value_that_no_job_may_have_is_refused(world: World, name: str) -> None:
     wrong = replace(spec(), **REFUSED[name])
     for action in (
@@ -105,7 +106,7 @@ def test_nor_does_one_of_a_running_job(world: World, limit: timedelta) -> None:
         world.actions.act(EditJobs((job_id,), Edit(spec={"time_limit": limit})))
 
 
-@pytest.mark.parametrize("name", ARRAYS)
+@cases("name", ARRAYS)
 def test_elements_that_no_array_may_have_are_refused(world: World, name: str) -> None:
     with pytest.raises(InputError):
         world.actions.act(SubmitJobs((Submission(spec(), array=ARRAYS[name]),)))
@@ -113,7 +114,7 @@ def test_elements_that_no_array_may_have_are_refused(world: World, name: str) ->
         world.actions.act(SubmitJobs((Submission(spec(), array=(1, 2), array_limit=0),)))
 
 
-@pytest.mark.parametrize(
+@cases(
     "action",
     [
         Signal((1,), 0),

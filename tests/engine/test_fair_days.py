@@ -17,6 +17,7 @@ from gputui.domain.action import Cancel, Edit, EditJobs, Hold, Release
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
 from gputui.replay.trace import HOUR, Site, TraceJob, generate, prepare
+from tests.cases import cases
 from tests.engine.virtual import VirtualServer
 from tests.factories import NOW
 
@@ -115,7 +116,7 @@ TRICKS = (
 )
 
 
-@pytest.mark.parametrize("trick", TRICKS, ids=lambda trick: trick.__name__)
+@cases("trick", TRICKS)
 def test_the_job_that_could_run_first_starts_first(tmp_path: Path, trick: Trick) -> None:
     server = one_gpu(tmp_path)
     trick(server)
@@ -192,7 +193,7 @@ def test_a_job_of_high_priority_starts_before_all_as_wide_or_wider(tmp_path: Pat
     assert not overtaken
 
 
-@pytest.mark.parametrize(("hours", "waited"), [(5, 5), (0, 20)])
+@cases(("hours", "waited"), [(5, 5), (0, 20)])
 def test_a_promoted_job_goes_first_only_in_its_class(tmp_path: Path, hours: int, waited: int) -> None:
     """A job an hour of priority 70 would keep one of 30 waiting for ever, and one of 10 is of another class."""
     policy = replace(ALIKE.policy, promote_after=timedelta(hours=hours))

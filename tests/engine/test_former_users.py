@@ -16,6 +16,7 @@ from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import AccessSettings, PolicySettings, Settings
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
+from tests.cases import cases
 from tests.engine.world import World
 from tests.factories import ACTOR, spec
 
@@ -69,7 +70,7 @@ def test_a_recurring_job_of_a_former_user_is_paused_when_it_is_due(world: World)
 
 
 @pytest.mark.needs("root")
-@pytest.mark.parametrize(
+@cases(
     ("users", "operators", "is_former"),
     [
         (("root",), (), True),

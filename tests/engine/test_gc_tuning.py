@@ -11,6 +11,7 @@ import pytest
 from textual import events
 
 from gputui.engine import loop
+from tests.cases import cases
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World
 from tests.tui.console import Console
@@ -61,7 +62,7 @@ def test_python_never_collects_old_objects_by_itself() -> None:
     assert gc.get_stats()[2]["collections"] == before
 
 
-@pytest.mark.parametrize(("most", "stays"), [(10**9, False), (0, True)])
+@cases(("most", "stays"), [(10**9, False), (0, True)])
 def test_garbage_of_the_start_is_collected_unless_that_would_take_long(
     monkeypatch: pytest.MonkeyPatch, most: int, stays: bool
 ) -> None:

@@ -13,6 +13,7 @@ from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStat
 from gputui.domain.job import BootTime
 from gputui.domain.state import JobState
 from gputui.engine.tick.scheduler import FaultRecorder
+from tests.cases import cases
 from tests.engine.world import World
 from tests.factories import uuid
 
@@ -82,7 +83,7 @@ def test_an_observed_reset_removes_a_fault(world: World) -> None:
     assert is_used(world)
 
 
-@pytest.mark.parametrize("sign", [{"health": RESET}, {"health": XID, "ecc_uncorrected": 3}], ids=["asked", "ecc"])
+@cases("sign", [{"health": RESET}, {"health": XID, "ecc_uncorrected": 3}])
 def test_a_reset_without_a_scheduler_is_recognised_afterwards(world: World, sign: dict[str, Any]) -> None:
     world.probe.sick(0, **sign)
     world.tick()

@@ -12,6 +12,7 @@ from gputui.domain.gpu_history import KEPT, STEP, GpuHistory, Step, TakenStep
 from gputui.domain.snapshot import Snapshot
 from gputui.engine import telemetry_files
 from gputui.engine.telemetry_files import GPU_LOG, GpuLog, read_gpu_log
+from tests.cases import cases
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World
 from tests.factories import NOW, uuid
@@ -66,7 +67,7 @@ def test_readings_are_written_only_at_the_end_of_a_step(tmp_path: Path) -> None:
     assert len(read_gpu_log(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("cut", range(1, 200, 13))
+@cases("cut", range(1, 200, 13))
 def test_a_torn_line_loses_only_itself(tmp_path: Path, cut: int) -> None:
     end = kept(GpuLog(tmp_path), NOW, 2)
     path = tmp_path / GPU_LOG

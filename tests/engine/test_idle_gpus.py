@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.domain.action import Suspend
@@ -16,6 +15,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings, PolicySettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.engine.test_announcer import Telling
 from tests.engine.test_shared_gpus import sharer
 from tests.factories import GIB, NOW
@@ -80,7 +80,7 @@ def test_half_an_hour_without_use_is_marked_and_announced_once(tmp_path: Path) -
     assert len(world.ear.heard) == 1
 
 
-@pytest.mark.parametrize("utilization", [0.01, None])
+@cases("utilization", [0.01, None])
 def test_some_use_and_unknown_use_are_not_announced(tmp_path: Path, utilization: float | None) -> None:
     world = Site(tmp_path)
     world.load(world.begin(1), utilization)

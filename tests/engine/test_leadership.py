@@ -18,6 +18,7 @@ import pytest
 from gputui.domain.snapshot import Leader
 from gputui.engine import leadership
 from gputui.engine.leadership import LOCK_FILE, Leadership, current_leader
+from tests.cases import cases
 from tests.factories import NOW
 from tests.needs import need
 
@@ -183,7 +184,7 @@ def test_an_uncreatable_lock_file_is_named_and_the_process_can_lead_later(small:
     mine.release()
 
 
-@pytest.mark.parametrize("fails", ["flock", "settle"])
+@cases("fails", ["flock", "settle"])
 def test_every_failure_closes_the_descriptor_and_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

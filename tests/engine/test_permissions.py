@@ -19,6 +19,7 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
+from tests.cases import cases
 from tests.engine.world import World
 from tests.factories import ACTOR, spec
 
@@ -75,7 +76,7 @@ HARMLESS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", [*GUARDED, *HARMLESS])
+@cases("options", [*GUARDED, *HARMLESS])
 def test_operators_may_use_every_option_that_the_site_does_not_forbid(tmp_path: Path, options: dict[str, Any]) -> None:
     tmp_path.chmod(0o700)
     permissions = UserPermissions(tmp_path, settings())
@@ -83,7 +84,7 @@ def test_operators_may_use_every_option_that_the_site_does_not_forbid(tmp_path: 
     assert at_start(permissions, asking(**options), None) == asking(**options)
 
 
-@pytest.mark.parametrize("name", [str(MEMBER), "root"])
+@cases("name", [str(MEMBER), "root"])
 def test_operators_are_named_by_the_site(tmp_path: Path, name: str) -> None:
     permissions = UserPermissions(tmp_path, settings(operators=("no-such-user", "@no-such-group", name)))
     assert permissions.is_operator(MEMBER) is (name != "root")

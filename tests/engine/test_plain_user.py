@@ -19,6 +19,7 @@ from gputui.domain.errors import AccessError, CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import AdmissionSettings, PolicySettings, Settings
 from gputui.engine.actions.permissions import FileAccount, UserPermissions, as_account, file_account, open_source
+from tests.cases import cases
 from tests.factories import spec
 
 UID, OTHER, GROUP = 61_234, 61_235, 61_236
@@ -216,7 +217,7 @@ def test_what_is_missing_and_never_may_be_mounted_is_told_when_it_is_submitted(p
         rules.check(asking(volumes=(f"{own}/later:/a", "/etc:/b")), UID)
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [{"user": "0"}, {"user": "root"}, {"user": f"{UID}:0"}, {"user": "nobody-here"}, {"group_add": ("root",)}],
 )

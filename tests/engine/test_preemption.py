@@ -20,6 +20,7 @@ from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.tick.reconcile import begin_preemptions
+from tests.cases import cases
 from tests.engine.fakes import Crash
 from tests.engine.real_pools import RealPools
 from tests.engine.world import World
@@ -335,7 +336,7 @@ def steps_of(directory: Path) -> int:
     return world.tripwire.steps
 
 
-@pytest.mark.parametrize("obeys", [True, False], ids=["ends when told", "must be killed"])
+@cases("obeys", [True, False])
 def test_a_crash_at_each_single_step_of_a_preemption(tmp_path: Path, obeys: bool) -> None:
     total = steps_of(tmp_path / "clean")
     assert total > 30

@@ -33,6 +33,7 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
+from tests.cases import cases
 from tests.engine.callers import actions_of, caller_of
 from tests.factories import ACTOR, job, spec
 from tests.memory_store import MemoryJobStore
@@ -71,7 +72,7 @@ TOO_HIGH: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("call", TOO_HIGH.values(), ids=TOO_HIGH)
+@cases("call", TOO_HIGH.values())
 def test_users_may_use_priorities_up_to_50(tmp_path: Path, call: Call) -> None:
     desk = Desk(tmp_path)
     before = dict(desk.store.jobs())
@@ -82,8 +83,8 @@ def test_users_may_use_priorities_up_to_50(tmp_path: Path, call: Call) -> None:
     assert not desk.store.recurring()
 
 
-@pytest.mark.parametrize("call", TOO_HIGH.values(), ids=TOO_HIGH)
-@pytest.mark.parametrize("how", ["operator", "raised cap", "private"])
+@cases("call", TOO_HIGH.values())
+@cases("how", ["operator", "raised cap", "private"])
 def test_operators_private_queues_and_raised_tenants_may_use_higher_priorities(
     tmp_path: Path, call: Call, how: str
 ) -> None:
@@ -92,7 +93,7 @@ def test_operators_private_queues_and_raised_tenants_may_use_higher_priorities(
     call(desk.of(ROOT if how == "operator" else MEMBER))
 
 
-@pytest.mark.parametrize("call", TOO_HIGH.values(), ids=TOO_HIGH)
+@cases("call", TOO_HIGH.values())
 def test_an_explicit_cap_holds_for_all_users_of_a_private_queue(tmp_path: Path, call: Call) -> None:
     desk = Desk(tmp_path, users=(), tenants=(TenantSettings("alice", max_priority=55),))
     with pytest.raises(GputuiError, match="at most priority 55"):
@@ -108,7 +109,7 @@ def test_the_head_of_the_queue_is_above_every_priority(tmp_path: Path) -> None:
     assert desk.store.get(1).topped_at is not None
 
 
-@pytest.mark.parametrize(
+@cases(
     "call",
     [
         lambda actions: actions.act(SetPriority((2,), -10, relative=True)),
@@ -152,7 +153,7 @@ SUBMITS: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("call", SUBMITS.values(), ids=SUBMITS)
+@cases("call", SUBMITS.values())
 def test_only_its_users_and_operators_submit_for_a_tenant_that_names_them(tmp_path: Path, call: Call) -> None:
     desk = Desk(tmp_path, tenants=(TenantSettings("alice", users=("61235", "@no-such-group")),))
     before = dict(desk.store.jobs())
@@ -179,7 +180,7 @@ def test_users_of_a_tenant_are_ignored_in_a_private_queue(tmp_path: Path) -> Non
     assert desk.of(MEMBER).act(SubmitJobs((Submission(spec()),))).ids
 
 
-@pytest.mark.parametrize(("actor", "kept"), [(MEMBER, False), (ROOT, True)])
+@cases(("actor", "kept"), [(MEMBER, False), (ROOT, True)])
 def test_a_requeue_keeps_the_wait_where_an_operator_calls_it(tmp_path: Path, actor: Actor, kept: bool) -> None:
     desk = Desk(tmp_path)
     waits = (Waited(50, timedelta(hours=1)),)

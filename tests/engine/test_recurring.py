@@ -25,6 +25,7 @@ from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.admission import local_zone_name
 from gputui.engine.tick.planner import next_run_at
+from tests.cases import cases
 from tests.engine.fakes import Crash
 from tests.engine.test_host import Seat, real
 from tests.engine.world import World
@@ -201,7 +202,7 @@ def test_actions_are_all_or_nothing(world: World) -> None:
     assert not entry(world, one).paused
 
 
-@pytest.mark.parametrize(
+@cases(
     ("expression", "zone", "changes", "where"),
     [
         ("* * * *", "UTC", {}, "cron"),
@@ -382,7 +383,7 @@ def test_the_default_time_zone_is_that_of_the_host(tmp_path: Path, monkeypatch: 
             local_zone_name(environ, where, tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("name", ["Foo/Bar", ":Foo/Bar", "Europe/Bärlin", "/usr/share/zoneinfo/Foo", "../Foo"])
+@cases("name", ["Foo/Bar", ":Foo/Bar", "Europe/Bärlin", "/usr/share/zoneinfo/Foo", "../Foo"])
 def test_a_zone_that_the_host_does_not_know_is_not_utc(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

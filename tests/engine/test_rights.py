@@ -49,6 +49,7 @@ from gputui.domain.snapshot import StandingRule
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
+from tests.cases import cases
 from tests.engine.callers import actions_of
 from tests.factories import NOW, FakeClock, gpu, job, recurring, running, spec, uuid
 from tests.memory_store import MemoryJobStore
@@ -148,7 +149,7 @@ def test_each_action_has_its_row() -> None:
     assert EVERY.keys() == kinds(Action)
 
 
-@pytest.mark.parametrize("action", EVERY.values(), ids=named)
+@cases("action", EVERY.values())
 def test_a_viewer_changes_nothing(tmp_path: Path, action: Action) -> None:
     desk = Desk(tmp_path)
     before = state(desk.store)
@@ -160,7 +161,7 @@ def test_a_viewer_changes_nothing(tmp_path: Path, action: Action) -> None:
     assert state(desk.store) == before
 
 
-@pytest.mark.parametrize("action", [*ON_BOBS.values(), *OF_OPERATORS.values()], ids=named)
+@cases("action", [*ON_BOBS.values(), *OF_OPERATORS.values()])
 def test_a_user_changes_nothing_of_others_and_of_the_machine(tmp_path: Path, action: Action) -> None:
     desk = Desk(tmp_path)
     before = state(desk.store)
@@ -173,16 +174,14 @@ def test_a_user_changes_nothing_of_others_and_of_the_machine(tmp_path: Path, act
     assert state(desk.store) == before
 
 
-@pytest.mark.parametrize("action", [each for each in ON_BOBS.values() if "Recurring" not in named(each)], ids=named)
+@cases("action", [each for each in ON_BOBS.values() if "Recurring" not in named(each)])
 def test_a_user_is_shown_nothing_of_what_an_action_would_make_of_others_jobs(tmp_path: Path, action: Action) -> None:
     with pytest.raises(AccessError):
         Desk(tmp_path).of(ALICE).foresee(action)
 
 
-@pytest.mark.parametrize(
-    "action", [each for kind, each in {**ON_BOBS, **OF_USERS}.items() if kind is not Top], ids=named
-)
-@pytest.mark.parametrize("caller", [BOB, ROOT], ids=lambda caller: caller.user)
+@cases("action", [each for kind, each in {**ON_BOBS, **OF_USERS}.items() if kind is not Top])
+@cases("caller", [BOB, ROOT])
 def test_submitters_and_operators_act_on_a_job(tmp_path: Path, action: Action, caller: Caller) -> None:
     desk = Desk(tmp_path)
     before = state(desk.store)
@@ -190,7 +189,7 @@ def test_submitters_and_operators_act_on_a_job(tmp_path: Path, action: Action, c
     assert state(desk.store) != before or isinstance(action, ResumeRecurring)
 
 
-@pytest.mark.parametrize("action", [Top((WAITING,)), *OF_OPERATORS.values()], ids=named)
+@cases("action", [Top((WAITING,)), *OF_OPERATORS.values()])
 def test_operators_may_do_the_rest(tmp_path: Path, action: Action) -> None:
     desk = Desk(tmp_path)
     for prepared in (DrainGpus((uuid(0),)), ReserveGpus(WINDOW, (gpu(0),)), SetTenant("bob", {"weight": 2.0})):
@@ -240,9 +239,7 @@ def test_runs_of_a_recurring_job_are_its_users(tmp_path: Path) -> None:
     assert (added.uid, added.added_by, added.submission.spec.tenant) == (BOB.uid, "bob", "bob")
 
 
-@pytest.mark.parametrize(
-    "action", [Release((WAITING,)), EditJobs((WAITING,), Edit(held=False))], ids=["release", "edit"]
-)
+@cases("action", [Release((WAITING,)), EditJobs((WAITING,), Edit(held=False))])
 def test_what_an_operator_holds_only_operators_release(tmp_path: Path, action: Action) -> None:
     desk = Desk(tmp_path)
     desk.of(ROOT).act(Hold((WAITING,)))
@@ -286,7 +283,7 @@ def test_without_a_ceiling_users_have_up_to_50(tmp_path: Path) -> None:
             desk.of(BOB).act(action)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("tenant", "tenants", "may"),
     [
         ("bob", (), True),

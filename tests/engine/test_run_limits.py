@@ -15,6 +15,7 @@ from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
+from tests.cases import cases
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import ACTOR, spec
@@ -134,7 +135,7 @@ def test_the_site_limit_is_given_to_unlimited_jobs_only_if_set(world: World) -> 
     assert world.job(submitted(world, SchedulerSettings(limit_all=True))).spec.time_limit is None
 
 
-@pytest.mark.parametrize("limit", [None, 30, 40], ids=["no limit", "before the start", "at the start"])
+@cases("limit", [None, 30, 40])
 def test_a_warning_needs_a_limit_after_it(tmp_path: Path, limit: int | None) -> None:
     world = World(tmp_path, settings=Settings())
     with pytest.raises(InputError) as refusal:

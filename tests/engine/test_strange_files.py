@@ -10,6 +10,7 @@ import pytest
 
 from gputui.engine import files, telemetry_files
 from gputui.engine.leadership import LOCK_FILE, Leadership, current_leader
+from tests.cases import cases
 from tests.engine.test_leadership import ME
 
 PLANTED: dict[str, Callable[[Path], None]] = {
@@ -20,7 +21,7 @@ PLANTED: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
+@cases("planted", PLANTED.values())
 def test_other_kinds_of_files_count_as_missing(tmp_path: Path, planted: Callable[[Path], None]) -> None:
     for name in (telemetry_files.GPU_LOG, LOCK_FILE):
         planted(tmp_path / name)
@@ -40,7 +41,7 @@ BYTES = {
 }
 
 
-@pytest.mark.parametrize("content", BYTES.values(), ids=BYTES)
+@cases("content", BYTES.values())
 def test_any_bytes_count_as_missing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / telemetry_files.telemetry_path(1, 1)).parent.mkdir(parents=True)
     leadership = Leadership(tmp_path)

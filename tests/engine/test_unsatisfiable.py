@@ -13,6 +13,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
+from tests.cases import cases
 from tests.engine.world import World
 from tests.factories import spec
 from tests.memory_store import MemoryJobStore
@@ -165,7 +166,7 @@ def test_an_element_that_failed_long_ago_counts(world: World) -> None:
     assert f"job {elements[0]}_1, which ended FAILED" in str(world.job(after).cause)
 
 
-@pytest.mark.parametrize("after", [True, False])
+@cases("after", [True, False])
 def test_a_dependency_that_does_not_exist_is_refused(world: World, after: bool) -> None:
     with pytest.raises(NotFoundError, match="there is no job 77"):
         world.submit(after=(77,)) if after else world.submit(after_any=(77,))

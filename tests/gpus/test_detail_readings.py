@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import ALL_SHARES, GpuSample, ProbeReading
 from gputui.gpus.probe.__main__ import ALL_SHARES as ALL_OF_PROBE
+from tests.cases import cases
 from tests.factories import running
 from tests.gpus.conftest import Start
 from tests.gpus.standin import SOURCE, StandIn, build, uuid
@@ -112,7 +113,7 @@ def test_shares_of_all_gpus_come_without_throughput(standin: StandIn, watch: Sta
     assert ALL_OF_PROBE == ALL_SHARES
 
 
-@pytest.mark.parametrize("code", [3, 6, 13, 999])
+@cases("code", [3, 6, 13, 999])
 def test_refused_readings_are_none_and_leave_the_others(standin: StandIn, watch: Start, code: int) -> None:
     standin.write(
         *BUSY,

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.gpu import ProbeCode
+from tests.cases import cases
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn
 from tests.gpus.watching import FAST, is_whole
@@ -16,7 +17,7 @@ from tests.gpus.watching import FAST, is_whole
 pytestmark = pytest.mark.nvml
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "code", "word"),
     [
         (("init 18",), ProbeCode.DRIVER_MISMATCH, "reboot"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from gputui.gpus.probe.host import EVERY, GroupUse
+from tests.cases import cases
 
 CONTAINER = "c" * 64
 
@@ -34,7 +33,7 @@ def test_each_group_is_read_every_few_seconds_whatever_its_processes(tmp_path: P
     assert use.of(5, CONTAINER, EVERY + 1) == ({"cpu": 1.0}, 0.0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cgroup", "name"),
     [
         ("0::/system.slice/slurmstepd.scope/job_123/step_batch/user/task_0\n", "job_123"),

@@ -16,6 +16,7 @@ import pytest
 
 from gputui.domain.gpu import ProbeCode, ProbeReading
 from gputui.gpus.node_probes import MOST_GARBLED, NodeOutput, SshNodeProbes
+from tests.cases import cases
 from tests.gpus.standin import StandIn, uuid
 from tests.gpus.watching import PATIENCE, SystemClock
 
@@ -135,7 +136,7 @@ def test_no_error_ends_the_probes_of_nodes(standin: StandIn, watch: Watch) -> No
     watched.until("gpu1", is_read)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("script", "words"),
     [
         ("echo 'debug1: x' >&2; echo 'me@gpu1: Permission denied (publickey).' >&2; exit 255", "Permission denied"),

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.gpu import HealthCode, Link
+from tests.cases import cases
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, nvlinks, uuid
 from tests.gpus.watching import FAST, is_whole, sample_of
@@ -55,8 +56,8 @@ def test_units_and_static_facts(standin: StandIn, watch: Start) -> None:
     watcher.until(lambda reading: sample_of(reading, 0).pcie_tx is None)
 
 
-@pytest.mark.parametrize("code", [3, 999])
-@pytest.mark.parametrize(
+@cases("code", [3, 999])
+@cases(
     ("functions", "fields"),
     [
         (["nvmlDeviceGetUtilizationRates"], ["utilization", "memory_utilization"]),

@@ -10,6 +10,7 @@ from gputui.domain.gpu import GpuSample, GpuState, GpuView, HealthCode, ProbeCod
 from gputui.domain.policy.availability import Evidence, gpu_views
 from gputui.domain.settings import SchedulerSettings
 from gputui.gpus.probe.host import memory_total
+from tests.cases import cases
 from tests.factories import GIB
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, uuid
@@ -94,8 +95,8 @@ def test_a_gpu_without_process_lists_is_free_only_where_the_site_accepts_that(st
     assert judged(read(watch), accepting).state is GpuState.UNKNOWN, "a list that failed is another matter"
 
 
-@pytest.mark.parametrize("code", [3, 4, 999])
-@pytest.mark.parametrize("call", CALLS)
+@cases("code", [3, 4, 999])
+@cases("call", CALLS)
 def test_a_call_that_fails_costs_its_own_value(standin: StandIn, watch: Start, call: str, code: int) -> None:
     standin.write("gpu 0 util 40", f"gpu 0 fail nvmlDeviceGet{call} {code}", gpus=2)
     reading = read(watch)

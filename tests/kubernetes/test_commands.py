@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import cases
 from tests.cli.conftest import alone
 from tests.cluster.commands import Run, run
 from tests.kubernetes.fake.server import kubeconfig
@@ -115,7 +116,7 @@ def test_an_array_is_held_and_released_by_its_number(gputui: Run, harness: Kuber
     assert gputui("hold", f"{array}_1").code == 0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "told"),
     [
         (("priority", "ID", "+5"), "fixes the priority of a job"),

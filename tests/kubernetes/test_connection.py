@@ -20,6 +20,7 @@ from gputui.domain.errors import ClusterUnavailableError, LostAnswerError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.cluster.talk import Talk
 from tests.factories import spec
 from tests.kubernetes.fake.access import ADMIN
@@ -92,7 +93,7 @@ class _Elsewhere(BaseHTTPRequestHandler):
         """Write nothing."""
 
 
-@pytest.mark.parametrize("token", ["page", "none"])
+@cases("token", ["page", "none"])
 def test_another_server_is_no_kubernetes(tmp_path: Path, token: str) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere) as server:
         thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)

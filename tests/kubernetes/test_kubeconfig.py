@@ -16,6 +16,7 @@ from gputui.cluster.kubernetes.kubeconfig import context_in
 from gputui.config import Options
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.settings import ClusterSettings, Settings
+from tests.cases import cases
 from tests.kubernetes.fake.access import ADMIN
 from tests.kubernetes.harness import KubernetesHarness
 
@@ -89,7 +90,7 @@ def test_paths_are_relative_to_their_file(harness: KubernetesHarness, tmp_path: 
     server.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "words", "line"),
     [
         ("clusters:\n- name: a\n cluster: {}\n", "is not YAML: ", ":3"),
@@ -123,7 +124,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         opened(None, tmp_path)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("user", "words"),
     [
         ({"client-certificate-data": "%%", "client-key-data": "aGk="}, "client-certificate-data .* is not base64"),
@@ -179,7 +180,7 @@ def test_a_socks_proxy_needs_a_package(tmp_path: Path) -> None:
     server.close()
 
 
-@pytest.mark.parametrize("address", ["ftp://a", "https://", "https://[::1"])
+@cases("address", ["ftp://a", "https://", "https://[::1"])
 def test_addresses_that_are_none(tmp_path: Path, address: str) -> None:
     file = tmp_path / "config"
     file.write_text(FULL.format(address=address, token="t"))

@@ -12,6 +12,7 @@ from gputui.cluster.kubernetes.api_server import ApiRefusedError
 from gputui.cluster.kubernetes.objects import KubeMeta, KubePod
 from gputui.cluster.kubernetes.records import KeptLog, LogKeeper, PodLog
 from gputui.domain.errors import ClusterUnavailableError, NotFoundError
+from tests.cases import cases
 from tests.kubernetes.scripted import Answer, Serve
 
 POD = KubePod(KubeMeta("train-x", "team", "u1"))
@@ -33,7 +34,7 @@ def kept(tmp_path: Path, tail: int | None = None, data: bytes = LINES) -> KeptLo
     return KeptLog(tmp_path / "kept", tail)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "tail", "lines"),
     [
         (LINES, None, [ONE, TWO]),
@@ -65,22 +66,20 @@ def test_a_pod_is_asked_for_its_last_lines(serve: Serve) -> None:
     assert server.asked == ["/api/v1/namespaces/team/pods/train-x/log?timestamps=true&tailLines=2"]
 
 
-@pytest.mark.parametrize("code", [400, 404])
+@cases("code", [400, 404])
 def test_a_pod_without_output_says_why(serve: Serve, code: int) -> None:
     with pytest.raises(NotFoundError, match="it has no output: container is waiting"):
         list(PodLog(serve(refusal(code)).api(), POD, None, None))
 
 
-@pytest.mark.parametrize("following", [False, True])
+@cases("following", [False, True])
 def test_a_user_without_rights_is_told_so(serve: Serve, *, following: bool) -> None:
     pod_of = (lambda: POD) if following else None
     with pytest.raises(ApiRefusedError, match="alice cannot get pods/log"):
         list(PodLog(serve(refusal(403, "alice cannot get pods/log")).api(), POD, None, pod_of))
 
 
-@pytest.mark.parametrize(
-    "answer", [refusal(404), refusal(403), refusal(503), (200, b"unable to retrieve container logs\n")]
-)
+@cases("answer", [refusal(404), refusal(403), refusal(503), (200, b"unable to retrieve container logs\n")])
 def test_the_copy_takes_the_place_of_output_that_cannot_be_read(tmp_path: Path, serve: Serve, answer: Answer) -> None:
     assert list(PodLog(serve(answer).api(), POD, None, None, kept(tmp_path))) == [ONE, TWO]
 

@@ -12,6 +12,7 @@ from gputui.cluster.kubernetes.api_server import ApiRefusedError
 from gputui.cluster.kubernetes.mirror import Reflector
 from gputui.cluster.kubernetes.objects import KubePod
 from gputui.domain.errors import ClusterUnavailableError
+from tests.cases import cases
 from tests.kubernetes.scripted import Answer, ScriptedServer, Serve
 from tests.kubernetes.waiting import until
 
@@ -102,7 +103,7 @@ def test_a_later_state_of_an_object_stays(serve: Serve, known: str, answered: st
     assert versions(copy) == {"a": kept}
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"metadata": {"name": "a"}}'])
+@cases("data", [b"", b"{}", b"[]", b"\xff", b'{"metadata": {"name": "a"}}'])
 def test_an_answer_that_is_no_object_changes_nothing(serve: Serve, data: bytes) -> None:
     copy = listed(serve(page(item("a"))))
     before = copy.changes
@@ -152,7 +153,7 @@ def test_changes_come_by_the_watch(serve: Serve) -> None:
     assert not copy.is_watching
 
 
-@pytest.mark.parametrize(
+@cases(
     "answer",
     [
         changes(b"{"),
@@ -170,7 +171,7 @@ def test_a_watch_that_cannot_go_on_lists_anew(serve: Serve, answer: Answer) -> N
         copy.close()
 
 
-@pytest.mark.parametrize("answer", [(403, b"{}"), (503, b"{}")])
+@cases("answer", [(403, b"{}"), (503, b"{}")])
 def test_a_copy_that_is_out_of_date_says_why_and_is_listed_anew(serve: Serve, answer: Answer) -> None:
     seen: list[object] = []
 

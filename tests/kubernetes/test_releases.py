@@ -13,6 +13,7 @@ from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.waiting import until
@@ -27,7 +28,7 @@ def test_a_job_runs_and_ends_on_every_release(make: MakeHarness, release: str) -
     until(lambda: harness.kube.job(job_id), lambda job: job.exit_code == 3, "it has failed")
 
 
-@pytest.mark.parametrize("release", ["v1.20.2", "v1.21.14"])
+@cases("release", ["v1.20.2", "v1.21.14"])
 def test_an_old_release_cannot_hold_jobs(make: MakeHarness, release: str) -> None:
     harness = make(release)
     harness.kube.snapshot()

@@ -15,6 +15,7 @@ from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, ClusterRefusedError
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.fake.server import kubeconfig
@@ -42,7 +43,7 @@ def test_a_user_is_no_operator(harness: KubernetesHarness) -> None:
         ann.act(DrainGpus(("gpu1",), "x"))
 
 
-@pytest.mark.parametrize("call", [each for each in CALLS if not each.is_operators], ids=lambda call: call.name)
+@cases("call", [each for each in CALLS if not each.is_operators])
 def test_doctor_names_each_right_that_is_missing(make: MakeHarness, call: object) -> None:
     assert call in CALLS
     [wanted] = [each for each in CALLS if each is call]

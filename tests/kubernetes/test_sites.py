@@ -19,6 +19,7 @@ from gputui.domain.errors import ClusterRefusedError, InputError
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.cluster import batch_v1
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
@@ -53,7 +54,7 @@ def why(harness: KubernetesHarness) -> str:
     return reason.text
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@cases("example", EXAMPLES)
 def test_the_sites_of_the_documentation_make_jobs_that_kubernetes_takes(tmp_path: Path, example: str) -> None:
     site = settings_of(tmp_path, example)
     made = load_settings(tmp_path / "settings.toml", {})
@@ -194,7 +195,7 @@ def test_a_dry_run_prints_what_the_server_has_agreed_to(make: MakeHarness) -> No
         harness.open(harness.fake.access.add_user("eve"), "eve").draft(Submission(spec()))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("table", "told"),
     [
         (

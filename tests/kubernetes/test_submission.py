@@ -11,6 +11,7 @@ from gputui.domain.errors import ClusterRefusedError, InputError
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.harness import KubernetesHarness
@@ -52,7 +53,7 @@ def test_two_consoles_agree_on_numbers_without_a_shared_file(harness: Kubernetes
     assert all(len(str(job.id)) == 12 for job in other.snapshot().jobs if job.array is None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("asked", "option"),
     [
         (replace(spec(), retries=2), "--retries"),
@@ -67,7 +68,7 @@ def test_what_no_pod_can_do_is_refused(harness: KubernetesHarness, asked: JobSpe
     assert not harness.fake.objects.all("jobs")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("release", "array", "sweep"),
     [("v1.28.0", (0, 1), ()), ("v1.31.2", (1, 2), ()), ("v1.31.2", (0, 1), (("lr", "1,2"),))],
 )

@@ -114,7 +114,7 @@ def test_a_server_is_known_by_its_certificate(
     server.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cluster", "words"),
     [
         ({"tls-server-name": None}, "Hostname mismatch|IP address mismatch|doesn't match"),

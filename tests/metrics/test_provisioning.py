@@ -17,6 +17,7 @@ from gputui.cli.main import run as run_command
 from gputui.domain.settings import MetricsSettings
 from gputui.metrics.families import FAMILIES, Kind
 from gputui.metrics.provisioning import DASHBOARDS, dashboard_text, files, rules_text
+from tests.cases import cases
 from tests.metrics.prometheus import Prometheus
 from tests.metrics.test_serve import PATIENCE, Served, served
 from tests.metrics.test_server import HASH
@@ -363,7 +364,7 @@ def test_every_rule_has_a_firing_and_a_silent_case() -> None:
 
 
 @pytest.mark.prometheus
-@pytest.mark.parametrize(("step", "is_long"), [("1m", False), ("10m", True)], ids=["within hours", "after days"])
+@cases(("step", "is_long"), [("1m", False), ("10m", True)])
 def test_rules_fire_exactly_in_their_cases(tmp_path: Path, step: str, is_long: bool) -> None:
     """promtool evaluates all rules at each step of each case, so cases of days take longer steps."""
     (tmp_path / "rules.yml").write_text(rules_text())

@@ -335,7 +335,7 @@ def test_addresses_are_read(text: str, address: tuple[str, int]) -> None:
     assert listen_address(text, "there") == address
 
 
-@pytest.mark.parametrize("text", ["", "gpu1", "::1:80", "[::1]", "gpu1:99999", "gpu1:-1", "a b:80", "[gpu1]:80"])
+@cases("text", ["", "gpu1", "::1:80", "[::1]", "gpu1:99999", "gpu1:-1", "a b:80", "[gpu1]:80"])
 def test_invalid_addresses_are_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.toml").write_text(f'[metrics]\nlisten = "{text}"\n')
     with pytest.raises(InputError, match="not an address with a port") as raised:

@@ -41,7 +41,7 @@ def test_an_env_file_is_read_as_docker_reads_it(tmp_path: Path) -> None:
     assert docker_values.env_file(str(file), "--env-file") == expected
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe=1", b"A B=1", b"=1", b"A=\0", b"A=1\n" * 300_000])
+@cases("content", [b"\xff\xfe=1", b"A B=1", b"=1", b"A=\0", b"A=1\n" * 300_000])
 def test_invalid_env_files_are_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "env"
     file.write_bytes(content)
@@ -49,7 +49,7 @@ def test_invalid_env_files_are_refused(tmp_path: Path, content: bytes) -> None:
         docker_values.env_file(str(file), "--env-file")
 
 
-@pytest.mark.parametrize("path", ["missing", ".", "with\0nul"])
+@cases("path", ["missing", ".", "with\0nul"])
 def test_env_files_that_cannot_be_read_are_named(tmp_path: Path, path: str) -> None:
     with pytest.raises(InputError, match="--env-file"):
         docker_values.env_file(f"{tmp_path}/{path}", "--env-file")
@@ -136,7 +136,7 @@ def test_invalid_users_are_refused(user: str) -> None:
         docker_values.user(user, "--user")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "meant"),
     [
         ("no-new-privileges", "no-new-privileges"),
@@ -156,7 +156,7 @@ def test_security_options_have_the_content_of_their_profile(
     assert docker_values.security(text, "--security-opt") == meant
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "sentence"),
     [
         ("seccomp", "'seccomp' is not a security option"),

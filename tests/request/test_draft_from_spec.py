@@ -90,8 +90,8 @@ def test_a_past_begin_is_omitted() -> None:
     assert "begin" not in drafts.draft_of_spec(replace(RICH, begin_at=NOW - timedelta(hours=1)), NOW)
 
 
-@pytest.mark.parametrize("with_others", [False, True])
-@pytest.mark.parametrize("wanted", SPECS, ids=range(len(SPECS)))
+@cases("with_others", [False, True])
+@cases("wanted", SPECS)
 def test_a_draft_is_written_as_a_job_file_and_read_back(wanted: JobSpec, with_others: bool, tmp_path: Path) -> None:
     draft = {**drafts.draft_of_spec(wanted, NOW), "array": "0-3%2", "hold": "yes"}
     file = tmp_path / "job.toml"
@@ -105,7 +105,7 @@ def test_the_file_for_an_editor_names_every_option() -> None:
     assert all(f"{key.name} = " in text for key in KEYS)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "where"),
     [
         ("[[job]]\nimage = 'a'\n[[job]]\nimage = 'b'", "job.toml"),

@@ -46,7 +46,7 @@ def test_every_documented_example_is_valid() -> None:
     assert [name for name, block in JOBS if not takes(job, block)] == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "is_taken"),
     [
         ('overridable = ["console", "gpus.sample_interval"]\n[policy]\nshare = 6\nleft_free = ["1", 2]', True),
@@ -76,7 +76,7 @@ def test_schema_and_reader_agree_on_settings(tmp_path: Path, text: str, is_taken
             load_settings(path, {})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "is_taken"),
     [
         ('image = "a"\ncommand = ["x", 1]\ngpus = 1\nenv = {A = "1", B = 2}\nvolume = ["/a:/b"]\nhold = true', True),

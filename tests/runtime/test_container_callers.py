@@ -18,6 +18,7 @@ from gputui.api.rights import SUDO_UID, AccountNames, Callers
 from gputui.domain.access import Caller, Role
 from gputui.domain.job import Job
 from gputui.domain.settings import AccessSettings, Settings
+from tests.cases import cases
 from tests.factories import running
 from tests.runtime.dockerd import IMAGE, Dockerd
 
@@ -116,6 +117,6 @@ def test_a_container_that_is_no_job_may_only_look(ask: Ask) -> None:
     assert (caller.uid, caller.role, caller.job) == (0, Role.VIEWER, None)
 
 
-@pytest.mark.parametrize("submitter", [0, None])
+@cases("submitter", [0, None])
 def test_a_container_of_roots_job_is_not_root(ask: Ask, submitter: int | None) -> None:
     assert ask(submitter=submitter).role is Role.VIEWER

@@ -24,6 +24,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.request import job_values
 from gputui.runtime.docker import pull_process
 from gputui.runtime.docker.runtime import DockerRuntime
+from tests.cases import cases
 from tests.factories import FakeClock, uuid
 from tests.runtime.contract import OTHER_STORE, PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell
 from tests.runtime.dockerd import IMAGE, IMAGE_OF_NVIDIA, NETWORK, Dockerd
@@ -361,7 +362,7 @@ def test_an_image_is_pulled_from_a_registry_with_progress() -> None:
     assert told == ["pulling", "pulling 10 %", None]
 
 
-@pytest.mark.parametrize("image", ["Not A Name", "UPPER/case:1"])
+@cases("image", ["Not A Name", "UPPER/case:1"])
 def test_an_invalid_image_name_is_refused(harness: Harness, runtime: DockerRuntime, image: str) -> None:
     with pytest.raises(RuntimeFault) as fault:
         runtime.pull(image, lambda _: None, threading.Event())
@@ -369,7 +370,7 @@ def test_an_invalid_image_name_is_refused(harness: Harness, runtime: DockerRunti
     assert failure(runtime, launch(harness, image, SLEEP)).cause.blame is Blame.SPEC
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "option"),
     [
         ({"runtime": "nonsense"}, "--runtime"),

@@ -16,6 +16,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker import pull_process
 from gputui.runtime.docker.pull_process import find_credentials
 from gputui.runtime.docker.runtime import DockerRuntime
+from tests.cases import cases
 from tests.factories import FakeClock
 from tests.runtime.dockerd import Dockerd
 
@@ -120,7 +121,7 @@ def runtime(engine: Dockerd) -> Iterator[DockerRuntime]:
     made.close()
 
 
-@pytest.mark.parametrize("settings", [text for text, _ in UNUSABLE.values()])
+@cases("settings", [text for text, _ in UNUSABLE.values()])
 def test_damaged_settings_of_the_docker_command_do_not_hide_the_engine(
     config: Path, runtime: DockerRuntime, settings: str
 ) -> None:
@@ -137,7 +138,7 @@ def test_a_pull_without_its_helper_fails_because_of_the_registry(config: Path, r
     assert found.value.cause.code is CauseCode.PULL_FAILED
 
 
-@pytest.mark.parametrize("image", ["https://127.0.0.1:1/tool", "-x.example/tool"])
+@cases("image", ["https://127.0.0.1:1/tool", "-x.example/tool"])
 def test_a_name_that_docker_py_refuses_is_the_jobs_fault(runtime: DockerRuntime, image: str) -> None:
     with pytest.raises(RuntimeFault) as found:
         runtime.pull(image, lambda _: None, threading.Event())

@@ -18,6 +18,7 @@ from gputui.request import draft
 from gputui.request import draft as drafts
 from gputui.request.submitter import Submitter
 from gputui.runtime.docker.runtime import DockerRuntime
+from tests.cases import cases
 from tests.factories import NOW, FakeClock, uuid
 from tests.runtime.contract import STORE
 from tests.runtime.docker_lines import LINES, DockerLine
@@ -60,7 +61,7 @@ def by_docker(engine: Dockerd, wanted: DockerLine) -> str:
     return engine.docker("create", *kept, IMAGE_OF_NVIDIA, *shlex.split(wanted.command))
 
 
-@pytest.mark.parametrize("wanted", LINES, ids=lambda wanted: wanted.name)
+@cases("wanted", LINES)
 def test_a_container_equals_that_of_docker_run(
     engine: Dockerd, api: docker.APIClient, runtime: DockerRuntime, wanted: DockerLine
 ) -> None:

@@ -68,7 +68,7 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("how", BREAKS)
+@cases("how", BREAKS)
 def test_an_interrupted_log_is_not_complete(
     engine: StandInEngine, runtime: DockerRuntime, tmp_path: Path, how: str
 ) -> None:

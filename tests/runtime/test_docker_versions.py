@@ -14,6 +14,7 @@ import pytest
 from gputui.domain.container import EngineGpus, Launch, RuntimeStatus
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.runtime import DockerRuntime
+from tests.cases import cases
 from tests.factories import FakeClock, spec
 from tests.runtime.standin_engine import StandInEngine
 
@@ -65,7 +66,7 @@ def test_supported_engines_are_spoken_to_in_their_own_version(
     assert {found for _, found in engine.versions if found} == {api}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("version", "words"),
     [
         ({"Version": "1.11.2", "ApiVersion": "1.23"}, "is too old: its API is 1.23"),
@@ -102,7 +103,7 @@ def test_podman_and_rootless_engines_are_judged_by_their_own_version(
     assert bool(status.gpus.warnings) is (not version.startswith("5."))
 
 
-@pytest.mark.parametrize(("api", "words"), [("1.39", "the engine is too old"), ("1.20", "is too old: its API is 1.20")])
+@cases(("api", "words"), [("1.39", "the engine is too old"), ("1.20", "is too old: its API is 1.20")])
 def test_doctor_says_that_an_engine_is_too_old(engine: StandInEngine, tmp_path: Path, api: str, words: str) -> None:
     engine.version |= {"Version": "1.9", "ApiVersion": api}
     environ = {"PATH": "/usr/bin:/bin", "DOCKER_HOST": engine.url, "GPUTUI_STATE": str(tmp_path / "state")}

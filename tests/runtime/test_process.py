@@ -13,6 +13,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
 from gputui.runtime.process.attempt_folder import AttemptFolder
 from gputui.runtime.process.runtime import ProcessRuntime
+from tests.cases import cases
 from tests.runtime.contract import SLEEP, Harness, RuntimeContract
 
 
@@ -32,7 +33,7 @@ class TestProcessRuntime(RuntimeContract):
         yield harness
         harness.clean()
 
-    @pytest.mark.parametrize("call", ["log", "set_suspended"])
+    @cases("call", ["log", "set_suspended"])
     def test_an_attempt_removed_during_a_listing_is_omitted(
         self, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -16,6 +16,7 @@ from gputui.runtime import cgroups
 from gputui.runtime.cgroups import Trees
 from gputui.runtime.host_processes import read_stat
 from gputui.runtime.process.runtime import ProcessRuntime
+from tests.cases import cases
 from tests.runtime.contract import STORE, seen, shell, until
 from tests.runtime.test_process import process_harness
 
@@ -112,7 +113,7 @@ def test_limits_are_set_in_version_1(tmp_path: Path) -> None:
     assert group.oom_events == str(memory / "memory.oom_control")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mounted", "counted"),
     [
         (("memory", "blkio", "cpuacct"), ["memory", "blkio", "cpuacct"]),

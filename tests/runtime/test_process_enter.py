@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputui.runtime.process import enter
+from tests.cases import cases
 
 CODE = "import os, sys; from gputui.runtime.process import enter; os.seteuid(int(sys.argv.pop(1))); enter.main()"
 
@@ -36,7 +37,7 @@ def place(tmp_path: Path) -> Path:
     return found
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
     [
         (),
@@ -48,7 +49,6 @@ def place(tmp_path: Path) -> Path:
         ("999", "pipes", "xterm", "id"),  # no such descriptor
         ("-1", "pipes", "xterm", "id"),
     ],
-    ids=str,
 )
 def test_wrong_arguments_are_refused_in_a_sentence(place: Path, words: tuple[str, ...]) -> None:
     code, out, err = entered(place, *words)
@@ -72,7 +72,7 @@ def test_a_directory_without_a_plan_is_refused(tmp_path: Path) -> None:
     assert err == "gputui exec: the plan of this job cannot be read: No such file or directory\n"
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o707, 0o722])
+@cases("mode", [0o770, 0o707, 0o722])
 def test_a_plan_that_others_may_write_is_refused(place: Path, mode: int) -> None:
     place.chmod(mode)
     code, out, err = entered(place, "{}", "pipes", "xterm", "id")

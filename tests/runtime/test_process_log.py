@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gputui.ports import LiveLogStream
 from gputui.runtime.process import wrapper
 from gputui.runtime.process.log import FileLogStream, first_byte, save
+from tests.cases import cases
 from tests.runtime.contract import until
 
 
@@ -60,7 +61,7 @@ def test_output_between_the_last_read_and_the_end_is_read(tmp_path: Path) -> Non
     assert list(FileLogStream(path, tail=None, follow=True, is_over=is_over)) == [b"first", b"last words"]
 
 
-@pytest.mark.parametrize("is_begun", [True, False])
+@cases("is_begun", [True, False])
 def test_closing_closes_the_file(tmp_path: Path, is_begun: bool) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\ntwo\n")

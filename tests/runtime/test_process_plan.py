@@ -48,7 +48,7 @@ def refusal(each: Launch, tmp_path: Path) -> str:
     return fault.value.cause.text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "value", "option"),
     [
         ("volumes", ("/a:/b",), "--volume"),
@@ -64,7 +64,7 @@ def test_options_of_containers_are_refused_by_name(field: str, value: Any, optio
     assert option in refusal(launch("true", **{field: value}), tmp_path)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("bad", "words"),
     [
         (launch("true", image="busybox"), "has an image"),
@@ -140,7 +140,7 @@ def test_gpus_are_named_by_uuid() -> None:
     assert env["GPUTUI_GPUS"] == "2"
 
 
-@pytest.mark.parametrize(("user", "run_as"), [("0:0", None), (None, 0), (None, 1234), ("nobody", None)])
+@cases(("user", "run_as"), [("0:0", None), (None, 0), (None, 1234), ("nobody", None)])
 def test_only_root_runs_jobs_as_others(user: str | None, run_as: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getegid", lambda: 1000)
@@ -212,7 +212,7 @@ def test_a_job_runs_as_another_user(tmp_path: Path) -> None:
     harness.clean()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "words"),
     [({"workdir": "/no/such/folder"}, "working directory"), ({"ulimits": ("nofile=20:10",)}, "ulimits")],
 )

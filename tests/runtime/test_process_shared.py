@@ -22,6 +22,7 @@ from gputui.runtime.host_processes import boot_id, read_stat
 from gputui.runtime.process import wrapper
 from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest
 from gputui.runtime.process.wrapper import STATE_SIZE, sealed
+from tests.cases import cases
 from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, record, until
 from tests.runtime.test_process import process_harness
 
@@ -112,7 +113,7 @@ def test_forged_records_reach_no_processes_of_others(
             assert len(session_of(keeper.pid)) == 2
 
 
-@pytest.mark.parametrize("after", ["mkdir", "fsync"])
+@cases("after", ["mkdir", "fsync"])
 def test_folders_under_construction_cannot_be_redirected(
     harness: Harness, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:

@@ -45,6 +45,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.servers import RemoteBackend
+from tests.cases import cases
 from tests.factories import NOW, gpu, spec
 from tests.servers.connections import Connections, local_ssh
 
@@ -140,7 +141,7 @@ def test_a_failure_names_the_servers_that_are_done(pair: Pair, ids: tuple[int, i
     pair.actions.act(Release(tuple(ids[:1])))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("act", "words"),
     [
         (lambda act, one, two: act.act(Pause()), "which server"),
@@ -196,7 +197,7 @@ def test_a_recurring_job_is_paused_resumed_and_ended_on_its_server(pair: Pair) -
     pair.until(lambda shown: paused(shown) == [])
 
 
-@pytest.mark.parametrize(
+@cases(
     "act",
     [
         lambda act, ids: act.act(Suspend(tuple(ids))),

@@ -13,6 +13,7 @@ import pytest
 from gputui.bootstrap.servers import command_on
 from gputui.domain.frames import CommandMarks
 from gputui.domain.settings import ServerSettings
+from tests.cases import cases
 from tests.cluster.commands import run
 from tests.e2e.terminal import Terminal
 from tests.login_shells import talkative
@@ -158,7 +159,7 @@ def test_a_server_without_gputui(config: Path, gputui: Run) -> None:
     assert (told.code, "there is no `/nowhere/g`: name its path" in told.err) == (127, True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "sentence"),
     [
         (["--on", "gpu1", "web"], "gputui web runs on this machine"),

@@ -14,6 +14,7 @@ from gputui.domain.action import Cancel, Hold
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import ServerSettings
 from gputui.tui.present.status import scheduler_words
+from tests.cases import cases
 from tests.process_list import children
 from tests.servers.connections import Connections
 
@@ -125,7 +126,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         each.there.close(10)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("host", "words"),
     [
         ("garbled", "sends lines that are not gputui's"),

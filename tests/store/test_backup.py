@@ -31,6 +31,7 @@ from gputui.engine.leadership import Leadership
 from gputui.store import TinyJobStore
 from gputui.store.backup import MANIFEST, CapturedFile
 from gputui.store.codec import encode_job
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, array, job, recurring
 from tests.lane import examples
 
@@ -369,7 +370,7 @@ def with_content(name: str, old: bytes, new: bytes) -> Callable[[list[Member]], 
     return change
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "said"),
     [
         (with_member("../evil"), "outside of the directory"),

@@ -9,6 +9,7 @@ import pytest
 
 from gputui.domain.errors import StoreAccessError
 from gputui.store.files import FileAccess, access_for
+from tests.cases import cases
 
 OWNER = 61_001
 
@@ -53,7 +54,7 @@ def test_root_leaves_files_to_the_owner_of_the_directory(file: Path, tmp_path: P
     assert access_for(tmp_path) == FileAccess(uid=OWNER)
 
 
-@pytest.mark.parametrize("others", [0o2770, 0o1777, 0o775, 0o702])
+@cases("others", [0o2770, 0o1777, 0o775, 0o702])
 def test_a_directory_that_others_may_write_is_refused_with_what_helps(tmp_path: Path, others: int) -> None:
     tmp_path.chmod(others)
     with pytest.raises(StoreAccessError, match=r"chmod go-w .*install --users --convert"):

@@ -15,6 +15,7 @@ from gputui.store import TinyJobStore
 from gputui.store.queue_files import read_record
 from gputui.store.repair import verify_directory
 from gputui.store.storage import rescue_paths
+from tests.cases import cases
 from tests.factories import ACTOR, job
 
 Spoil = Callable[[Path], object]
@@ -180,7 +181,7 @@ def test_a_write_to_a_removed_journal_is_reported(
     store.close()
 
 
-@pytest.mark.parametrize("record", ["removed", "zeroed", "torn", "old", "of 0.1"])
+@cases("record", ["removed", "zeroed", "torn", "old", "of 0.1"])
 def test_a_missing_or_old_write_record_proves_nothing(directory: Path, record: str) -> None:
     store = TinyJobStore(directory)
     store.submit([job()], actor=ACTOR)

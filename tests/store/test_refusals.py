@@ -291,7 +291,7 @@ def mountinfo(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@cases(
     ("place", "kind"),
     [
         ("/home/alice/.local/state/gputui", "nfs4"),

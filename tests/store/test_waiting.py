@@ -20,6 +20,7 @@ import pytest
 from gputui.domain.errors import StoreBusyError
 from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore, files
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, job
 
 BRIEF = StoreSettings(lock_timeout=timedelta(seconds=0.1))
@@ -84,7 +85,7 @@ def test_a_stopped_holder_is_reported_as_stopped(tiny: TinyJobStore, directory: 
     store.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("locks", "holder"),
     [
         (None, "another process"),

@@ -123,7 +123,7 @@ def test_the_settings_file_gives_one_key_or_several(tmp_path: Path) -> None:
     assert from_environment == {"hold": ("x",), "release": ("X", "ctrl+x")}
 
 
-@pytest.mark.parametrize("text", ["keys = 3", "[console.keys]\nhold = 3"])
+@cases("text", ["keys = 3", "[console.keys]\nhold = 3"])
 def test_invalid_tables_of_keys_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text if text.startswith("[") else f"[console]\n{text}\n")
