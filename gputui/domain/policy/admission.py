@@ -66,8 +66,6 @@ _LOOKS_LIKE_AN_ID = re.compile(r"(?:sha256:)?[0-9a-f]+", re.ASCII)
 
 
 class AdmissionRules(Struct, frozen=True):
-    """Rules for the jobs of one plain user."""
-
     uid: int
     user: str
     settings: AdmissionSettings
@@ -79,7 +77,6 @@ class AdmissionRules(Struct, frozen=True):
 
 
 def box(spec: JobSpec, rules: AdmissionRules) -> Box:
-    """Return the box around the user's job."""
     of = rules.settings
     return Box(of.pids, of.memory, of.cpus, of.shm_size, rules.is_root_image(spec.image))
 
@@ -98,16 +95,14 @@ def refusals(spec: JobSpec, rules: AdmissionRules) -> Iterator[OptionRefusal]:
     for field, name, value in given_options(spec.options):
         if refused := forbidden(name, rules.allow):
             yield refused
-        elif not (name in OPENED and rules.allow.options.get(name) is True and not _joins_another(value)):
+            continue
+        # a namespace of another container is opened by no setting
+        joins_another = isinstance(value, str) and "container:" in value
+        if joins_another or name not in OPENED or rules.allow.options.get(name) is not True:
             try:
                 yield from _of_option(field, name, value, spec, rules)
             except ValueError as error:
                 yield OptionRefusal(option_of(name), f"cannot be read: {error}", "see docker run --help")
-
-
-def _joins_another(value: object) -> bool:
-    """Return whether a namespace is that of another container, which no setting opens."""
-    return isinstance(value, str) and "container:" in value
 
 
 def _of_option(field: str, name: str, value: object, spec: JobSpec, rules: AdmissionRules) -> Iterator[OptionRefusal]:
@@ -192,8 +187,7 @@ def _env(value: object, rules: AdmissionRules) -> str:
 
 def _env_of_host(value: object, rules: AdmissionRules) -> str:
     names = [name for name, _ in value] if isinstance(value, tuple) else []
-    wrong = [name for name in names if not name or "=" in name or "\0" in name]
-    return f"{wrong[0]!a} is not the name of a variable" if wrong else ""
+    return next((f"{each!a} is not the name of a variable" for each in names if not each or {*each} & {"=", "\0"}), "")
 
 
 def _volumes(value: object, rules: AdmissionRules) -> str:

@@ -33,8 +33,6 @@ from gputui.domain.text import format_duration, format_size, listed
 
 
 class MeasuredUse(Struct, frozen=True):
-    """GPU memory use of a job according to the process list."""
-
     used: int = 0
     """Memory in bytes."""
     is_known: bool = True
@@ -42,7 +40,6 @@ class MeasuredUse(Struct, frozen=True):
 
 
 def measure_use(sample: GpuSample | None, owner: Callable[[GpuProcess], JobId | None]) -> dict[JobId, MeasuredUse]:
-    """Return the memory use of each job on a GPU, from its process list."""
     found: dict[JobId, MeasuredUse] = {}
     for process in (sample.processes or ()) if sample else ():
         job_id = owner(process)
@@ -165,10 +162,14 @@ def _view(
     uses = measure_use(sample, lambda process: owners.get(process.pid)) if share else {}
     used, stale_for = accounted_memory(jobs, uses), age if stale else None
     state, why = _judge(gpu, sample, evidence, settings, claims, strangers, named, stale_for, used)
+    if sample is None or (stale and sample.health.code is HealthCode.OK):
+        health = Health(HealthCode.UNKNOWN, evidence.reading.status.text or "no reading")
+    else:
+        health = sample.health
     view = GpuView(
         gpu=gpu,
         state=state,
-        health=_health(sample, stale, evidence.reading),
+        health=health,
         why=why,
         sample=sample,
         age=age,
@@ -179,19 +180,16 @@ def _view(
         trespassers=tuple(sorted({owners[pid] for pid in named})),
         idle_since=evidence.idle_since.get(gpu.uuid),
     )
-    return _held(view, jobs, uses) if jobs else view
-
-
-def _held(view: GpuView, jobs: tuple[Job, ...], uses: dict[JobId, MeasuredUse]) -> GpuView:
-    """Return the view of a GPU that jobs hold; other reasons against it also close it to sharing jobs."""
-    return replace(
+    if not jobs:
+        return view
+    return replace(  # other reasons against it also close it to sharing jobs
         view,
         state=GpuState.ALLOCATED,
         why=_held_by(jobs),
         job_id=jobs[0].id,
         job_ids=tuple(job.id for job in jobs),
         sharers=sharers(jobs, uses),
-        closed=next((f"job {job.shown_id} does not share it" for job in jobs if not job.spec.gpus.promised), view.why),
+        closed=next((f"job {job.shown_id} does not share it" for job in jobs if not job.spec.gpus.promised), why),
     )
 
 
@@ -241,7 +239,6 @@ def _judge_use(
     named: Mapping[int, str],
     accounted_for: int,
 ) -> tuple[GpuState, str]:
-    """Judge a GPU by the driver's lists, apart from jobs that are known to hold it."""
     if sample.processes_at is None or (sample.processes is None and sample.lists_processes):
         return GpuState.UNKNOWN, "its process list cannot be read"
     if sample.processes is None and settings.need_process_lists:
@@ -265,22 +262,13 @@ def _judge_use(
     return GpuState.FREE, ""
 
 
-def _health(sample: GpuSample | None, stale: bool, reading: ProbeReading) -> Health:
-    if sample is not None and sample.health.code is not HealthCode.OK:
-        return sample.health
-    if sample is None or stale:
-        return Health(HealthCode.UNKNOWN, reading.status.text or "no reading")
-    return sample.health
-
-
 def _strangers(
     sample: GpuSample | None, at_home: Container[int], settings: SchedulerSettings
 ) -> tuple[GpuProcess, ...]:
     """Return compute processes of no job that holds it; graphics ones too if they use much memory together."""
-    listed_ones = (sample.processes or ()) if sample else ()
     others = [
         process
-        for process in listed_ones
+        for process in (sample.processes or () if sample else ())
         if process.pid not in at_home and not process.is_any_of(settings.ignore_processes)
     ]
     drawing = sorted((process for process in others if not process.compute), key=lambda each: -(each.memory or 0))
@@ -302,14 +290,11 @@ def process_owner(process: GpuProcess, evidence: Evidence) -> JobId | None:
             continue
         if process.container_id is not None and process.container_id == attempt.container_id:
             return job.id
-        if process.attempt == f"{evidence.store_id}:{job.id}:{attempt.number}" and _may_be_of(process, job):
+        # anybody may set a variable that says so
+        may_be_its = job.submitted_uid is None or process.user in {None, "root", job.submitted_by}
+        if process.attempt == f"{evidence.store_id}:{job.id}:{attempt.number}" and may_be_its:
             return job.id
     return evidence.sessions.get(process.session) if process.session is not None else None
-
-
-def _may_be_of(process: GpuProcess, job: Job) -> bool:
-    """Return whether the process may say by a variable that it is the job's: anybody may set one."""
-    return job.submitted_uid is None or process.user in {None, "root", job.submitted_by}
 
 
 def resolve_devices(devices: Iterable[str], gpus: tuple[Gpu, ...]) -> frozenset[str]:
@@ -346,7 +331,14 @@ def _holders(
     owners: Mapping[int, JobId],
     uses: Mapping[JobId, MeasuredUse],
 ) -> tuple[Holder, ...]:
-    holders = [_job_holder(job, _used(job, sample, uses, is_alone=len(jobs) == 1)) for job in jobs]
+    holders = []
+    for job in jobs:
+        # all memory in use while it is alone there, else the figure of the process list
+        memory = sample.memory_used if sample else None
+        if sample is not None and len(jobs) > 1:
+            use = uses.get(job.id, MeasuredUse())
+            memory = use.used if use.is_known and sample.processes is not None else None
+        holders.append(_job_holder(job, memory))
     holders += [
         Holder("container", c.name, c.user, container_id=c.id, image=c.image or None, since=c.started_at)
         for c in claims
@@ -367,17 +359,6 @@ def _holders(
         if p.container_id not in known
     ]
     return tuple(holders)
-
-
-def _used(job: Job, sample: GpuSample | None, uses: Mapping[JobId, MeasuredUse], *, is_alone: bool) -> int | None:
-    """Return the memory that a job uses.
-
-    All memory in use while it is alone there, else the figure of the process list.
-    """
-    if sample is None or is_alone:
-        return sample.memory_used if sample else None
-    use = uses.get(job.id, MeasuredUse())
-    return use.used if use.is_known and sample.processes is not None else None
 
 
 def _job_holder(job: Job, memory: int | None = None) -> Holder:
@@ -445,7 +426,6 @@ class EngineSupport(Struct, frozen=True):
 
     @property
     def is_full(self) -> bool:
-        """Return whether no request is refused."""
         return self.refusal is None and not self.together
 
     def refuses(self, request: GpuRequest) -> EngineRefusal | None:
@@ -486,7 +466,6 @@ def cdi_names(engine: EngineGpus, gpus: Sequence[Gpu], given: Sequence[str]) -> 
 
 
 def _knows_only_all(engine: EngineGpus, gpus: Sequence[Gpu]) -> bool:
-    """Return whether the engine can only give all GPUs together."""
     known = _known(engine)
     if engine.mode != "cdi" or engine.cdi_devices is None or _EVERYTHING not in known:
         return False
@@ -495,7 +474,6 @@ def _knows_only_all(engine: EngineGpus, gpus: Sequence[Gpu]) -> bool:
 
 
 def _known(engine: EngineGpus) -> frozenset[str]:
-    """Return the names of NVIDIA's CDI devices, without their kind."""
     prefix = f"{CDI_KIND}="
     return frozenset(name.removeprefix(prefix) for name in engine.cdi_devices or () if name.startswith(prefix))
 
@@ -505,17 +483,14 @@ def _name(gpu: Gpu, known: Collection[str], gpus: Sequence[Gpu]) -> str | None:
     if gpu.uuid in known:
         return gpu.uuid
     number = _number(gpu)
-    if number in known and _numbers_agree(known, gpus):
-        return number
+    if number in known:
+        # after a loss the driver renumbers, CDI does not: they agree while CDI numbers as many GPUs as there are
+        here = [_number(one) for one in _usable(gpus)]
+        numbered = {name for name in known if name.replace(":", "").isdigit()}
+        cut = {str(one.index) for one in gpus if one.mig_enabled}
+        if len(set(here)) == len(here) and numbered - cut == set(here) - cut:
+            return number
     return _EVERYTHING if _EVERYTHING in known and [gpu.uuid] == [one.uuid for one in _usable(gpus)] else None
-
-
-def _numbers_agree(known: Collection[str], gpus: Sequence[Gpu]) -> bool:
-    """Return whether CDI numbers as many GPUs as there are: after a loss the driver renumbers, CDI does not."""
-    here = [_number(gpu) for gpu in _usable(gpus)]
-    numbered = {name for name in known if name.replace(":", "").isdigit()}
-    cut = {str(gpu.index) for gpu in gpus if gpu.mig_enabled}
-    return len(set(here)) == len(here) and numbered - cut == set(here) - cut
 
 
 def _number(gpu: Gpu) -> str:

@@ -44,7 +44,6 @@ class UsageLedger(Struct, eq=False):
     held: dict[str, float] = field(default_factory=dict)
 
     def copy(self) -> UsageLedger:
-        """Return an independent copy."""
         return UsageLedger(self.half_life, self.origin, dict(self.worth), dict(self.held))
 
     def credit(self, tenant: str, gpu_seconds: float, at: float) -> None:
@@ -248,7 +247,6 @@ class ClusterState:
         """Tenants with waiting jobs, eligible or not: all of them have a share."""
 
     def copy(self) -> ClusterState:
-        """Return an independent copy, for simulations."""
         other = ClusterState(self.rules, self.layouts, self.free, self.ledger.copy())
         other.lanes, other._lanes_of = dict(self.lanes), self._lanes_of.copy()
         other._payers = set(self._payers)
@@ -271,7 +269,14 @@ class ClusterState:
 
     def withdraw(self, key: LaneKey, item: Waiting, now: float) -> None:
         """Remove the first job of an item from its lane."""
-        self._take(self.lanes[key], item, now)
+        rest = without_item(self.lanes[key], item)
+        if rest is not None:
+            self._put(rest, now)
+            return
+        del self.lanes[key]
+        self._lanes_of[key.tenant] -= 1
+        if self._bands is not None:
+            self._bands.drop(key)
 
     def bands(self, now: float) -> Bands:
         """Return the lanes by level; from now on they are kept in that order as well."""
@@ -287,17 +292,6 @@ class ClusterState:
         self.lanes[lane.key] = lane
         if self._bands is not None:
             self._bands.put(lane, now)
-
-    def _take(self, lane: Lane, item: Waiting, now: float) -> None:
-        """Take the first job of an item out of its lane."""
-        rest = without_item(lane, item)
-        if rest is not None:
-            self._put(rest, now)
-            return
-        del self.lanes[lane.key]
-        self._lanes_of[lane.key.tenant] -= 1
-        if self._bands is not None:
-            self._bands.drop(lane.key)
 
     def occupy(self, run: RunningJob) -> None:
         """Record a running job: its GPUs are not free, even if an older reading says so."""
@@ -315,7 +309,7 @@ class ClusterState:
     def start(self, key: LaneKey, item: Waiting, grant: Grant, now: float) -> RunningJob:
         """Start the first job of a waiting item on free GPUs."""
         ask = key.ask
-        self._take(self.lanes[key], item, now)
+        self.withdraw(key, item, now)
         expected = self.expects(item.id)
         run = RunningJob(item.id, key, grant, now, self.shares.part(ask, grant), expected=expected, width=size(grant))
         for place in gpu_bits(grant) if ask.share else ():

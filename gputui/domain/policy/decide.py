@@ -18,7 +18,6 @@ from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow, Run
 from gputui.domain.policy.lanes import (
     Band,
     BandLevel,
-    Bands,
     Lane,
     LaneKey,
     ScoreScale,
@@ -156,9 +155,10 @@ def find_reservation(cluster: ClusterState, key: LaneKey, item: Waiting, now: fl
         need = gpus_needed(cluster, key, item, at, -given_back)
         grant = choose_shared(masks, shares, key.ask, need, need, cluster.layouts)
         if grant is not None:
-            hold = _hold(item.id, at, run_id if run_id >= 0 else None, masks, grant, need)
-            hold.room = PromisedRoom(key.ask.share, shares) if key.ask.share else None
-            return hold
+            available = {node: masks[node] for node, _ in grant}
+            spare = {node: 0 if len(grant) > 1 else mask.bit_count() - need for node, mask in available.items()}
+            room = PromisedRoom(key.ask.share, shares) if key.ask.share else None
+            return BackfillReservation(item.id, at, run_id if run_id >= 0 else None, available, spare, grant, room)
     return None
 
 
@@ -199,15 +199,6 @@ def most_gpus(cluster: ClusterState, key: LaneKey, owed: int = 0) -> int:
     return max(key.ask.minimum, min(key.ask.maximum, caps.gpus - owed - cluster.gpus_held[key.tenant]))
 
 
-def _hold(
-    job_id: JobId, at: float, because: JobId | None, masks: list[int], grant: Grant, need: int
-) -> BackfillReservation:
-    available = {node: masks[node] for node, _ in grant}
-    whole = len(grant) > 1
-    spare = {node: 0 if whole else mask.bit_count() - need for node, mask in available.items()}
-    return BackfillReservation(job_id, at, because, available, spare, grant)
-
-
 _FOREVER = float("inf")
 _ROUNDED = 0.001
 """Tolerance in seconds when comparing sums of times."""
@@ -237,8 +228,6 @@ class Refused(NamedTuple):
 
 
 class Outcome(Struct, eq=False):
-    """Result of one decision."""
-
     starts: list[RunningJob] = field(default_factory=list)
     hold: BackfillReservation | None = None
     """Reservation for the first job that did not fit; None: all fit, or that job never will."""
@@ -275,7 +264,6 @@ def decide(
 
 
 def can_decide(cluster: ClusterState) -> bool:
-    """Return whether any job could start at all; otherwise deciding is a waste of time."""
     return any(cluster.free) or cluster.cpu_running < cluster.rules.cpu_jobs or cluster.shares.is_open
 
 
@@ -328,8 +316,11 @@ class Pass:
         cluster, now = self.cluster, self.now
         bands, credited = cluster.bands(now), None
         for at, band in bands.at(now):
-            if not can_decide(cluster) or not self._is_any_open(bands):
-                return
+            hold = self.outcome.hold
+            if not can_decide(cluster) or (
+                hold is not None and all(shortest >= self._bar(ask) for ask, shortest in bands.shortest.items())
+            ):
+                return  # no lane may start, judging by the requests seen so far
             lanes = self._open(at, band)
             while lanes:
                 credited = cluster.credited(now) if credited is None else credited
@@ -339,12 +330,6 @@ class Pass:
                 turns = Turns(lanes, scale, promoted_after)
                 lanes = self._open(at, band) if self._ask(turns) else []
 
-    def _is_any_open(self, bands: Bands) -> bool:
-        """Return whether some lane may start, judging by the requests seen so far."""
-        if self.outcome.hold is None:
-            return True
-        return any(shortest < self._bar(ask) for ask, shortest in bands.shortest.items())
-
     def _ask(self, turns: Turns) -> bool:
         """Examine jobs until none is left; return True at the first promise, after which fewer may start."""
         while can_decide(self.cluster) and (lane := turns.pop()) is not None:
@@ -353,8 +338,8 @@ class Pass:
             self.outcome.work += _ASKED
             had = self.outcome.hold
             self.give_turn(lane.key, lane.head)
-            if self.cluster.keeps:
-                self._shut(lane)
+            if self.cluster.keeps and lane.key in self.refused:
+                self._shut(lane.key, self.outcome.refusals.get(lane.head.id))
             if lane.key not in self.refused and (rest := without_item(lane, lane.head)) is not None:
                 turns.put(rest)
             if had is None and self.outcome.hold is not None:
@@ -371,25 +356,19 @@ class Pass:
                 bar = _FOREVER  # a waiting one may stop all jobs of lower priority
             if bar > 0:
                 found += alike.values() if bar == _FOREVER else [x for x in alike.values() if x.key.duration < bar]
-        head = self.outcome.head
-        if head is not None and head in band.get(head.ask, ()):
-            found = [rest for lane in found if (rest := self._unpromised(lane)) is not None]
+        head, hold = self.outcome.head, self.outcome.hold
+        if head is not None and hold is not None and head in band.get(head.ask, ()):  # that one holds the promise
+            rests = (without_item(lane, lane.head) if lane.head.id == hold.id else lane for lane in found)
+            found = [lane for lane in rests if lane is not None]
         if self.refused or self.capped or self.shut or self.cluster.by_array:
             return [lane for lane in found if self._is_open(lane)]
         return found
 
-    def _unpromised(self, lane: Lane) -> Lane | None:
-        """Return the lane without the job that holds the promise."""
-        hold = self.outcome.hold
-        return without_item(lane, lane.head) if hold is not None and lane.head.id == hold.id else lane
-
-    def _shut(self, lane: Lane) -> None:
+    def _shut(self, key: LaneKey, refused: Refused | None) -> None:
         """Record that jobs planned to run longer than a refused one are refused too, if the same windows bind them."""
-        key, told = lane.key, self.outcome.refusals.get(lane.head.id)
-        if told is None or key not in self.refused or told.why not in _LESSONS or told.need > key.ask.minimum:
-            return
-        kind = (key.ask, self._windows(key))
-        self.shut[kind] = min(key.duration, self.shut.get(kind, _FOREVER))
+        if refused is not None and refused.why in _LESSONS and refused.need <= key.ask.minimum:
+            kind = (key.ask, self._windows(key))
+            self.shut[kind] = min(key.duration, self.shut.get(kind, _FOREVER))
 
     def _windows(self, key: LaneKey) -> tuple[bool, ...]:
         """Return which of the windows are reserved for such jobs."""
@@ -438,7 +417,9 @@ class Pass:
         if refusal is None:
             need = gpus_needed(self.cluster, key, item, self.now, self._owed(key))
             kind = (key.ask, key.duration, need, self._windows(key)) if self.cluster.keeps else ()
-            refusal = self._known(key, need) or self.same.get(kind)
+            known = self.known.get(key.ask)  # why the same request was refused before, if it asked for no less then
+            is_known = known is not None and need >= known[0] and key.duration >= known[1]
+            refusal = known[2] if known is not None and is_known else self.same.get(kind)
             if refusal is None:
                 grant = self._fit(key, need)
                 if grant is not None:
@@ -459,11 +440,6 @@ class Pass:
         self.outcome.refusals[item.id] = Refused(refusal, need)
         if self.outcome.hold is None or self.outcome.hold.id != item.id:
             self.refused.add(key)
-
-    def _known(self, key: LaneKey, need: int) -> Refusal | None:
-        """Return why the same request was refused before, if it asked for no less then."""
-        known = self.known.get(key.ask)
-        return known[2] if known is not None and need >= known[0] and key.duration >= known[1] else None
 
     def _forbidden(self, key: LaneKey) -> Refusal | None:
         cluster, rules = self.cluster, self.cluster.rules
@@ -535,7 +511,6 @@ class Pass:
 
 
 def is_unsatisfiable(ask: Ask) -> bool:
-    """Return whether no node has enough suitable GPUs, free or not."""
     return not ask.whole_nodes and ask.minimum > max((mask.bit_count() for mask in ask.eligible), default=0)
 
 

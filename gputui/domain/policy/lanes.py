@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from gputui.domain.job import Job
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, whole_class
 from gputui.domain.policy.placement import Ask
 from gputui.domain.settings import PolicySettings
 
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPS = (25.5, 74.5, 100.5)
 """Levels above every priority of class low, normal and high, but below every level of the next class."""
 _MOST_NICE = 10_000
@@ -71,7 +68,6 @@ def level(priority: int, nice: int, *, promoted: bool = False) -> float:
 
 
 def is_top(height: float) -> bool:
-    """Return whether it is the level of promoted jobs."""
     return height in _TOPS
 
 
@@ -107,11 +103,6 @@ def score_terms(height: float, waited: float, planned: float, used: float, setti
         age=waited / settings.age_unit.total_seconds(),
         total=score(waited, planned, most, settings),
     )
-
-
-def topped_at_number(job: Job) -> float:
-    """Return the time at which it was put at the head of the queue by hand, as a number; 0 if it was not."""
-    return (job.topped_at - _LONG_AGO).total_seconds() if job.topped_at else 0.0
 
 
 class Waiting(NamedTuple):

@@ -98,7 +98,8 @@ def choose(usable: Sequence[int], ask: Ask, need: int, most: int, layouts: Seque
     Prefers the node that gives the most, then the one with the fewest GPUs left over.
     """
     if ask.whole_nodes:
-        return _whole(usable, ask, layouts)
+        whole = [(node, mask) for node, mask in enumerate(usable) if mask and mask == layouts[node].everything]
+        return tuple(whole[: ask.whole_nodes]) if len(whole) >= ask.whole_nodes else None
     best, best_key = -1, (0, 0)
     for node, mask in enumerate(usable):
         count = mask.bit_count()
@@ -110,11 +111,6 @@ def choose(usable: Sequence[int], ask: Ask, need: int, most: int, layouts: Seque
         return None
     width = -best_key[0]
     return ((best, pick(usable[best], width, layouts[best].levels)),)
-
-
-def _whole(usable: Sequence[int], ask: Ask, layouts: Sequence[NodeLayout]) -> Grant | None:
-    whole = [(node, mask) for node, mask in enumerate(usable) if mask and mask == layouts[node].everything]
-    return tuple(whole[: ask.whole_nodes]) if len(whole) >= ask.whole_nodes else None
 
 
 def pick(free: int, width: int, levels: Sequence[GpuGroups]) -> int:
@@ -150,7 +146,6 @@ def lowest(mask: int, width: int) -> int:
 
 
 def size(grant: Grant) -> int:
-    """Return the number of GPUs of a grant."""
     return sum(mask.bit_count() for _, mask in grant)
 
 
@@ -216,11 +211,9 @@ class SharedGpus(Struct, eq=False):
     uses: dict[GpuBit, Uses] = field(default_factory=dict)
 
     def copy(self) -> SharedGpus:
-        """Return an independent copy."""
         return SharedGpus(self.bays, self.uses.copy())
 
     def bay(self, place: GpuBit) -> SharedSlots:
-        """Return the capacity of that GPU."""
         return self.bays[place[0]][place[1].bit_length() - 1]
 
     def left(self, place: GpuBit) -> int:
@@ -232,11 +225,9 @@ class SharedGpus(Struct, eq=False):
 
     @property
     def is_open(self) -> bool:
-        """Return whether any of them has room for a further job."""
         return any(self.left(place) for place in self.uses)
 
     def take(self, job_id: JobId, place: GpuBit, size: int) -> None:
-        """Record that a job counts with `size` bytes there."""
         self.uses[place] = (*self.uses.get(place, ()), (job_id, size))
 
     def give(self, job_id: JobId, grant: Grant) -> Iterator[GpuBit]:
@@ -269,7 +260,13 @@ class PromisedRoom:
 
     def fitting(self, node: int, mask: int, share: int) -> int:
         """Return those of these GPUs that have room for both that job and one that asks for `share` bytes."""
-        return sum(place[1] for place in gpu_bits(((node, mask),)) if self._fits((node, place[1]), share))
+        shares = self._shares
+        return sum(
+            place[1]
+            for place in gpu_bits(((node, mask),))
+            if len(shares.uses.get(place, ())) + 2 <= shares.bay(place).most
+            and shares.left(place) >= self._promised + share
+        )
 
     def take(self, node: int, mask: int, share: int) -> int:
         """Record that a job with `share` bytes got these GPUs; return those with room left for the promised job."""
@@ -277,11 +274,6 @@ class PromisedRoom:
         for place in gpu_bits(((node, beside),)):
             self._shares.take(_ANYBODY, place, share)
         return beside
-
-    def _fits(self, place: GpuBit, share: int) -> bool:
-        shares = self._shares
-        has_place = len(shares.uses.get(place, ())) + 2 <= shares.bay(place).most
-        return has_place and shares.left(place) >= self._promised + share
 
 
 _ANYBODY: JobId = -1
@@ -328,7 +320,8 @@ class _Fit(NamedTuple):
 def _packed(node: int, mask: int, shares: SharedGpus, width: int, layouts: Sequence[NodeLayout]) -> _Fit:
     tiers: dict[tuple[int, int], int] = {}
     for place in gpu_bits(((node, mask),)):
-        key = _tier(shares, place)
+        # shared ones with the least memory left first, then free shareable ones, then the rest
+        key = (0, shares.left(place)) if place in shares.uses else (1 if shares.bay(place).most > 1 else 2, 0)
         tiers[key] = tiers.get(key, 0) | place[1]
     taken, worst = 0, (0, 0)
     for worst in sorted(tiers):
@@ -337,13 +330,6 @@ def _packed(node: int, mask: int, shares: SharedGpus, width: int, layouts: Seque
         if taken.bit_count() == width:
             break
     return _Fit(-width, worst, node, ((node, taken),))
-
-
-def _tier(shares: SharedGpus, place: GpuBit) -> tuple[int, int]:
-    """Rank a GPU for sharing: shared ones with the least memory left first, then free shareable ones, then the rest."""
-    if place in shares.uses:
-        return (0, shares.left(place))
-    return (1 if shares.bay(place).most > 1 else 2, 0)
 
 
 class GpuIndex(Struct):
@@ -370,11 +356,9 @@ class GpuIndex(Struct):
         return cls(rows, layouts, bits, settings.left_free)
 
     def row(self, place: GpuBit) -> GpuView:
-        """Return the view of the GPU with that bit."""
         return self.rows[place[0]][place[1].bit_length() - 1]
 
     def bays(self, settings: Settings) -> list[list[SharedSlots]]:
-        """Return the capacity for sharing jobs on each node."""
         policy, floor = settings.policy, settings.scheduler.memory_floor
         return [
             [
@@ -387,7 +371,6 @@ class GpuIndex(Struct):
         ]
 
     def counts_with(self, job: Job, place: GpuBit) -> int:
-        """Return the bytes of that GPU that a job on it counts with."""
         known = (sharer.memory for sharer in self.row(place).sharers if sharer.job_id == job.id)
         return max(next(known, 0), job.spec.gpus.promised)
 
@@ -442,7 +425,6 @@ class GpuIndex(Struct):
         return preferred if fitting >= max(1, request.minimum) and not request.everything else suiting
 
     def is_left_free(self, gpu: Gpu) -> bool:
-        """Return whether only jobs that name it get it."""
         return is_named(gpu, self.left_free)
 
 
@@ -460,23 +442,19 @@ def is_plain(job: Job) -> bool:
 
 
 def shareable(gpu: Gpu, settings: PolicySettings) -> bool:
-    """Return whether the site allows jobs to share it."""
     return "all" in settings.share or is_named(gpu, settings.share)
 
 
 def suits(job: Job, row: GpuView) -> bool:
     """Return whether the job could use this GPU now, with enough free memory for it."""
     wanted = job.spec.gpus.free_memory
-    return bool(suitable_gpus(job.spec.gpus, (row.gpu,))) and (wanted is None or _memory_free(row) >= wanted)
-
-
-def _memory_free(row: GpuView) -> int:
-    """Return the free bytes; the total where only our own jobs use it."""
-    total = row.gpu.memory_total or 0
-    if row.sample is not None and row.sample.memory_free is not None and row.state is not GpuState.ALLOCATED:
-        return row.sample.memory_free
-    used = row.sample.memory_used if row.sample and row.state is not GpuState.ALLOCATED else 0
-    return total - (used or 0)
+    is_suitable = bool(suitable_gpus(job.spec.gpus, (row.gpu,)))
+    if not is_suitable or wanted is None:
+        return is_suitable
+    free = row.gpu.memory_total or 0  # where only our own jobs use it
+    if row.sample is not None and row.state is not GpuState.ALLOCATED:
+        free = row.sample.memory_free if row.sample.memory_free is not None else free - (row.sample.memory_used or 0)
+    return free >= wanted
 
 
 SETTLING = timedelta(seconds=30)
@@ -505,7 +483,6 @@ def recently_freed(jobs: Iterable[Job], gpus: GpuIndex, now: datetime) -> tuple[
 
 
 def gpu_masks(gpus: GpuIndex, wanted: Callable[[GpuView], bool]) -> tuple[int, ...]:
-    """Return the GPUs whose views are wanted, by node."""
     return tuple(sum(1 << bit for bit, row in enumerate(node) if wanted(row)) for node in gpus.rows)
 
 

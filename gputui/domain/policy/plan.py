@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from heapq import heapify, heappop, heappush, nsmallest
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -148,33 +148,24 @@ def expected_runs(
     """
     reach = reach or Reach()
     reach.work = WORK + WORK_A_START * most
-    for number, run in enumerate(_runs(context, gated, reach) if most > 0 else (), 1):
+    if most <= 0:
+        return
+    cluster, now = context.cluster.copy(), context.second
+    # GPUs that were just released count as free
+    cluster.free = [free | settling for free, settling in zip(cluster.free, cluster.freed, strict=True)]
+    known, behind = _coming(context, gated)
+    moments = [moment for keep in cluster.keeps for moment in (keep.end, keep.start)]
+    # the scheduler decides when jobs accept fewer GPUs, and the order may have changed even if none starts by that
+    patience = cluster.rules.patience
+    ranges = (lane for key, lane in cluster.lanes.items() if patience and key.ask.minimum < key.ask.maximum)
+    times = (item.since + patience for lane in ranges for item in lane.waiting)
+    moments += nsmallest(SETTLINGS, {at for at in times if at > now})
+    runs = simulate(cluster, now, known, moments=moments, ended=behind.ended, reach=reach)
+    for number, run in enumerate(runs, 1):
         yield run
         if number == most:
             reach.at, reach.is_short = run.started, True
             return
-
-
-def _runs(context: PlanningContext, gated: Iterable[QueuedJob], reach: Reach) -> Iterator[RunningJob]:
-    cluster = context.cluster.copy()
-    # GPUs that were just released count as free
-    cluster.free = [free | settling for free, settling in zip(cluster.free, cluster.freed, strict=True)]
-    later = list(gated)
-    known, behind = _coming(context, later)
-    moments = [*(keep.end for keep in cluster.keeps), *(keep.start for keep in cluster.keeps)]
-    moments += _settling(cluster, context.second)
-    return simulate(cluster, context.second, known, moments=moments, ended=behind.ended, reach=reach)
-
-
-def _settling(cluster: ClusterState, now: float) -> list[float]:
-    """Return the first few times at which jobs accept fewer GPUs, in seconds.
-
-    The scheduler decides at these times, and the order may have changed even if no job starts because of it.
-    """
-    patience = cluster.rules.patience
-    ranges = (lane for key, lane in cluster.lanes.items() if patience and key.ask.minimum < key.ask.maximum)
-    times = (item.since + patience for lane in ranges for item in lane.waiting)
-    return nsmallest(SETTLINGS, {at for at in times if at > now})
 
 
 def _coming(context: PlanningContext, gated: Iterable[QueuedJob]) -> tuple[list[Arrival], _Dependents]:
@@ -204,7 +195,11 @@ class _Dependents:
 
     def __init__(self, arrays: Mapping[JobId, ArrayTally]) -> None:
         """`arrays` are those that some of the jobs wait for."""
-        self._elements = {array: _ids_of(tally) for array, tally in arrays.items() if tally.left}
+        self._elements: dict[JobId, Spans] = {}
+        for array, tally in arrays.items():
+            if tally.left:
+                runs = (run for job in tally.unfinished for run in job.runs or (Elements(job.id, 0, 1),))
+                self._elements[array] = joined_spans((run.id, run.end) for run in runs)
         self._left = {array: tally.left for array, tally in arrays.items()}
         self._unmet: dict[JobId, set[JobId]] = {}
         self._waiting: dict[JobId, list[Arrival]] = {}
@@ -243,10 +238,6 @@ class _Dependents:
                     yield array
 
 
-def _ids_of(tally: ArrayTally) -> Spans:
-    return joined_spans((run.id, run.end) for job in tally.unfinished for run in job.runs or (Elements(job.id, 0, 1),))
-
-
 def _put_off(arrival: Arrival, at: float) -> Arrival:
     """Return the arrival at a later time; its eligible wait does not grow until then."""
     return Arrival(at, arrival.key, _later(arrival.item, at - arrival.at))
@@ -267,7 +258,6 @@ class GateContext(Struct, dict=True):
 
     @cached_property
     def dependencies(self) -> Dependencies:
-        """Jobs that waiting ones depend on."""
         return Dependencies.of(self.snapshot.jobs, self.snapshot.unreadable)
 
     @cached_property
@@ -278,15 +268,11 @@ class GateContext(Struct, dict=True):
         return engine_support(engine.gpus if engine else None, present)
 
     @cached_property
-    def gates(self) -> tuple[Gate, ...]:
-        """Gates that can refuse any job now."""
+    def is_open(self) -> bool:
+        """Whether neither a pause nor a runtime nor repeated failures can keep any job from starting."""
         up = [name for name, status in self.runtimes.items() if status.up]
         all_up = all(runtime_in(up, is_host=each) for each in (False, True))
-        runs_all = all_up and self.support.is_full
-        idle = {
-            gate for gate, is_idle in ((_paused, not self.snapshot.controls.paused), (_runtime, runs_all)) if is_idle
-        }
-        return tuple(gate for gate in _GATES if gate not in idle)
+        return all_up and self.support.is_full and not (self.snapshot.controls.paused or self.guard)
 
     @cached_property
     def paused(self) -> Reason | None:
@@ -308,82 +294,47 @@ class GateContext(Struct, dict=True):
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> GateContext:
-        """Return the facts that a snapshot shows."""
         runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
         guard = FastFailureGuard.of(snapshot.jobs, settings)
         return cls(now, settings, guard, snapshot, runtimes)
 
 
-Gate: TypeAlias = Callable[[Job, GateContext], Reason | None]
-
-
 def first_gate(job: Job, situation: GateContext) -> Reason | None:
     """Return the reason of the first closed gate; None if all are open."""
     spec = job.spec
-    has_gates = job.held or job.not_before or spec.after or spec.after_any or spec.begin_at
-    if not (has_gates or situation.guard):
-        return situation.paused or _runtime(job, situation)  # reasons common to all jobs
-    for check in situation.gates:
-        if reason := check(job, situation):
-            return reason
-    return None
+    has_own = job.held or job.not_before or spec.after or spec.after_any or spec.begin_at
+    if has_own and (reason := _own_gate(job, situation)):
+        return reason
+    if situation.guard and (text := situation.guard.reason(job)):
+        return Reason(PendingReason.BACK_OFF, text)
+    if reason := situation.paused or situation.down[spec.is_host]:
+        return reason
+    refused = None if spec.is_host else situation.support.refuses(spec.gpus)
+    return Reason(PendingReason.NODE_UNKNOWN, refused.sentence) if refused else None
 
 
-def _held(job: Job, situation: GateContext) -> Reason | None:
-    if not job.held:
-        return None
-    if job.hold_reason:
+def _own_gate(job: Job, situation: GateContext) -> Reason | None:
+    """Return what the job itself waits for: its release, other jobs, its begin time, or the end of its back-off."""
+    spec, now = job.spec, situation.now
+    if job.held and job.hold_reason:
         return Reason(PendingReason.JOB_HELD_USER, job.hold_reason)
-    since = f" at {utc_moment(job.held_at, situation.now)}" if job.held_at else ""
-    text = f"held by {job.held_by or 'a user'}{since}: release it to let it start"
-    return Reason(PendingReason.JOB_HELD_USER, text, (job.held_at,) if job.held_at else ())
-
-
-def _dependency(job: Job, situation: GateContext) -> Reason | None:
-    if not job.spec.after and not job.spec.after_any:
-        return None
-    unmet = situation.dependencies.unmet(job)
-    return Reason(PendingReason.DEPENDENCY, unmet) if unmet else None
-
-
-def _guard(job: Job, situation: GateContext) -> Reason | None:
-    if not situation.guard:
-        return None
-    text = situation.guard.reason(job)
-    return Reason(PendingReason.BACK_OFF, text) if text else None
-
-
-def _begin(job: Job, situation: GateContext) -> Reason | None:
-    begin_at = job.spec.begin_at
-    if begin_at is None or begin_at <= situation.now:
-        return None
-    left = format_duration(begin_at - situation.now)
-    return Reason(PendingReason.BEGIN_TIME, f"begins at {utc_moment(begin_at, situation.now)}, in {left}", (begin_at,))
-
-
-def _back_off(job: Job, situation: GateContext) -> Reason | None:
-    if job.not_before is None or job.not_before <= situation.now:
-        return None
-    if job.not_before - situation.now > situation.settings.backoff_cap * (1 + JITTER):
-        return None  # no pause is that long: the clock was set back
-    cause = job.end_words or "its last attempt failed"
-    left = format_duration(job.not_before - situation.now)
-    again = f"attempt {job.next_attempt} at {utc_moment(job.not_before, situation.now)}, in {left}: {cause}"
-    return Reason(PendingReason.BACK_OFF, again, (job.not_before,))
-
-
-def _paused(_: Job, situation: GateContext) -> Reason | None:
-    return situation.paused
-
-
-def _runtime(job: Job, situation: GateContext) -> Reason | None:
-    return situation.down[job.spec.is_host] or _refused(job, situation)
-
-
-def _refused(job: Job, situation: GateContext) -> Reason | None:
-    """Return the reason why the engine cannot give it the GPUs it asks for."""
-    found = None if job.spec.is_host else situation.support.refuses(job.spec.gpus)
-    return Reason(PendingReason.NODE_UNKNOWN, found.sentence) if found else None
+    if job.held:
+        since = f" at {utc_moment(job.held_at, now)}" if job.held_at else ""
+        text = f"held by {job.held_by or 'a user'}{since}: release it to let it start"
+        return Reason(PendingReason.JOB_HELD_USER, text, (job.held_at,) if job.held_at else ())
+    if (spec.after or spec.after_any) and (unmet := situation.dependencies.unmet(job)):
+        return Reason(PendingReason.DEPENDENCY, unmet)
+    begin_at = spec.begin_at
+    if begin_at is not None and begin_at > now:
+        text = f"begins at {utc_moment(begin_at, now)}, in {format_duration(begin_at - now)}"
+        return Reason(PendingReason.BEGIN_TIME, text, (begin_at,))
+    at = job.not_before
+    # no pause is longer than the cap: then the clock was set back
+    if at is not None and at > now and at - now <= situation.settings.backoff_cap * (1 + JITTER):
+        cause = job.end_words or "its last attempt failed"
+        text = f"attempt {job.next_attempt} at {utc_moment(at, now)}, in {format_duration(at - now)}: {cause}"
+        return Reason(PendingReason.BACK_OFF, text, (at,))
+    return None
 
 
 def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
@@ -402,9 +353,6 @@ def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
         what = "host jobs are switched off" if is_host else "this scheduler runs no containers"
         return Reason(PendingReason.NODE_UNKNOWN, what)
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
-
-
-_GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _paused, _runtime)
 
 
 class Preemption(Struct, frozen=True):
@@ -474,7 +422,7 @@ def decide_starts(
 def _parted(context: PlanningContext, waiting: OrderedQueue, situation: GateContext) -> tuple[Gated, OrderedQueue]:
     """Split the queue into jobs that gates keep from starting, and the others."""
     asked = context.waiting
-    if not (_paused in situation.gates or _runtime in situation.gates or situation.guard):  # only few may be gated
+    if situation.is_open:  # only few may be gated
         asked = [
             job
             for job in asked

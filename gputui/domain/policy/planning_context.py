@@ -23,7 +23,7 @@ from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, ReservedWindow, RunningJob, UsageLedger
-from gputui.domain.policy.lanes import LaneKey, LanePlace, topped_at_number
+from gputui.domain.policy.lanes import LaneKey, LanePlace
 from gputui.domain.policy.placement import GpuIndex, Grant, SharedGpus, gpu_bits, gpu_masks, lowest, recently_freed
 from gputui.domain.policy.preemption import Victims, find_victims, is_making_way, leaves_at
 from gputui.domain.policy.reservations import reservation_views
@@ -70,7 +70,12 @@ class Durations:
 
         If the site sets none, the longest limit of a live job that is not held.
         """
-        self._most = float("inf") if not allowed else self.longest if settings.max_time else _extended(known, allowed)
+        self._most = self.longest if settings.max_time else float("inf")
+        """Maximum seconds of any job: the site's, or more if an operator extended a running job."""
+        if allowed and not settings.max_time:
+            live = (job.spec.time_limit for job in known if job.limit_changed_at is not None and job.state.is_active)
+            extended = (limit for limit in live if limit and limit > allowed)
+            self._most = max(allowed, *extended, timedelta()).total_seconds()
         self._jobs = known if settings.predict else ()
 
     @cached_property
@@ -94,7 +99,6 @@ class Durations:
         return self.planned(job.spec.time_limit)
 
     def planned(self, limit: timedelta | None) -> float:
-        """Return the planned seconds of a job with this limit."""
         if limit is None:
             return self.longest
         seconds = limit.total_seconds()
@@ -131,20 +135,12 @@ def predict_seconds(took: Sequence[float]) -> float | None:
     return max(1.0, sum(last) / _LAST) if len(last) == _LAST else None
 
 
-def _extended(jobs: Iterable[Job], allowed: timedelta) -> float:
-    """Return the maximum seconds of any job: the site's, or more if an operator extended a running job."""
-    limits = (job.spec.time_limit for job in jobs if job.limit_changed_at is not None and job.state.is_active)
-    return max(allowed.total_seconds(), *(limit.total_seconds() for limit in limits if limit and limit > allowed), 0.0)
-
-
 _GIVEN_OUT = frozenset({GpuState.FREE, GpuState.ALLOCATED})
 Masks = tuple[int, ...]
 """GPUs by node."""
 
 
 class Scene(Struct, frozen=True):
-    """Facts by which a reservation is judged."""
-
     jobs: Sequence[Job]
     gpus: GpuIndex
     cluster: ClusterState
@@ -160,24 +156,18 @@ def judge_reservations(
     with GPUs held by strangers, all reservations count their own jobs' GPUs first.
     """
     ordered = tuple(views)
-    free_first = _choose_for_all(ordered, scene, own_first=False)
-    if not free_first.short:
-        return free_first.views, free_first.keeps
-    own_first = _choose_for_all(ordered, scene, own_first=True)
-    best = own_first if own_first.short < free_first.short else free_first
-    return best.views, best.keeps
+    judged, keeps, short = _choose_for_all(ordered, scene, own_first=False)
+    if short:
+        others, others_keeps, still_short = _choose_for_all(ordered, scene, own_first=True)
+        if still_short < short:
+            return others, others_keeps
+    return judged, keeps
 
 
-class Chosen(Struct, frozen=True):
-    """GPUs chosen for all reservations, and the number of them that strangers hold or that are unusable."""
-
-    views: tuple[WindowView, ...]
-    keeps: tuple[ReservedWindow, ...]
-    short: int
-
-
-def _choose_for_all(ordered: Sequence[WindowView], scene: Scene, *, own_first: bool) -> Chosen:
-    """Choose GPUs for each reservation in turn.
+def _choose_for_all(
+    ordered: Sequence[WindowView], scene: Scene, *, own_first: bool
+) -> tuple[tuple[WindowView, ...], tuple[ReservedWindow, ...], int]:
+    """Choose GPUs for each reservation in turn; also return how many of them strangers hold or are unusable.
 
     Windows over named GPUs choose first, because the others have alternatives; then the earlier ones, because fewer
     GPUs are free by then.
@@ -189,17 +179,17 @@ def _choose_for_all(ordered: Sequence[WindowView], scene: Scene, *, own_first: b
         if view.state is WindowState.RELEASED:
             seen[number] = view
             continue
-        masks, lacking = _masks(view.window, keeps, scene, own_first=own_first)
+        window, lacking = view.window, 0
+        if window.gpus:
+            masks = scene.gpus.named(window.gpus)
+        else:
+            masks, lacking = _any(window, keeps, scene, own_first=own_first)
         judged = seen[number] = _judged(view, masks, scene)
         if judged.state is not WindowState.RELEASED:
-            keeps.append(_keep(view.window, masks))
+            start, end = window.start.timestamp(), window.end.timestamp()
+            keeps.append(ReservedWindow(window.name, start, end, masks, window.tenant, window.priority))
             short += lacking
-    return Chosen(tuple(seen[number] for number in range(len(ordered))), tuple(keeps), short)
-
-
-def _keep(window: Window, masks: Masks) -> ReservedWindow:
-    start, end = window.start.timestamp(), window.end.timestamp()
-    return ReservedWindow(window.name, start, end, masks, window.tenant, window.priority)
+    return tuple(seen[number] for number in range(len(ordered))), tuple(keeps), short
 
 
 def _judged(view: WindowView, masks: Masks, scene: Scene) -> WindowView:
@@ -245,13 +235,6 @@ def _waits_for(window: Window, job: Job) -> bool:
     return in_time and window.admits(job.spec.tenant, job.priority)
 
 
-def _masks(window: Window, others: Iterable[ReservedWindow], scene: Scene, *, own_first: bool) -> tuple[Masks, int]:
-    """Return the GPUs of a reservation, and how many of them are useless to it."""
-    if window.gpus:
-        return scene.gpus.named(window.gpus), 0
-    return _any(window, others, scene, own_first=own_first)
-
-
 def _any(window: Window, others: Iterable[ReservedWindow], scene: Scene, *, own_first: bool) -> tuple[Masks, int]:
     """Choose GPUs for a reservation, and count those that strangers hold by then or that are missing.
 
@@ -260,7 +243,11 @@ def _any(window: Window, others: Iterable[ReservedWindow], scene: Scene, *, own_
     now are reserved only if the others do not suffice.
     """
     cluster, everything = scene.cluster, [layout.everything for layout in scene.cluster.layouts]
-    taken = _taken(window, others, len(everything))
+    start, end = window.start.timestamp(), window.end.timestamp()
+    taken = [0] * len(everything)
+    for keep in others:
+        if keep.start < end and start < keep.end:
+            taken = [mask | more for mask, more in zip(taken, keep.masks, strict=True)]
     mine, early, late = _held(window, cluster, scene.now)
     poor = [_poor(node, scene.gpus) for node in scene.gpus.rows]
     calm = [whole & ~(busy | bad) for whole, busy, bad in zip(everything, late, poor, strict=True)]
@@ -276,16 +263,6 @@ def _any(window: Window, others: Iterable[ReservedWindow], scene: Scene, *, own_
             chosen[node] |= able & ~lowest(able, able.bit_count() - count)
             left -= count
     return tuple(chosen), lacking
-
-
-def _taken(window: Window, others: Iterable[ReservedWindow], nodes: int) -> list[int]:
-    """Return the GPUs that other reservations hold during it, by node."""
-    start, end = window.start.timestamp(), window.end.timestamp()
-    taken = [0] * nodes
-    for keep in others:
-        if keep.start < end and start < keep.end:
-            taken = [mask | more for mask, more in zip(taken, keep.masks, strict=True)]
-    return taken
 
 
 def _held(window: Window, cluster: ClusterState, now: datetime) -> tuple[list[int], list[int], list[int]]:
@@ -406,7 +383,7 @@ class PlanningContext(Struct, dict=True):
         """Return the lane of a job with that many planned seconds."""
         ask, array, stands = self.gpus.ask(job), job.array, job.placed if job.state is JobState.PENDING else None
         limit = None if array is None else array.limit
-        when = topped_at_number(job) if job.topped_at else 0.0
+        when = job.topped_at.timestamp() if job.topped_at else 0.0
         nice = max(0, stands.nice if stands else job.spec.nice)
         key = LaneKey(job.spec.tenant, ask, job.priority, planned, nice, when)
         if stands is not None:
@@ -420,7 +397,6 @@ class PlanningContext(Struct, dict=True):
 
     @cached_property
     def dependencies(self) -> Dependencies:
-        """Jobs that waiting ones depend on."""
         return Dependencies.of(self.snapshot.jobs, self.snapshot.unreadable)
 
     def since(self, job: Job) -> float:
@@ -433,10 +409,8 @@ class PlanningContext(Struct, dict=True):
         return eligible_since(job, self.dependencies.ended_at(job, self.now) if depends else None, self.now)
 
     def expected(self, job_id: JobId) -> Planned:
-        """Return the expected runtime of a job once it has started."""
         job = self.job(job_id)
         return Planned(self.durations.longest, DurationSource.DEFAULT) if job is None else self.durations.expected(job)
 
     def when(self, second: float) -> datetime:
-        """Return the time for a second of the cluster state."""
         return self.now + timedelta(seconds=second - self.second)

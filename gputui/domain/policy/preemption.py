@@ -73,7 +73,12 @@ class Victims(Struct, frozen=True):
         ask = head.key.ask
         if head.need > ask.minimum or ask.whole_nodes or ask.share:
             return planned
-        coming = self._coming(cluster)
+        # the GPUs that are free or will be without stopping another job, by node
+        coming = [free | settling for free, settling in zip(cluster.free, cluster.freed, strict=True)]
+        shares = cluster.shares.copy()
+        for run in cluster.runs.values():
+            if run.leaving is not None:
+                release_gpus(run, coming, shares)
         at = max((run.ends(now) for run in cluster.runs.values() if run.leaving is not None), default=now + SOON)
         hold = _hold(cluster, head, coming, at)
         if hold is not None and (planned is None or hold.at < planned.at or head.item.id in self.served):
@@ -83,15 +88,6 @@ class Victims(Struct, frozen=True):
         at = max(at, soon)
         found = self._choose(cluster, head, coming, at)
         return planned if found is None or (planned is not None and planned.at <= at) else found
-
-    def _coming(self, cluster: ClusterState) -> list[int]:
-        """Return the GPUs that are free or will be without stopping another job, by node."""
-        masks = [free | settling for free, settling in zip(cluster.free, cluster.freed, strict=True)]
-        shares = cluster.shares.copy()
-        for run in cluster.runs.values():
-            if run.leaving is not None:
-                release_gpus(run, masks, shares)
-        return masks
 
     def _choose(
         self, cluster: ClusterState, head: QueueHead, coming: list[int], at: float
@@ -106,7 +102,8 @@ class Victims(Struct, frozen=True):
         best: Choice | None = None
         for node, mask in enumerate(coming):
             able = key.ask.eligible[node] & ~others[node]
-            gains = [(one, _part(cluster, one.id, node) & self.sound[node] & able & ~mask) for one in below]
+            wanted = self.sound[node] & able & ~mask
+            gains = [(one, dict(cluster.runs[one.id].grant).get(node, 0) & wanted) for one in below]
             useful = [(one, gain.bit_count()) for one, gain in gains if gain]
             choice = cheapest_victims(useful, need - (mask & able).bit_count(), self.allowed)
             if choice is not None and (best is None or choice < best):
@@ -138,10 +135,6 @@ def cheapest_victims(gains: Sequence[tuple[Candidate, int]], wanted: int, most: 
                 if state not in best or choice < best[state]:
                     best[state] = choice
     return min((choice for (_, covered), choice in best.items() if covered >= wanted > 0), default=None)
-
-
-def _part(cluster: ClusterState, job_id: JobId, node: int) -> int:
-    return next((mask for number, mask in cluster.runs[job_id].grant if number == node), 0)
 
 
 def _hold(cluster: ClusterState, head: QueueHead, free: Sequence[int], at: float) -> BackfillReservation | None:
@@ -208,7 +201,6 @@ def is_candidate(job: Job, settings: PolicySettings, now: datetime) -> bool:
 
 
 def lost_work(attempt: Attempt, now: datetime) -> int:
-    """Return the GPU-seconds since it began."""
     began = attempt.started_at or attempt.claimed_at or now
     return max(0, int(len(attempt.gpus) * attempt.gpu_share * (now - began).total_seconds()))
 
@@ -249,24 +241,19 @@ def is_making_way(job: Job) -> bool:
 
 def jobs_served(jobs: Iterable[Job], now: datetime) -> frozenset[JobId]:
     """Return the jobs that others are being preempted for, or were a moment ago."""
-    latest = (job.attempts[-1] for job in jobs if job.attempts)
-    ways = (attempt for attempt in latest if attempt.preempted_by is not None)
     return frozenset(
-        attempt.preempted_by
-        for attempt in ways
-        if attempt.preempted_by is not None and (attempt.ended_at is None or now - attempt.ended_at < SETTLING)
+        each.preempted_by
+        for each in (job.attempts[-1] for job in jobs if job.attempts)
+        if each.preempted_by is not None and (each.ended_at is None or now - each.ended_at < SETTLING)
     )
 
 
 def was_preempted(job: Job) -> bool:
     """Return whether it waits because its last attempt was preempted."""
     attempt = job.attempt
-    return (
-        attempt is not None
-        and attempt.is_over
-        and attempt.cause is not None
-        and (attempt.cause.code is CauseCode.PREEMPTED)
-    )
+    if attempt is None or not attempt.is_over or attempt.cause is None:
+        return False
+    return attempt.cause.code is CauseCode.PREEMPTED
 
 
 def describe_preemption(job: Job, now: datetime) -> tuple[str, datetime]:

@@ -6,7 +6,7 @@ Every plan processes all of them, so speed matters.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise, takewhile
 from typing import NamedTuple, TypeAlias
@@ -48,7 +48,6 @@ class OrderedQueue(Struct, eq=False):
         return map(QueuedJob, self.jobs, self.keys, self.items)
 
     def entry(self, place: int) -> QueuedJob:
-        """Return the entry at that position."""
         return QueuedJob(self.jobs[place], self.keys[place], self.items[place])
 
     def ids(self) -> tuple[JobId, ...]:
@@ -56,7 +55,6 @@ class OrderedQueue(Struct, eq=False):
         return tuple(dict.fromkeys([job.id for job in self.jobs]))
 
     def at(self, places: Iterable[int]) -> OrderedQueue:
-        """Return the entries at these positions."""
         jobs, keys, items = self.jobs, self.keys, self.items
         chosen = list(places)
         return OrderedQueue([jobs[n] for n in chosen], [keys[n] for n in chosen], [items[n] for n in chosen])
@@ -156,7 +154,13 @@ def queue_lanes(context: PlanningContext, jobs: Iterable[Job], seen: dict[JobId,
     for job in jobs:
         had = seen.get(job.id)
         if had is None or had.job is not job:
-            had = seen[job.id] = _as_it_waits(job, seconds(job), context)
+            spec, began, planned = job.spec, job.waiting_since or job.submitted_at, seconds(job)
+            moves = (
+                job.waited or job.held or job.not_before or job.placed or spec.begin_at or spec.after or spec.after_any
+            )
+            is_fixed = not moves and began <= context.now and job.state is JobState.PENDING
+            fixed = _waiting(job, began.timestamp()) if is_fixed else ()  # the result of `since`, much faster
+            had = seen[job.id] = _Seen(job, _kind(job, planned), planned, fixed)
         _, kind, planned, waiting = had
         key = lanes.get(kind) if kind is not None else None
         if key is None and kind is not None:
@@ -170,14 +174,6 @@ def queue_lanes(context: PlanningContext, jobs: Iterable[Job], seen: dict[JobId,
             keys.append(key)
             items.append(item)
     return OrderedQueue(found, keys, items)
-
-
-def _as_it_waits(job: Job, planned: float, context: PlanningContext) -> _Seen:
-    spec, began = job.spec, job.waiting_since or job.submitted_at
-    moves = job.waited or job.held or job.not_before or job.placed or spec.begin_at or spec.after or spec.after_any
-    is_fixed = not moves and began <= context.now and job.state is JobState.PENDING
-    items = _waiting(job, began.timestamp()) if is_fixed else ()  # the result of `since`, much faster
-    return _Seen(job, _kind(job, planned), planned, items)
 
 
 def _waiting(job: Job, since: float) -> tuple[Waiting, ...]:
@@ -299,22 +295,14 @@ def queue_standings(snapshot: Snapshot, settings: Settings, now: datetime) -> li
     """Return the waiting jobs, first to start first, each with its score parameters."""
     context = PlanningContext.at(snapshot, settings, now)
     line = order_queue(context)
-    scores = _scores(context, line)
+    credited, policy = credit_by_tenant(context, line), context.settings.policy
     found: dict[JobId, QueueStanding] = {}
     for job, key, item in line:
         if job.id not in found:
-            found[job.id] = QueueStanding(job, key, item.since, scores(key, item))
+            payer, planned = key.stands
+            points = score(max(0.0, context.second - item.since), planned, credited[payer], policy)
+            found[job.id] = QueueStanding(job, key, item.since, points)
     return list(found.values())
-
-
-def _scores(context: PlanningContext, line: OrderedQueue) -> Callable[[LaneKey, Waiting], float]:
-    credited, policy = credit_by_tenant(context, line), context.settings.policy
-
-    def points(key: LaneKey, item: Waiting) -> float:
-        payer, planned = key.stands
-        return score(max(0.0, context.second - item.since), planned, credited[payer], policy)
-
-    return points
 
 
 def move_by_steps(
@@ -331,11 +319,17 @@ def move_by_steps(
     resting, moving, up_at, down_at = _parted(order, spans_of(job_ids))
     if not moving:
         return Move(refusal="only a waiting job has a place in the queue")
-    net, refusal = _net(steps, -up_at, len(resting) - down_at)
+    net, refusal = 0, ""
+    for step in steps:
+        refusal = ""
+        if -up_at <= net + step <= len(resting) - down_at:
+            net += step
+        else:
+            refusal = "already first" if step < 0 else "already last"
     if not net:
         return Move(refusal=refusal)
     target = (up_at if net < 0 else down_at) + net
-    found = _told(before or order, [*resting[:target], *moving, *resting[target:]], moving)
+    found = _rows_passed(before or order, [*resting[:target], *moving, *resting[target:]], moving)
     if not found.passes:
         return replace(found, places=(), refusal=refusal)
     places = (_before if found.step < 0 else _behind)(resting, target, moving)
@@ -361,20 +355,7 @@ def _parted(order: Sequence[QueueStanding], wanted: Spans) -> tuple[list[QueueSt
     return resting, moving, up_at, down_at
 
 
-def _net(steps: Iterable[int], least: int, most: int) -> tuple[int, str]:
-    """Return the sum of the steps, limited to the queue, and why the last step was impossible."""
-    net, refusal = 0, ""
-    for step in steps:
-        refusal = ""
-        if least <= net + step <= most:
-            net += step
-        else:
-            refusal = "already first" if step < 0 else "already last"
-    return net, refusal
-
-
 def _before(resting: Sequence[QueueStanding], target: int, moving: Sequence[QueueStanding]) -> tuple[Placing, ...]:
-    """Return the places just before a job."""
     other = resting[target]
     root, high = other.first
     low = high - len(moving) - 1
@@ -384,7 +365,6 @@ def _before(resting: Sequence[QueueStanding], target: int, moving: Sequence[Queu
 
 
 def _behind(resting: Sequence[QueueStanding], target: int, moving: Sequence[QueueStanding]) -> tuple[Placing, ...]:
-    """Return the places just behind a job."""
     other = resting[target - 1]
     root, low = other.last
     high = low + len(moving) + 1
@@ -418,7 +398,9 @@ def _between(
     )
 
 
-def _told(before: Sequence[QueueStanding], after: Sequence[QueueStanding], moving: Sequence[QueueStanding]) -> Move:
+def _rows_passed(
+    before: Sequence[QueueStanding], after: Sequence[QueueStanding], moving: Sequence[QueueStanding]
+) -> Move:
     """Return the total number of rows passed, and the nearest of them."""
     mine = moving[0].job
     ups = _ahead(before, mine) - _ahead(after, mine)

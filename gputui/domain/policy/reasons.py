@@ -17,7 +17,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.availability import UNANSWERED
 from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow
-from gputui.domain.policy.decide import BackfillReservation, Outcome, Refusal, Refused, gpus_needed, is_unsatisfiable
+from gputui.domain.policy.decide import Outcome, Refusal, Refused, gpus_needed, is_unsatisfiable
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.placement import Ask, GpuBit, GpuIndex, size
 from gputui.domain.policy.planning_context import DurationSource, PlanningContext
@@ -60,7 +60,7 @@ class Reasons(Mapping[JobId, Reason]):
     def __init__(self, context: PlanningContext, outcome: Outcome, waiting: OrderedQueue, gated: Gated) -> None:
         self._context, self._outcome, self._gated, self._line = context, outcome, gated, waiting
         self._started = {run.id for run in outcome.starts}
-        self._made: dict[JobId, Reason] = {}
+        self._known: dict[JobId, Reason] = {}
         self._supplies: dict[Ask, str] = {}
         rows = [row for node in context.gpus.rows for row in node]
         unread = [row.why for row in rows if row.state is GpuState.UNKNOWN]
@@ -79,27 +79,22 @@ class Reasons(Mapping[JobId, Reason]):
 
     def __getitem__(self, job_id: JobId) -> Reason:
         """Return the reason of a job, or of any element of an entry."""
-        made = self._made.get(job_id)
-        if made is None:
-            made = self._made[job_id] = self._find(job_id)
-        return made
-
-    def _find(self, job_id: JobId) -> Reason:
-        gated = self._gated.why.get(job_id)
-        if gated is not None:
-            return gated
+        known = self._known.get(job_id) or self._gated.why.get(job_id)
+        if known is not None:
+            return known
         turn = self._turns.get(job_id)
-        if turn is not None:
-            return self._reason(job_id, turn)
-        entry = self._context.job(job_id)
-        if entry is None or not entry.runs or job_id in self._started:
-            raise KeyError(job_id)
-        if entry.id in self._gated.why:
-            return self._gated.why[entry.id]
-        run, place = arrays.find(entry.runs, job_id), bisect_right(self._first_ids, job_id) - 1
-        if run is None or place < 0 or self._first_ids[place] < run.id:
-            raise KeyError(job_id)
-        return self._reason(job_id, self._turns[self._first_ids[place]])
+        if turn is None:
+            entry = self._context.job(job_id)
+            if entry is None or not entry.runs or job_id in self._started:
+                raise KeyError(job_id)
+            if entry.id in self._gated.why:
+                return self._gated.why[entry.id]
+            run, place = arrays.find(entry.runs, job_id), bisect_right(self._first_ids, job_id) - 1
+            if run is None or place < 0 or self._first_ids[place] < run.id:
+                raise KeyError(job_id)
+            turn = self._turns[self._first_ids[place]]
+        reason = self._known[job_id] = self._reason(job_id, turn)
+        return reason
 
     def __iter__(self) -> Iterator[JobId]:
         passed: set[JobId] = set()
@@ -135,7 +130,7 @@ class Reasons(Mapping[JobId, Reason]):
     @cached_property
     def _turns(self) -> dict[JobId, _Turn]:
         """Position in `_able` and refusal of each entry, by the id of its first job that keeps waiting."""
-        told, able = self._outcome.refusals, self._able
+        refusals, able = self._outcome.refusals, self._able
         latest: dict[LaneKey, Refused] = {}
         found: dict[JobId, _Turn] = {}
         ahead = 0
@@ -144,22 +139,18 @@ class Reasons(Mapping[JobId, Reason]):
             if item.count > 1:
                 first = self._first(item) or item.id
                 left = item.count - sum(item.id <= job_id < item.id + item.count for job_id in self._started)
-            if first in told:
-                refused = latest[key] = told[first]
+            if first in refusals:
+                refused = latest[key] = refusals[first]
             else:
-                refused = self._as_for(key, item, latest[key])
-            if first + 1 in told and left > 1:
-                latest[key] = told[first + 1]
+                refused = latest[key]  # of one before it in its lane, with the GPUs that this job accepts now
+                if key.ask.minimum != key.ask.maximum and refused.why not in _BEFORE_ITS_NEED:
+                    context, owed = self._context, self._owed(key.tenant)
+                    refused = refused._replace(need=gpus_needed(context.cluster, key, item, context.second, owed))
+            if first + 1 in refusals and left > 1:
+                latest[key] = refusals[first + 1]
             found[first] = _Turn(place, ahead, first, refused, latest[key])
             ahead += left
         return found
-
-    def _as_for(self, key: LaneKey, item: Waiting, refused: Refused) -> Refused:
-        """Return the refusal of one before it in its lane, with the GPUs that this job accepts now."""
-        cluster = self._context.cluster
-        if key.ask.minimum == key.ask.maximum or refused.why in _BEFORE_ITS_NEED:
-            return refused
-        return refused._replace(need=gpus_needed(cluster, key, item, self._context.second, self._owed(key.tenant)))
 
     def _reason(self, job_id: JobId, turn: _Turn) -> Reason:
         entry = self._able.entry(turn.place)
@@ -214,7 +205,7 @@ class Reasons(Mapping[JobId, Reason]):
             )
             return PendingReason.RESERVATION, text + windows + self._promise(entry)
         if refused.why is Refusal.BACKFILL:
-            return PendingReason.PRIORITY, text + self._backfill()
+            return PendingReason.PRIORITY, text + self._past_promise()
         if entry.item.id in self._firsts:
             return PendingReason.RESOURCES, text + self._promise(entry)
         return PendingReason.PRIORITY, text
@@ -223,29 +214,30 @@ class Reasons(Mapping[JobId, Reason]):
         hold = self._outcome.hold
         if hold is None or hold.id != entry.item.id:
             return ""
-        text = f"{self._making_way(entry.item.id)}; expected {self._time(hold.at)}"
-        if hold.because is not None and hold.because not in self._context.making_way:
+        text, making_way = "", self._context.making_way
+        if ids := sorted(victim for victim, by in making_way.items() if by == hold.id):
+            who = f"job {self._shown(ids[0])} is" if len(ids) == 1 else f"jobs {', '.join(map(self._shown, ids))} are"
+            grace = self._context.settings.policy.preemption_grace.total_seconds()
+            text = f"; {who} being preempted for it, up to {grace:g} s grace"
+        text += f"; expected {self._time(hold.at)}"
+        if hold.because is not None and hold.because not in making_way:
             known = self._context.sources.get(hold.because)
             source = known.value if known else self._context.expected(hold.because).source.value
             text += f" when job {self._shown(hold.because)} ends {source}"
         return text
 
-    def _making_way(self, job_id: JobId) -> str:
-        """Return `; job 12 is being preempted for it, up to 60 s grace`."""
-        ids = sorted(victim for victim, by in self._context.making_way.items() if by == job_id)
-        if not ids:
-            return ""
-        who = f"job {self._shown(ids[0])} is" if len(ids) == 1 else f"jobs {', '.join(map(self._shown, ids))} are"
-        grace = self._context.settings.policy.preemption_grace.total_seconds()
-        return f"; {who} being preempted for it, up to {grace:g} s grace"
-
-    def _backfill(self) -> str:
+    def _past_promise(self) -> str:
+        """Return why it must not delay the head of the queue."""
         hold = self._outcome.hold
         if hold is None:
             return ""
-        if hold.is_firm:
-            return f"; {_gpus_are(hold)} reserved for job {self._shown(hold.id)}, for which others make way"
-        return f"; would run past {self._time(hold.at)}, when {_gpus_are(hold)} reserved for job {self._shown(hold.id)}"
+        count = size(hold.grant)
+        kept = f"{plural(count, 'GPU')} {_are(count)} reserved for job {self._shown(hold.id)}"
+        return (
+            f"; {kept}, for which others make way"
+            if hold.is_firm
+            else f"; would run past {self._time(hold.at)}, when {kept}"
+        )
 
     def _shown(self, job_id: JobId) -> str:
         """Return the displayed id: `5_19` for an element of an array."""
@@ -312,11 +304,6 @@ class Reasons(Mapping[JobId, Reason]):
         return utc_moment(at, self._context.now)
 
 
-def _gpus_are(hold: BackfillReservation) -> str:
-    count = size(hold.grant)
-    return f"{plural(count, 'GPU')} {_are(count)}"
-
-
 def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
@@ -334,13 +321,13 @@ def describe_shared_gpus(cluster: ClusterState, gpus: GpuIndex, ask: Ask) -> str
     """Return `; GPU 3 has 6G left beside jobs 4 and 9`, for each usable shared GPU; empty without any."""
     found = [place for place in cluster.shares.uses if ask.eligible[place[0]] & place[1]]
     found.sort(key=lambda place: (-cluster.shares.left(place), place))
-    told = [_told(cluster, gpus, place) for place in found[:_MOST]]
-    more = len(found) - len(told)
-    told += [f"{more} more shared {'GPU has' if more == 1 else 'GPUs have'} no more left"] if more else []
-    return "".join(f"; {words}" for words in told)
+    rooms = [_describe_room(cluster, gpus, place) for place in found[:_MOST]]
+    more = len(found) - len(rooms)
+    rooms += [f"{more} more shared {'GPU has' if more == 1 else 'GPUs have'} no more left"] if more else []
+    return "".join(f"; {room}" for room in rooms)
 
 
-def _told(cluster: ClusterState, gpus: GpuIndex, place: GpuBit) -> str:
+def _describe_room(cluster: ClusterState, gpus: GpuIndex, place: GpuBit) -> str:
     shares, row = cluster.shares, gpus.row(place)
     bay, jobs = shares.bay(place), sorted(job_id for job_id, _ in shares.uses[place])
     name = row.gpu.uuid[:12] if row.gpu.mig_parent else f"GPU {row.gpu.index}"
@@ -381,18 +368,13 @@ def describe_supply(context: PlanningContext, ask: Ask) -> str:
     if not suiting:
         return f"none of {total} here is suitable"
     able = [(mask & eligible).bit_count() for mask, eligible in zip(free, ask.eligible, strict=True)]
-    words = _in_words(suiting, sum(able))
+    states = Counter(map(_word, suiting))
+    states[_HELD] += states.pop("", 0) - sum(able)
+    words = ", ".join((f"{sum(able)} free", *(f"{states[word]} {word}" for word in _ORDER if states[word])))
     if max(able) < sum(able):
         words = words.replace(" free", f" free (at most {max(able)} on one node)", 1)
     words = words if len(suiting) == total else f"of {plural(len(suiting), 'suitable GPU')} {words}"
     return words + (describe_shared_gpus(context.cluster, context.gpus, ask) if ask.share else "")
-
-
-def _in_words(rows: list[GpuView], free: int) -> str:
-    words = Counter(map(_word, rows))
-    words[_HELD] += words.pop("", 0) - free
-    counts = [f"{words[word]} {word}" for word in _ORDER if words[word]]
-    return ", ".join((f"{free} free", *counts))
 
 
 def _word(row: GpuView) -> str:
@@ -405,7 +387,13 @@ def _word(row: GpuView) -> str:
 def describe_request(job: Job, ask: Ask, need: int, fewer: str) -> str:
     """Return `needs 2 GPUs of model H100 with 40G`; `fewer` says when it accepts fewer than `need`."""
     request = job.spec.gpus
-    words = [_wants(ask, need, fewer) if ask.minimum < ask.maximum else f"needs {plural(need, 'GPU')}"]
+    if ask.minimum == ask.maximum:
+        words = [f"needs {plural(need, 'GPU')}"]
+    else:  # a range: `wants 4 GPUs, will take 2 from 14:51 UTC`
+        words = [f"wants {plural(ask.maximum, 'GPU')}"]
+        words[0] += f", will take {need}" if need < ask.maximum else ""
+        if need > ask.minimum:
+            words[0] += f", {'will take ' if need == ask.maximum else ''}{ask.minimum} {fewer}"
     words += [f"of model {request.model}"] if request.model else []
     sharing = " shared" if request.promised else ""
     words += [f"with {format_size(request.memory)}{sharing}"] if request.memory else []
@@ -414,16 +402,6 @@ def describe_request(job: Job, ask: Ask, need: int, fewer: str) -> str:
     fitting = max((mask.bit_count() for mask in ask.eligible), default=0)
     words += [f"(only {fitting} suitable here)"] if 0 < fitting < ask.minimum else []
     return " ".join(words)
-
-
-def _wants(ask: Ask, need: int, fewer: str) -> str:
-    """Return `wants 4 GPUs, takes 2 from 14:51 UTC` for a request with a range."""
-    words = f"wants {plural(ask.maximum, 'GPU')}"
-    if need < ask.maximum:
-        words += f", will take {need}"
-    if need > ask.minimum:
-        words += f", {'will take ' if need == ask.maximum else ''}{ask.minimum} {fewer}"
-    return words
 
 
 def gated_jobs(reasons: Mapping[JobId, Reason]) -> Mapping[JobId, Reason]:

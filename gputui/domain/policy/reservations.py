@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import Gpu, short_names
-from gputui.domain.job import Job
 from gputui.domain.policy.placement import is_named
 from gputui.domain.settings import PolicySettings, Window
 from gputui.domain.snapshot import Controls, Snapshot, WindowState, WindowView
@@ -33,7 +32,10 @@ def check_conflicts(window: Window, others: Iterable[Window], gpus: Iterable[Gpu
     if wanted > len(there):
         raise InputError(f"there are fewer than {plural(wanted, 'GPU')}", where="--gpus", hint=f"{len(there)} here")
     rivals = [other for other in others if other.start < window.end and window.start < other.end]
-    _check_names(window, rivals, there)
+    for other in rivals:
+        for gpu in there:
+            if is_named(gpu, window.gpus) and is_named(gpu, other.gpus):
+                raise GputuiError(f"GPU {gpu.index} is reserved by {other.name} at that time", hint=_HINT)
     for at in sorted({window.start, *(other.start for other in rivals if other.start > window.start)}):
         then = [other for other in rivals if other.start <= at < other.end]
         kept = sum(map(_size, then))
@@ -41,14 +43,6 @@ def check_conflicts(window: Window, others: Iterable[Window], gpus: Iterable[Gpu
             raise GputuiError(
                 f"{plural(wanted, 'GPU')} are too many: {_names(then)} {kept} of {len(there)} at that time", hint=_HINT
             )
-
-
-def _check_names(window: Window, rivals: Iterable[Window], gpus: Sequence[Gpu]) -> None:
-    """Check that no named GPU is reserved by name for others."""
-    for other in rivals:
-        for gpu in gpus:
-            if is_named(gpu, window.gpus) and is_named(gpu, other.gpus):
-                raise GputuiError(f"GPU {gpu.index} is reserved by {other.name} at that time", hint=_HINT)
 
 
 def _size(window: Window) -> int:
@@ -70,21 +64,15 @@ def overlap_warnings(window: Window, snapshot: Snapshot, names: Mapping[str, str
     """
     for job in snapshot.jobs:
         held = [uuid for uuid in window.gpus if job.state.is_active and uuid in job.gpus]
-        why = _why_it_stays(job, window)
-        if held and why:
+        if held and (job.limit_at is None or job.limit_at > window.start):
+            why = "has no time limit"
+            if job.limit_at is not None:
+                why = f"may run {format_duration(job.limit_at - window.start)} into it"
             short = short_names(held)
             gpus = ", ".join(names.get(uuid, short[uuid]) for uuid in held)
             verb = "is" if len(held) == 1 else "are"
             kind = "GPU" if len(held) == 1 else "GPUs"
             yield f"{kind} {gpus} {verb} held by job {job.shown_id}, which {why}: the reservation waits for its end"
-
-
-def _why_it_stays(job: Job, window: Window) -> str:
-    if job.limit_at is None:
-        return "has no time limit"
-    if job.limit_at <= window.start:
-        return ""
-    return f"may run {format_duration(job.limit_at - window.start)} into it"
 
 
 def reservation_views(policy: PolicySettings, controls: Controls, now: datetime) -> tuple[WindowView, ...]:

@@ -65,7 +65,6 @@ class FastFailureGuard(Struct, frozen=True):
 
     @classmethod
     def of(cls, jobs: Iterable[Job], settings: SchedulerSettings) -> FastFailureGuard:
-        """Return the guard for the jobs in the queue file."""
         if not settings.fast_failing_jobs:
             return cls()
         images: _Groups = defaultdict(list)
@@ -145,8 +144,10 @@ def cancel_cause(job: Job) -> Cause:
 
 def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime, settings: SchedulerSettings) -> Job:
     """Return the job after its last attempt ended at `at`, because of `cause` (None: it succeeded)."""
-    if job.stopping is not None and _may_be_our_doing(cause) and not _stands(job, job.stopping, cause):
-        cause = job.stopping.cause  # its exit follows from our own stop request
+    # the end of a job that was told to stop may result from that; lost containers count as well
+    may_be_ours = cause is None or cause.blame is Blame.JOB or cause.code is CauseCode.CONTAINER_LOST
+    if job.stopping is not None and may_be_ours and not _stands(job, job.stopping, cause):
+        cause = job.stopping.cause
     free = cause is not None and cause.blame in {Blame.INFRASTRUCTURE, Blame.OPERATOR} and not is_asked_for(job, cause)
     ended = job.with_attempt(ended_at=at, exit_code=exit_code, cause=cause, charged=not free)
     ended = ended.evolve(
@@ -161,11 +162,6 @@ def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime,
     if cause is None:
         return ended.to(JobState.COMPLETED)
     return _failed(ended, cause, at, settings)
-
-
-def _may_be_our_doing(cause: Cause | None) -> bool:
-    """Return whether the end of a job that was told to stop may result from that; lost containers count as well."""
-    return cause is None or cause.blame is Blame.JOB or cause.code is CauseCode.CONTAINER_LOST
 
 
 def _stands(job: Job, stopping: Stopping, cause: Cause | None) -> bool:
@@ -287,12 +283,11 @@ def may_have_run_out(job: Job, cause: Cause | None) -> bool:
 
 def find_sign(lines: Iterable[bytes]) -> str:
     """Return the last line that reports it, without control characters; empty if there is none."""
-    told = [line for line in deque(lines, _TAIL) if any(sign in line for sign in _SIGNS)]
-    return plain(told[-1][:4096].decode(errors="replace").strip(), _SHOWN) if told else ""
+    found = [line for line in deque(lines, _TAIL) if any(sign in line for sign in _SIGNS)]
+    return plain(found[-1][:4096].decode(errors="replace").strip(), _SHOWN) if found else ""
 
 
 def out_of_memory_cause(sign: str, exit_code: int | None) -> Cause:
-    """Return the cause for such a line."""
     return Cause(CauseCode.GPU_OUT_OF_MEMORY, f"out of GPU memory (exit code {exit_code}): {sign}")
 
 
@@ -310,6 +305,6 @@ def ask_for_more(job: Job, totals: Mapping[str, int]) -> Job:
     words = f"; the next attempt asks for {format_size(after)} per GPU"
     if after <= before:
         words = f"; no GPU here has more than {format_size(before)}, so the next attempt asks for no more"
-    told = replace(cause, text=cause.text + words)
+    cause = replace(cause, text=cause.text + words)
     spec = replace(job.spec, gpus=replace(job.spec.gpus, memory=after)) if after > before else job.spec
-    return job.evolve(spec=spec, cause=told).with_attempt(cause=told)
+    return job.evolve(spec=spec, cause=cause).with_attempt(cause=cause)

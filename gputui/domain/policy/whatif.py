@@ -18,12 +18,11 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health
 from gputui.domain.job import Job
 from gputui.domain.job_spec import CLASSES, JobId, whole_class
-from gputui.domain.policy.cluster_state import RunningJob
 from gputui.domain.policy.decide import is_unsatisfiable
 from gputui.domain.policy.lanes import ScoreTerms, level, score_terms
-from gputui.domain.policy.plan import Reach, StartDecision, decide_starts, expected_runs
+from gputui.domain.policy.plan import Reach, decide_starts, expected_runs
 from gputui.domain.policy.planning_context import DurationSource, PlanningContext
-from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob, order_queue, usage_by_tenant
+from gputui.domain.policy.queue_order import OrderedQueue, order_queue, usage_by_tenant
 from gputui.domain.policy.waits import Dependencies, keep_wait
 from gputui.domain.runs import Spans, spans_of
 from gputui.domain.settings import Settings
@@ -114,29 +113,27 @@ def timeline(
     reach = Reach()
     foreseen = expected_runs(context, decided.gated.line, most, reach)
     runs = [*outcome.starts, *takewhile(lambda _: is_wanted(), foreseen)]
-    planned = [_bar(context, run, head is not None and run.id == head.id) for run in runs]
-    promise = _promise(decided)
+    when, uuids = context.when, context.gpus.uuids
+    planned = []
+    for run in runs:
+        kind = BarKind.HEAD if head is not None and run.id == head.id else BarKind.PLANNED
+        start, end = when(run.started), when(run.started + run.duration)
+        planned.append(Bar(run.id, kind, uuids(run.grant), start, end, context.expected(run.id).source))
+    promise = None
+    if head is not None and outcome.head is not None:
+        expected = context.expected(head.id)
+        end = when(head.at + expected.seconds)
+        promise = Bar(head.id, BarKind.HEAD, uuids(head.grant), when(head.at), end, expected.source)
     if promise is not None and all(bar.job_id != promise.job_id for bar in planned):
         planned.append(promise)
+    windows = tuple(
+        KeptWindow(
+            keep.name, when(keep.start), when(keep.end), uuids(tuple(enumerate(keep.masks))), keep.tenant, keep.priority
+        )
+        for keep in context.cluster.keeps
+    )
     bars = (*_running(context, snapshot.jobs), *planned)
-    order = decided.waiting.ids()
-    until = context.when(reach.at) if reach.is_short else None
-    return Timeline(now, bars, tuple(_windows(context)), order, promise, until)
-
-
-def _bar(context: PlanningContext, run: RunningJob, is_head: bool) -> Bar:
-    start, source = context.when(run.started), context.expected(run.id).source
-    kind = BarKind.HEAD if is_head else BarKind.PLANNED
-    return Bar(run.id, kind, context.gpus.uuids(run.grant), start, context.when(run.started + run.duration), source)
-
-
-def _promise(decided: StartDecision) -> Bar | None:
-    context, hold, head = decided.context, decided.outcome.hold, decided.outcome.head
-    if hold is None or head is None:
-        return None
-    expected = context.expected(hold.id)
-    start, end = context.when(hold.at), context.when(hold.at + expected.seconds)
-    return Bar(hold.id, BarKind.HEAD, context.gpus.uuids(hold.grant), start, end, expected.source)
+    return Timeline(now, bars, windows, decided.waiting.ids(), promise, when(reach.at) if reach.is_short else None)
 
 
 def _running(context: PlanningContext, jobs: Iterable[Job]) -> Iterator[Bar]:
@@ -149,13 +146,6 @@ def _running(context: PlanningContext, jobs: Iterable[Job]) -> Iterator[Bar]:
         start, end = context.when(run.started), context.when(run.ends(context.second))
         by = context.making_way.get(job.id)
         yield Bar(job.id, BarKind.RUNNING, job.gpus, start, end, context.sources[job.id], is_overrun, by)
-
-
-def _windows(context: PlanningContext) -> Iterator[KeptWindow]:
-    for keep in context.cluster.keeps:
-        grant = tuple(enumerate(keep.masks))
-        start, end = context.when(keep.start), context.when(keep.end)
-        yield KeptWindow(keep.name, start, end, context.gpus.uuids(grant), keep.tenant, keep.priority)
 
 
 SnapshotChange: TypeAlias = Callable[[Snapshot], Snapshot]
@@ -299,7 +289,6 @@ def _cancelled(job_ids: Iterable[JobId]) -> SnapshotChange:
 
 
 def _drained(uuids: Iterable[str], at: datetime) -> SnapshotChange:
-    """Return the change that drains the GPUs; jobs on them keep running."""
     names, drain = frozenset(uuids), Drain("", "", at)
 
     def change(view: GpuView) -> GpuView:
@@ -322,8 +311,11 @@ def _resumed(uuids: Iterable[str]) -> SnapshotChange:
         if view.gpu.uuid not in names or (view.drain is None and not view.is_stopped_by_xid):
             return view
         health = Health() if view.is_stopped_by_xid else view.health
-        back = replace(view, drain=None, closed="", health=health)
-        return replace(back, state=_undrained(back)) if view.state is GpuState.DRAINED else back
+        state = view.state
+        if state is GpuState.DRAINED:  # without the drain, as far as the snapshot shows it
+            is_unknown = view.stale or not health.is_schedulable or view.sample is None
+            state = GpuState.UNKNOWN if is_unknown else GpuState.FOREIGN if view.holders else GpuState.FREE
+        return replace(view, drain=None, closed="", health=health, state=state)
 
     return lambda snapshot: _with_views(snapshot, change)
 
@@ -333,7 +325,6 @@ def replaced(job: Job) -> SnapshotChange:
 
 
 def submitted(*jobs: Job) -> SnapshotChange:
-    """Return the change that adds these waiting jobs."""
     return lambda snapshot: replace(snapshot, jobs=(*snapshot.jobs, *jobs))
 
 
@@ -344,13 +335,6 @@ def _freed(view: GpuView, gone: Spans) -> GpuView:
         return replace(view, job_id=left[0], job_ids=left, sharers=sharers)
     state = GpuState.DRAINED if view.drain else GpuState.FREE
     return replace(view, state=state, job_id=None, job_ids=(), sharers=()) if view.state is GpuState.ALLOCATED else view
-
-
-def _undrained(view: GpuView) -> GpuState:
-    """Return the state without the drain, as far as the snapshot shows it."""
-    if view.stale or not view.health.is_schedulable or view.sample is None:
-        return GpuState.UNKNOWN
-    return GpuState.FOREIGN if view.holders else GpuState.FREE
 
 
 def _changed_jobs(job_ids: Iterable[JobId], edit: Callable[[Job], Job], at: datetime) -> SnapshotChange:
@@ -408,8 +392,6 @@ def why_never(context: PlanningContext, job: Job) -> str:
 
 
 class TermWords(Struct, frozen=True):
-    """Term of the score, as displayed."""
-
     name: str
     points: float
     of: str
@@ -442,11 +424,18 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
     line = order_queue(context)
     place = next(n for n, item in enumerate(line.items) if item.id <= job.id < item.id + item.count)
     ahead = line.at(range(place))
-    start, until = _foreseen(snapshot, job, settings, now)
+    start, until = snapshot.expected_starts.get(job.id), None
+    if start is None:
+        forecast = timeline(snapshot, settings, now)
+        start, until = forecast.starts.get(job.id), forecast.until
+    key, item, usage = line.keys[place], line.items[place], usage_by_tenant(context, context.waiting)
+    promoted = item.since + context.cluster.rules.promote_after <= context.second
+    height, waited = level(key.priority, key.nice, promoted=promoted), max(0.0, context.second - item.since)
+    payer, planned = key.stands
     return Explanation(
         reason=snapshot.reasons.get(job.id),
-        terms=_terms(context, line.entry(place)),
-        used=usage_by_tenant(context, context.waiting).get(job.placed.tenant if job.placed else job.spec.tenant, 0.0),
+        terms=score_terms(height, waited, planned, usage.get(payer, 0.0), context.settings.policy),
+        used=usage.get(job.placed.tenant if job.placed else job.spec.tenant, 0.0),
         planned=timedelta(seconds=line.keys[place].duration),
         position=1 + sum(item.count for item in ahead.items) + job.id - line.items[place].id,
         waiting=sum(item.count for item in line.items),
@@ -456,40 +445,16 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
     )
 
 
-def _terms(context: PlanningContext, entry: QueuedJob) -> ScoreTerms:
-    _, key, item = entry
-    payer, planned = key.stands
-    promoted = item.since + context.cluster.rules.promote_after <= context.second
-    return score_terms(
-        level(key.priority, key.nice, promoted=promoted),
-        max(0.0, context.second - item.since),
-        planned,
-        usage_by_tenant(context, context.waiting).get(payer, 0.0),
-        context.settings.policy,
-    )
-
-
-def _foreseen(
-    snapshot: Snapshot, job: Job, settings: Settings, now: datetime
-) -> tuple[datetime | None, datetime | None]:
-    """Return its expected start, and the end of the forecast if that was cut short."""
-    known = snapshot.expected_starts.get(job.id)
-    if known is not None:
-        return known, None
-    found = timeline(snapshot, settings, now)
-    return found.starts.get(job.id), found.until
-
-
-def describe_terms(job: Job, told: Explanation) -> tuple[TermWords, ...]:
+def describe_terms(job: Job, explanation: Explanation) -> tuple[TermWords, ...]:
     """Return the terms of the score, after the level that precedes every score."""
-    terms = told.terms
+    terms = explanation.terms
     waited, planned, credited = (
         format_duration(timedelta(seconds=each)) for each in (terms.waited, terms.planned, terms.credited)
     )
     stands = f"as job {job.placed.past}: " if job.placed else ""
     bonus = f" + {credited} credited" if terms.credited else ""
     tenant = job.placed.tenant if job.placed else job.spec.tenant
-    used = f": tenant {tenant} has used {told.used:.2f} of its share" if terms.credited else ""
+    used = f": tenant {tenant} has used {explanation.used:.2f} of its share" if terms.credited else ""
     expansion = f"{stands}(waited {waited}{bonus} + planned {planned}) / planned {planned}{used}"
     return (
         TermWords("level", terms.level, _level_words(job, terms)),
