@@ -84,8 +84,15 @@ def _queue(directory: Path, files: ExitStack) -> list[CapturedFile]:
     for _ in range(_TRIES):
         with ExitStack() as attempt:
             try:
-                found = [opened(snapshot, attempt), *_record(lock_path(snapshot), attempt)]
-                found += [opened(path, attempt) for path in sorted(directory.glob(f"{QUEUE}.*")) if _is_kept(path)]
+                found, lock = [opened(snapshot, attempt)], lock_path(snapshot)
+                if lock.exists():
+                    record = opened(lock, attempt)
+                    record.content = os.pread(record.fd, record.status.st_size, 0)
+                    found.append(record)
+                others = (
+                    path for path in sorted(directory.glob(f"{QUEUE}.*")) if path.suffix not in {".tmp", lock.suffix}
+                )
+                found += [opened(path, attempt) for path in others]
             except StoreError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
@@ -95,17 +102,6 @@ def _queue(directory: Path, files: ExitStack) -> list[CapturedFile]:
                 files.push(attempt.pop_all())
                 return found
     raise StoreError("it is replaced faster than it can be read", where=str(snapshot))
-
-
-def _record(path: Path, files: ExitStack) -> Iterator[CapturedFile]:
-    if path.exists():
-        found = opened(path, files)
-        found.content = os.pread(found.fd, found.status.st_size, 0)
-        yield found
-
-
-def _is_kept(path: Path) -> bool:
-    return path.suffix not in {".tmp", lock_path(Path(QUEUE)).suffix}
 
 
 @contextmanager
@@ -178,8 +174,6 @@ _ABANDONED = 60.0
 
 
 class Sums(Struct):
-    """Size and SHA-256 of a file."""
-
     size: int
     sha256: str
 
@@ -264,8 +258,6 @@ def remove_abandoned(folder: Path, pattern: str = _PATTERN) -> None:
 
 
 class _Hashing:
-    """File that computes the checksum of what is written."""
-
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.sum = hashlib.sha256()

@@ -120,7 +120,6 @@ def read_file(path: Path, size: int = -1) -> tuple[bytes, os.stat_result]:
 
 
 def too_large(size: int, path: Path) -> StoreFormatError:
-    """Return the error for a file of more bytes than one of ours has."""
     hint = "find out who wrote it; restore the file from a backup, or move it away if it is none of gputui's"
     return StoreFormatError(f"has {size:,} bytes, more than gputui writes", where=str(path), hint=hint)
 

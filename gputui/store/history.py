@@ -70,7 +70,6 @@ def jobs_to_archive(jobs: Iterable[Job], settings: StoreSettings, now: datetime)
 
 
 def month_of(moment: datetime) -> str:
-    """Return the month in the notation of file names: `2026-03`."""
     return f"{moment:%Y-%m}"
 
 
@@ -235,7 +234,6 @@ def _size(path: Path) -> int:
 
 
 def _month(path: Path) -> datetime:
-    """Return the beginning of the month of a file."""
     year, month = path.stem.split("-")[-2:]
     return datetime(int(year), int(month), 1, tzinfo=UTC)
 
@@ -282,8 +280,6 @@ class _Index(Struct):
 
 
 class _HistoryPlace(NamedTuple):
-    """Position of a job in a file."""
-
     id: int
     start: int = 0
     runs: Runs = ()

@@ -369,8 +369,8 @@ def loss_of(
             )
             return Loss(snapshot, text)
     if data is None:
-        told = f", and {record.length} bytes of acknowledged changes with it" if record and record.length else ""
-        return Loss(journal, f"the journal is missing{told}")
+        what = f", and {record.length} bytes of acknowledged changes with it" if record and record.length else ""
+        return Loss(journal, f"the journal is missing{what}")
     if record is not None:
         if len(data) < record.length:
             return Loss(journal, f"the journal has {len(data)} bytes, and {record.length} were acknowledged")

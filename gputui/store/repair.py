@@ -147,12 +147,20 @@ def _of_queue(snapshot: Path) -> Iterator[Finding]:
         except StoreFormatError as error:
             yield Finding(_named(error.where), error.what)
             return
-        told = [sentence.partition(": ") for sentence in replica.damage]
-        yield from (Finding(_named(path), text) for path, _, text in told)
-        if replica.loss is not None and all(path != str(replica.loss.path) for path, _, _ in told):
+        damage = [sentence.partition(": ") for sentence in replica.damage]
+        yield from (Finding(_named(path), text) for path, _, text in damage)
+        if replica.loss is not None and all(path != str(replica.loss.path) for path, _, _ in damage):
             yield Finding(replica.loss.path.name, replica.loss.what)
         yield from _of_tables(snapshot, state)
-        yield from _of_ends(snapshot, state)
+        # traces of a crash: an incomplete line of the journal, an incomplete write record
+        journal, lock = journal_path(snapshot, state.meta.generation), lock_path(snapshot)
+        size = journal.stat().st_size if journal.exists() else 0
+        if size > state.offset:
+            text = f"{size - state.offset} bytes at its end are of a write that was never acknowledged"
+            yield Finding(journal.name, text, is_harmless=True)
+        if lock.exists() and lock.stat().st_size and read_record(lock) is None:
+            text = "the record of the last write cannot be read; the next write renews it"
+            yield Finding(lock.name, text, is_harmless=True)
     finally:
         replica.close()
 
@@ -186,18 +194,6 @@ def _of_table(
             decode(int(key), document)
         except _ERRORS as error:
             yield Finding(name, f"{noun} {key}: {error.what if isinstance(error, GputuiError) else error}")
-
-
-def _of_ends(snapshot: Path, state: LoadedQueue) -> Iterator[Finding]:
-    """Report traces of a crash: an incomplete line of the journal, an incomplete write record."""
-    journal, lock = journal_path(snapshot, state.meta.generation), lock_path(snapshot)
-    size = journal.stat().st_size if journal.exists() else 0
-    if size > state.offset:
-        text = f"{size - state.offset} bytes at its end are of a write that was never acknowledged"
-        yield Finding(journal.name, text, is_harmless=True)
-    if lock.exists() and lock.stat().st_size and read_record(lock) is None:
-        text = "the record of the last write cannot be read; the next write renews it"
-        yield Finding(lock.name, text, is_harmless=True)
 
 
 def _named(where: str | None) -> str:
@@ -314,14 +310,14 @@ class Repair:
         found = [(path, rescue) for path in rescue_paths(self._path) if (rescue := read_rescue(path))]
         fitting = [one for one in found if store_id is None or one[1].meta.store_id == store_id]
         best = max(fitting, key=lambda one: (one[1].meta.generation, one[1].offset), default=None)
-        return None if best is None or (files and self._has(files, best[1])) else best
-
-    def _has(self, files: LoadedQueue, rescue: Rescue) -> bool:
-        """Return whether the files contain more than the rescue, which is known to be complete."""
+        if best is None or files is None:
+            return best
+        rescue = best[1]  # it is known to be complete
         if files.meta.generation != rescue.meta.generation:
-            return files.meta.generation > rescue.meta.generation
+            return None if files.meta.generation > rescue.meta.generation else best
         data = _bytes_of(journal_path(self._path, rescue.meta.generation))
-        return len(data) > rescue.offset and zlib.crc32(memoryview(data)[: rescue.offset]) == rescue.checksum
+        has_more = len(data) > rescue.offset and zlib.crc32(memoryview(data)[: rescue.offset]) == rescue.checksum
+        return None if has_more else best
 
     def _of_files(self, files: LoadedQueue | None, record: WriteRecord | None) -> Pieces:
         """Recover from the files only, if no process had the queue in memory."""
@@ -333,8 +329,8 @@ class Repair:
                 "", files.meta.store_id, files.tables, files.next_id, files.meta.next_id, "the files",
                 is_complete=False, audit=files.audit,
             )  # fmt: skip
-            told = _entries(journal_path(self._path, files.meta.generation))
-            pieces.seen = {key for entry in told for table in entry.changes.values() for key in iter_ids(table)}
+            entries = _entries(journal_path(self._path, files.meta.generation))
+            pieces.seen = {key for entry in entries for table in entry.changes.values() for key in iter_ids(table)}
             end = record.generation if record else 0
             later = sorted(one for one in journals(self._path) if files.meta.generation < one <= end)
         for generation in later:
@@ -361,8 +357,11 @@ class Repair:
             is_in_both = is_id(key) and int(key) in over and document.get("state") not in _OVER
             found = self._history.find(int(key)) if is_in_both else None
             if found is not None:
-                is_over = _attempts_over(found[1]) > _attempts_over(document)
-                (pieces.settled if is_over else pieces.doubtful).append(int(key))
+                in_history, here = (
+                    sum(1 for attempt in each.get("attempts", ()) if attempt.get("ended_at"))
+                    for each in (found[1], document)
+                )
+                (pieces.settled if in_history > here else pieces.doubtful).append(int(key))
 
     def _recovery(self, pieces: Pieces) -> Recovery:
         here = {job_id for name in (JOBS, RECURRING) for job_id in iter_ids(pieces.tables.get(name, {}))}
@@ -413,8 +412,7 @@ def repair_of(directory: Path, settings: StoreSettings, migrating: Callable[[int
     """Return the repair of an existing state directory; raises StoreAccessError when there is none."""
     if not directory.is_dir():
         raise StoreAccessError("there is no state directory", where=str(directory), hint="name it by --state")
-    access = open_directory(directory)
-    return Repair(directory / QUEUE, access, migrating)
+    return Repair(directory / QUEUE, open_directory(directory), migrating)
 
 
 def _of_rescue(found: tuple[Path, Rescue], files: LoadedQueue | None, record: WriteRecord | None) -> Pieces:
@@ -448,10 +446,6 @@ def _bytes_of(path: Path) -> bytes:
         return b""
 
 
-def _attempts_over(document: Document) -> int:
-    return sum(1 for attempt in document.get("attempts", ()) if attempt.get("ended_at"))
-
-
 _ID = re.compile(rb'\{"id":(\d{1,18}),')
 
 
@@ -465,7 +459,6 @@ class DamagedFile(Struct):
 
     @property
     def sentence(self) -> str:
-        """Return a line about the losses."""
         first = self.lines[0]
         about = f", of {', '.join(self.names[:20])}" if self.names else ""
         count = plural(len(self.lines), "line")
@@ -479,20 +472,13 @@ def damaged_files(directory: Path) -> list[DamagedFile]:
         with os_errors(path):
             lines = [line for line in damaged_lines(path) if not line.is_newer]
             if lines:
-                found.append(DamagedFile(path, lines, _names(path, lines)))
-    return found
-
-
-def _names(path: Path, lines: Iterable[DamagedLine]) -> list[str]:
-    """Return the jobs that damaged lines of history are of, where their beginning is readable."""
-    if not path.name.startswith("history-"):
-        return []
-    with path.open("rb") as file:
-        found = []
-        for line in lines:
-            file.seek(line.start)
-            if match := _ID.match(file.read(40)):
-                found.append(f"job {int(match[1])}")
+                names = []
+                with path.open("rb") as file:
+                    for line in lines if path.name.startswith("history-") else ():
+                        file.seek(line.start)
+                        if match := _ID.match(file.read(40)):  # its beginning is readable
+                            names.append(f"job {int(match[1])}")
+                found.append(DamagedFile(path, lines, names))
     return found
 
 

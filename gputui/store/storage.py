@@ -93,7 +93,7 @@ class Replica(Struct, eq=False, weakref=True):
     """
 
     _path: Path
-    _rescue: Callable[[LoadedQueue], None] | None = None
+    rescue: Callable[[LoadedQueue], None] | None = None
     """Called with the complete queue in memory when its files have lost something."""
     damage: dict[str, None] = field(default_factory=dict)
     """Sentences about unreadable parts, each once."""
@@ -122,8 +122,14 @@ class Replica(Struct, eq=False, weakref=True):
         If files have lost something, `loss` is set and a complete queue in memory is kept.
         """
         with os_errors(self._path):
-            if self.loaded is not None and (self.is_writing or self._is_current()):
-                return self.loaded
+            if self.loaded is not None:
+                if self.is_writing:
+                    return self.loaded
+                if self.loss is not None:
+                    self._rescue_memory()
+                is_due = self.loss is not None and time.monotonic() >= self._judged_at + _JUDGE_AGAIN
+                if not is_due and self._fingerprint() == self._seen:
+                    return self.loaded
             try:
                 with gc_paused():
                     files = self._read_files()
@@ -131,13 +137,6 @@ class Replica(Struct, eq=False, weakref=True):
                 self._rescue_memory()
                 raise
             return self._adopt(files)
-
-    def _is_current(self) -> bool:
-        if self.loss is not None:
-            self._rescue_memory()
-            if time.monotonic() >= self._judged_at + _JUDGE_AGAIN:
-                return False
-        return self._fingerprint() == self._seen
 
     def _adopt(self, files: QueueFiles) -> LoadedQueue:
         """Load the files into memory, unless memory still has what the files lost.
@@ -166,9 +165,9 @@ class Replica(Struct, eq=False, weakref=True):
 
     def _rescue_memory(self) -> None:
         """Write the complete queue in memory to a rescue file, once per loss."""
-        if self._rescue is not None and self.loaded is not None and self._is_whole and not self._is_rescued:
+        if self.rescue is not None and self.loaded is not None and self._is_whole and not self._is_rescued:
             with suppress(StoreError, OSError):
-                self._rescue(self.loaded)
+                self.rescue(self.loaded)
                 self._is_rescued = True
 
     def _fingerprint(self) -> Fingerprint:
@@ -196,7 +195,7 @@ class Replica(Struct, eq=False, weakref=True):
 
     def close(self) -> None:
         """Write no rescue file any more."""
-        self._rescue = None  # else it and its owner keep each other: large queues are never collected
+        self.rescue = None  # else it and its owner keep each other: large queues are never collected
 
     def _read_files(self) -> QueueFiles:
         """Read a consistent pair of snapshot and journal, and compare it with the record.
@@ -213,7 +212,10 @@ class Replica(Struct, eq=False, weakref=True):
                     hint="put it back from a backup, or run `gputui state repair`",
                 )
             path = journal_path(self._path, snapshot.meta.generation)
-            found, stamp = _read_journal(path)
+            found, stamp = None, _stamp(path)  # taken before it is read
+            with os_errors(path), suppress(FileNotFoundError):
+                found = read_file(path)[0]
+            stamp = None if found is None else stamp
             # its writer died before renewing it
             is_behind = record is not None and record.generation < snapshot.meta.generation
             if _stamp(self._path) == snapshot.stamp and not (
@@ -253,19 +255,10 @@ class Replica(Struct, eq=False, weakref=True):
 
 
 def _stamp(path: Path) -> FileStamp | None:
-    """Return the stamp of a file; None when it is missing."""
     try:
         return stamp_of(path.stat())
     except FileNotFoundError:
         return None
-
-
-def _read_journal(path: Path) -> tuple[bytes | None, FileStamp | None]:
-    """Return the content of a journal, and its stamp before that was read; None if there is none."""
-    before = _stamp(path)
-    with os_errors(path), suppress(FileNotFoundError):
-        return read_file(path)[0], before
-    return None, None
 
 
 class Rescue(msgspec.Struct):
@@ -327,19 +320,6 @@ def check_not_orphaned(snapshot: Path) -> None:
 
 _NEW = "*.json.*.tmp"
 """Names of files that are written, to replace others."""
-
-
-def _leftovers(snapshot: Path) -> list[Path]:
-    """Return half-written files, and journals that are folded already or were only begun."""
-    found = read_meta(snapshot)
-    if found is None:
-        return []
-    left = [*snapshot.parent.glob(_NEW)]
-    for generation, path in journals(snapshot).items():
-        with suppress(FileNotFoundError):  # its writer has continued meanwhile
-            if generation < found[0].generation or (generation > found[0].generation and not path.stat().st_size):
-                left.append(path)
-    return left
 
 
 FOLD_AT = 4 * 1024**2
@@ -525,12 +505,20 @@ class JournalStorage(Storage):
     # the files
 
     def remove_leftovers(self, generation: int) -> None:
-        """Remove files that killed writers left behind, if there are others than those of the generation."""
+        """Remove what killed writers left: half-written files, and journals that are folded already or only begun."""
         if journals(self._path).keys() <= {generation} and not [*self._path.parent.glob(_NEW)]:
             return
         # left to others if this process may only read, or would have to wait
         with suppress(StoreAccessError, StoreBusyError), self.lock.lock_timeout(0), self.lock.held():
-            for path in _leftovers(self._path):
+            found = read_meta(self._path)
+            if found is None:
+                return
+            left = [*self._path.parent.glob(_NEW)]
+            for number, path in journals(self._path).items():
+                with suppress(FileNotFoundError):  # its writer has continued meanwhile
+                    if number < found[0].generation or (number > found[0].generation and not path.stat().st_size):
+                        left.append(path)
+            for path in left:
                 with os_errors(path):
                     path.unlink(missing_ok=True)
 

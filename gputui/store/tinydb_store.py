@@ -166,7 +166,6 @@ class JournalTransaction(Struct):
         yield from self._changed(bool if job.runs else runs_in).overlapping(job)
 
     def _changed(self, suits: Callable[[Document], object]) -> Entries:
-        """Return the jobs stored by this transaction whose documents satisfy the predicate."""
         changes = self.entry.changes.get(JOBS, {}).items()
         found = {key: document for key, document in changes if document and suits(document)}
         return Entries({int(key): self.cache.decode(key, document) for key, document in found.items()})
@@ -207,7 +206,7 @@ class TinyJobStore:
         """Recurring jobs that could not be decoded, by key."""
         storage.migrating = migrating
         storage.unreadable_jobs = self._unreadable_jobs
-        self._store_id = self._open(access)
+        self.store_id = self._open(access)
 
     def _open(self, access: FileAccess) -> str:
         """Return the store's id, creating the queue if there is none."""
@@ -227,10 +226,6 @@ class TinyJobStore:
                     begin_queue(self._path, meta, {JOBS: {}}, access, self.storage.lock.fd)
         self.storage.remove_leftovers(meta.generation)
         return meta.store_id
-
-    @property
-    def store_id(self) -> str:
-        return self._store_id
 
     def whole_id(self, number: JobId) -> JobId:
         return number
@@ -307,7 +302,6 @@ class TinyJobStore:
             return (*self._cache.unreadable.values(), *self._unreadable.values())
 
     def _unreadable_jobs(self) -> Iterable[str]:
-        """Return the keys of the jobs that cannot be decoded now."""
         self.jobs()
         return self._cache.unreadable
 
@@ -395,9 +389,9 @@ class TinyJobStore:
         with self.storage.memory:
             self.storage.replica.refresh()
             found = tuple(self.storage.replica.damage)
-        told = {sentence.partition(":")[0] for sentence in found}
+        reported = {sentence.partition(":")[0] for sentence in found}
         kept = sorted(self._path.parent.glob(f"{self._path.name}.wal.*.damaged"))  # by version 0.1, when it folded them
-        kept = [path for path in kept if str(path.with_suffix("")) not in told]
+        kept = [path for path in kept if str(path.with_suffix("")) not in reported]
         return found + tuple(f"{path}: kept for its damaged lines, which are lost to the queue" for path in kept)
 
     def unread(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from gputui.domain.access import AuditEntry
 from gputui.domain.decoding import convert as converted
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreFormatError
-from gputui.domain.job import Job
+from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
@@ -87,8 +87,23 @@ def staged(directory: Path) -> Iterator[Path]:
             yield staging
             os.sync()
             if is_new:
-                _take_over(staging, directory)
-            _move(staging, directory)
+                status = staging.stat()
+                if os.geteuid() == 0:
+                    os.chown(directory, status.st_uid, status.st_gid)
+                else:
+                    with suppress(PermissionError):
+                        os.chown(directory, -1, status.st_gid)
+                directory.chmod(stat.S_IMODE(status.st_mode))
+            for path in sorted(
+                staging.iterdir(), key=lambda each: (each.name == QUEUE, not each.name.startswith(QUEUE), each.name)
+            ):
+                target = directory / path.name
+                if target.exists() or target.is_symlink():
+                    hint = "another gputui began a queue there: stop it, and name an empty or a new directory"
+                    raise StoreAccessError(f"{path.name} appeared meanwhile", where=str(directory), hint=hint)
+                path.rename(target)
+                if path.name.startswith(QUEUE):
+                    sync_directory(directory)
             staging.rmdir()
             sync_directory(directory)
     except BaseException:
@@ -97,30 +112,6 @@ def staged(directory: Path) -> Iterator[Path]:
             with suppress(OSError):
                 directory.rmdir()
         raise
-
-
-def _move(staging: Path, directory: Path) -> None:
-    """Move the content; raises StoreAccessError where another process has put something of its names meanwhile."""
-    first = sorted(staging.iterdir(), key=lambda path: (path.name == QUEUE, not path.name.startswith(QUEUE), path.name))
-    for path in first:
-        target = directory / path.name
-        if target.exists() or target.is_symlink():
-            hint = "another gputui began a queue there: stop it, and name an empty or a new directory"
-            raise StoreAccessError(f"{path.name} appeared meanwhile", where=str(directory), hint=hint)
-        path.rename(target)
-        if path.name.startswith(QUEUE):
-            sync_directory(directory)
-
-
-def _take_over(staging: Path, directory: Path) -> None:
-    """Give the directory the owner and mode of the one that was filled."""
-    status = staging.stat()
-    if os.geteuid() == 0:
-        os.chown(directory, status.st_uid, status.st_gid)
-    else:
-        with suppress(PermissionError):
-            os.chown(directory, -1, status.st_gid)
-    directory.chmod(stat.S_IMODE(status.st_mode))
 
 
 VERSION = 1
@@ -155,8 +146,6 @@ class _ExportLine(Struct, omit_defaults=True):
 
 
 class _End(Struct):
-    """Last line."""
-
     lines: int
     sha256: str
     kind: str = "end"
@@ -171,26 +160,19 @@ def export_lines(directory: Path, now: datetime, version: str) -> Iterator[bytes
     with captured_queue(directory) as (state, files):
         meta = state.meta
         header = ExportHeader(version, meta.store_id, now, meta.generation, state.next_id)
-        for value in chain((header,), _of_queue(state), _of_files(files, state)):
-            yield (line := _encoded(value))
+        for value in chain((header,), _lines_of(state, files)):
+            yield (line := msgspec.json.encode(value) + b"\n")
             total.update(line)
             count += 1
-    yield _encoded(_End(count, total.hexdigest()))
+    yield msgspec.json.encode(_End(count, total.hexdigest())) + b"\n"
 
 
-def _encoded(value: Struct) -> bytes:
-    return msgspec.json.encode(value) + b"\n"
-
-
-def _of_queue(state: LoadedQueue) -> Iterator[_ExportLine]:
+def _lines_of(state: LoadedQueue, files: list[CapturedFile]) -> Iterator[_ExportLine]:
+    """Yield queue, history and audit log; unreadable lines are omitted, as everywhere else."""
     for table, kind in _TABLES.items():
         for key, document in state.tables.get(table, {}).items():
             if is_id(key):
                 yield _ExportLine(kind, int(key), None, document)
-
-
-def _of_files(files: list[CapturedFile], state: LoadedQueue) -> Iterator[_ExportLine]:
-    """Yield history and audit log; unreadable lines are omitted, as everywhere else."""
     for file in files:
         kind, _, month = Path(file.name).stem.partition("-")
         if file.name.endswith(".json"):  # of version 0.1
@@ -250,19 +232,18 @@ class _Import:
         self._pending: list[_ExportLine] = []
 
     def take(self, line: bytes, number: int) -> None:
-        """Read the next line."""
         where = f"{self._source}, line {number}"
+        if self._end is not None:
+            raise StoreFormatError("there is a line behind the last one", where=where, hint="export it again")
         if self._header is None:
             self._header = _header(line, where)
-        elif self._end is not None:
-            raise StoreFormatError("there is a line behind the last one", where=where, hint="export it again")
         else:
-            self._take(line, where)
+            self._add(line, where)
         if self._end is None:
             self._sum.update(line)
             self._count += 1
 
-    def _take(self, line: bytes, where: str) -> None:
+    def _add(self, line: bytes, where: str) -> None:
         try:
             found = decode_json(line, _ExportLine)
             if found.kind == "end":
@@ -432,7 +413,12 @@ def _record_submitters(store: TinyJobStore, proofs: Proofs, now: datetime, found
     with store.transaction() as transaction:
         for job in list(transaction.jobs().values()):
             uid = proofs.submitter(job.spec)
-            transaction.put(_unproven(job, now) if uid is None else _proven(job, uid))
+            marked = job.evolve(spec=_marked(job.spec, uid), submitted_uid=uid)
+            if uid is not None:
+                marked = marked.evolve(submitted_by=user_name(uid))
+            elif job.state is JobState.PENDING:  # it starts for nobody, not even if an operator releases it
+                marked = marked.evolve(held=True, hold_reason=HELD, held_by="", held_at=now)
+            transaction.put(marked)
             found.proven += uid is not None and not job.state.is_terminal
             found.held += job.ids if uid is None and job.state is JobState.PENDING else ()
         for entry in list(transaction.recurring().values()):
@@ -447,18 +433,6 @@ def _record_submitters(store: TinyJobStore, proofs: Proofs, now: datetime, found
         me = os.geteuid()
         after = f"{found.proven} jobs proven, {len(found.held)} held"
         transaction.audit(AuditEntry(now, me, user_name(me), "convert", "queue", "shared by a group", after))
-
-
-def _proven(job: Job, uid: int) -> Job:
-    return job.evolve(spec=_marked(job.spec, uid), submitted_uid=uid, submitted_by=user_name(uid))
-
-
-def _unproven(job: Job, now: datetime) -> Job:
-    """Return the job as one that starts for nobody, not even if an operator releases it, whoever it names."""
-    marked = job.evolve(spec=_marked(job.spec, None), submitted_uid=None)
-    if job.state is not JobState.PENDING:
-        return marked
-    return marked.evolve(held=True, hold_reason=HELD, held_by="", held_at=now)
 
 
 def _marked(spec: JobSpec, uid: int | None) -> JobSpec:
