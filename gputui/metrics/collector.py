@@ -21,10 +21,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gputui import __version__
-from gputui.domain.conditions import Condition, ConditionTracker
+from gputui.domain.conditions import ConditionTracker
 from gputui.domain.event import Update
 from gputui.domain.gpu import GpuSample, GpuState, GpuView, HealthCode, ProbeCode
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobState
 from gputui.domain.job_spec import JobId
 from gputui.domain.kept_data import BackupRecord
 from gputui.domain.policy.cluster_state import UsageLedger, fair_share_factor, usage_ratios
@@ -32,7 +32,7 @@ from gputui.domain.policy.planning_context import LONGEST
 from gputui.domain.policy.reasons import gated_jobs
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Node, Snapshot, effective_policy
-from gputui.domain.state import JobState, Reason
+from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.metrics import families
 from gputui.metrics.families import OTHER, Family, Kind, SeriesPage, TenantLabels
@@ -149,7 +149,6 @@ class JobSums:
         self.tenants: defaultdict[str, TenantSums] = defaultdict(TenantSums)
 
     def update(self, gone: Iterable[Job], came: Iterable[Job]) -> None:
-        """Remove jobs, and add others."""
         for job in gone:
             self._add(job, -1)
         for job in came:
@@ -200,7 +199,6 @@ class JobSeries:
         self._lock = threading.Lock()
 
     def update(self, update: Update) -> None:
-        """Apply the changed jobs."""
         with self._lock:
             self._sums.update(update.gone, update.came)
 
@@ -219,8 +217,14 @@ class JobSeries:
             page.add(families.ELIGIBLE, number, {"tenant": label})
             page.add(families.BACKLOG, backlog[label], {"tenant": label})
             page.add(families.HELD, held[label], {"tenant": label})
-        page.add(families.OLDEST, _oldest_wait(snapshot, gated, now))
-        for code, number in _by_reason(waiting, gated).items():
+        # jobs are in the order of their ids
+        pending = (job for job in snapshot.jobs if job.state is JobState.PENDING and not job.held)
+        oldest = next((job for job in pending if job.id not in gated), None)
+        page.add(families.OLDEST, max(0.0, (now - oldest.submitted_at).total_seconds()) if oldest else 0.0)
+        by_reason: Counter[str] = Counter()
+        for job in waiting:
+            by_reason[gated[job.id].code] += job.count if job.runs else 1
+        for code, number in by_reason.items():
             page.add(families.GATED, number, {"reason": code})
         if not snapshot.engine_decides:
             self._add_use(page, snapshot, used, names, now)
@@ -277,20 +281,6 @@ class JobSeries:
                 page.add(families.PRIORITY_CAP, tenant.max_priority, labels)
 
 
-def _by_reason(waiting: list[Job], gated: Mapping[JobId, Reason]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for job in waiting:
-        counts[gated[job.id].code] += job.count if job.runs else 1
-    return counts
-
-
-def _oldest_wait(snapshot: Snapshot, gated: Mapping[JobId, Reason], now: datetime) -> float:
-    """Return the seconds since the submission of the first eligible job; jobs are in the order of their ids."""
-    pending = (job for job in snapshot.jobs if job.state is JobState.PENDING)
-    first = next((job for job in pending if not job.held and job.id not in gated), None)
-    return max(0.0, (now - first.submitted_at).total_seconds()) if first else 0.0
-
-
 _SEVERITIES = ("error", "warning", "information")
 
 
@@ -323,7 +313,8 @@ class SnapshotCollector(Collector):
     def update(self, snapshot: Snapshot, update: Update, jobs: Mapping[JobId, Job]) -> None:
         """Take the newest snapshot, with its difference to the last, and its jobs by id."""
         self._jobs.update(update)
-        self._latest = snapshot, _holders(snapshot, jobs)
+        held = (job_id for view in snapshot.gpus for job_id in view.job_ids)
+        self._latest = snapshot, {job_id: jobs[job_id] for job_id in held if job_id in jobs}
         self._conditions.look(snapshot, self._now())
 
     def describe(self) -> Iterable[Metric]:
@@ -331,7 +322,6 @@ class SnapshotCollector(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Return all families with their samples."""
         page, now = SeriesPage(), self._now()
         snapshot, jobs = self._latest
         page.add(families.BUILD_INFO, 1, {"version": __version__, "python": platform.python_version()})
@@ -342,7 +332,11 @@ class SnapshotCollector(Collector):
             page.add(families.SCHEDULER_INFO, 1, {"kind": leader.kind, "host": plain(leader.host)})
             page.add(families.SCHEDULER_START, leader.started_at)
         page.add(families.HALTED, any(notice.halts for notice in snapshot.notices))
-        _add_conditions(page, self._conditions.shown)
+        severities = Counter(dict.fromkeys(_SEVERITIES, 0))
+        for condition in self._conditions.shown:  # one of many jobs counts once for each
+            severities[condition.severity] += condition.count
+        for severity, count in severities.items():
+            page.add(families.NOTICES, count, {"severity": severity})
         if snapshot.engine_decides:
             self._add_cluster(page, snapshot, jobs, now)
             return page.metrics()
@@ -386,20 +380,6 @@ class SnapshotCollector(Collector):
             page.add(families.NODE_PROBE_AGE, _age(node, now), labels)
 
 
-def _holders(snapshot: Snapshot, jobs: Mapping[JobId, Job]) -> dict[JobId, Job]:
-    wanted = (job_id for view in snapshot.gpus for job_id in view.job_ids)
-    return {job_id: jobs[job_id] for job_id in wanted if job_id in jobs}
-
-
-def _add_conditions(page: SeriesPage, found: Iterable[Condition]) -> None:
-    """Add how many conditions the console lists now; a condition of many jobs counts once for each."""
-    counts = Counter(dict.fromkeys(_SEVERITIES, 0))
-    for condition in found:
-        counts[condition.severity] += condition.count
-    for severity, count in counts.items():
-        page.add(families.NOTICES, count, {"severity": severity})
-
-
 def _read_at(node: Node) -> datetime | None:
     """Return the time of the latest reading of the node's GPUs."""
     return max((view.sample.sampled_at for view in node.gpus if view.sample), default=None)
@@ -411,7 +391,6 @@ def _age(node: Node, now: datetime) -> timedelta | None:
 
 
 def _add_node(page: SeriesPage, node: Node, now: datetime) -> None:
-    """Add the probe, the runtimes and the host."""
     if node.probe.code is not ProbeCode.STARTING:
         page.add(families.NVML_UP, node.probe.code is ProbeCode.OK)
     page.add(families.PROBE_LAST, _read_at(node))
@@ -447,17 +426,16 @@ def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _free(sample: GpuSample) -> float | None:
-    if sample.memory_total is None or sample.memory_used is None:
-        return None
-    return (sample.memory_total - sample.memory_used) / _MIB
-
-
 SERIES: tuple[tuple[Family, Callable[[GpuSample], float | None]], ...] = (
     (_of("GPU_UTIL", "GPU utilization (in %)."), lambda it: _scaled(it.utilization, 100)),
     (_of("MEM_COPY_UTIL", "Memory utilization (in %)."), lambda it: _scaled(it.memory_utilization, 100)),
     (_of("FB_USED", "Framebuffer memory used (in MiB)."), lambda it: _scaled(it.memory_used, 1 / _MIB)),
-    (_of("FB_FREE", "Framebuffer memory free (in MiB)."), _free),
+    (
+        _of("FB_FREE", "Framebuffer memory free (in MiB)."),
+        lambda it: (
+            None if it.memory_total is None or it.memory_used is None else (it.memory_total - it.memory_used) / _MIB
+        ),
+    ),
     (_of("GPU_TEMP", "GPU temperature (in C)."), lambda it: it.temperature),
     (_of("POWER_USAGE", "Power draw (in W)."), lambda it: it.power),
     (_of("SM_CLOCK", "SM clock frequency (in MHz)."), lambda it: it.sm_clock),
@@ -473,22 +451,17 @@ def add_dcgm(page: SeriesPage, node: Node, jobs: Mapping[JobId, Job]) -> None:
         sample = view.current
         if sample is None:
             continue
-        for labels in _labels(view, node, jobs):
+        labels = gpu_labels(view, node.name)
+        labels |= {
+            "modelName": labels.pop("model"),
+            "pci_bus_id": view.gpu.pci_bus_id or "",
+            "device": "" if view.gpu.minor is None else f"nvidia{view.gpu.minor}",
+            "DCGM_FI_DRIVER_VERSION": node.driver_version or "",
+        }
+        own = [{"hpc_job": jobs[job_id].shown_id} for job_id in view.job_ids if job_id in jobs]
+        for one in own or [{}]:
             for family, value in SERIES:
-                page.add(family, value(sample), labels)
-
-
-def _labels(view: GpuView, node: Node, jobs: Mapping[JobId, Job]) -> Iterable[dict[str, str]]:
-    gpu = view.gpu
-    labels = gpu_labels(view, node.name)
-    labels |= {
-        "modelName": labels.pop("model"),
-        "pci_bus_id": gpu.pci_bus_id or "",
-        "device": "" if gpu.minor is None else f"nvidia{gpu.minor}",
-        "DCGM_FI_DRIVER_VERSION": node.driver_version or "",
-    }
-    found = [jobs[job_id].shown_id for job_id in view.job_ids if job_id in jobs]
-    return [labels | {"hpc_job": shown} for shown in found] or [labels]
+                page.add(family, value(sample), labels | one)
 
 
 log = logging.getLogger(__name__)

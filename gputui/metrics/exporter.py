@@ -228,14 +228,13 @@ class MetricsRecorder:
                 self._histograms[families.RUN].observe(seconds)
             if cause is not None and cause.code is CauseCode.PREEMPTED:
                 self._counters[families.PREEMPTIONS].labels(tenant).inc()
-            elif cause is not None and _is_tried_again(job, attempt, cause):
+            elif (
+                cause is not None
+                and cause.blame in _TRIED_AGAIN
+                and (job.attempts[-1].number != attempt.number or not job.state.is_terminal)
+            ):
                 self._counters[families.RETRIES].labels(cause.code).inc()
             self._gpu_time.end(tenant, attempt)
-
-
-def _is_tried_again(job: Job, attempt: Attempt, cause: Cause) -> bool:
-    is_latest = job.attempts[-1].number == attempt.number
-    return cause.blame in _TRIED_AGAIN and not (is_latest and job.state.is_terminal)
 
 
 _COUNTERS = (
@@ -325,8 +324,10 @@ class Exporter:
             before, update = self._collector.snapshot, self._jobs.update(snapshot.jobs)
             self._collector.update(snapshot, update, self._jobs.jobs)
             self._recorder.published(snapshot, update.changes, self._jobs.jobs)
-            if self._mapping is not None and _holders(before) != _holders(snapshot):
-                self._woken.set()
+            if self._mapping is not None:
+                held, holds = ([(view.gpu.uuid, view.job_ids) for view in each.gpus] for each in (before, snapshot))
+                if held != holds:
+                    self._woken.set()
         except Exception as error:  # a border: metrics must not fail a tick
             if str(error) != self._slip:
                 log.exception("a snapshot could not be counted")
@@ -402,10 +403,6 @@ class Exporter:
             log.error("no metrics are served: %s", fault)
             self._said(f"no metrics are served: {fault}; scheduling continues")
         self._fault = fault
-
-
-def _holders(snapshot: Snapshot) -> list[tuple[str, tuple[int, ...]]]:
-    return [(view.gpu.uuid, view.job_ids) for view in snapshot.gpus]
 
 
 PATTERNS: Mapping[str, str] = {

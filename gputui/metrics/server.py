@@ -48,7 +48,13 @@ class Users:
 
     def admit(self, header: str) -> bool:
         """Return whether the value of an Authorization header has a user with the correct password."""
-        name, password = _credentials(header)
+        scheme, _, encoded = header.partition(" ")
+        try:
+            decoded = base64.b64decode(encoded.strip(), validate=True) if scheme.lower() == "basic" else b""
+        except (binascii.Error, ValueError):
+            decoded = b""
+        user, _, password = decoded.partition(b":")
+        name = user.decode(errors="replace")
         digest = hmac.digest(self._salt, name.encode() + b"\0" + password, hashlib.sha256)
         if digest in self._right:
             return True
@@ -61,17 +67,6 @@ class Users:
         if is_right and len(self._right) < _MOST_KEPT:
             self._right.add(digest)
         return is_right
-
-
-def _credentials(header: str) -> tuple[str, bytes]:
-    """Return name and password of a header; empty if it is not a `Basic` header."""
-    scheme, _, encoded = header.partition(" ")
-    try:
-        decoded = base64.b64decode(encoded.strip(), validate=True) if scheme.lower() == "basic" else b""
-    except (binascii.Error, ValueError):
-        return "", b""
-    name, _, password = decoded.partition(b":")
-    return name.decode(errors="replace"), password
 
 
 def read_users(path: Path) -> Users:
@@ -126,15 +121,13 @@ def _no_password() -> str:
 
 def stamps(settings: MetricsSettings) -> tuple[object, ...]:
     """Return tokens that differ when one of the files has changed."""
-    return tuple(_stamp(path) for path in (settings.certificate, settings.key, settings.client_ca, settings.users))
-
-
-def _stamp(path: str | None) -> object:
-    try:
-        status = Path(path).stat() if path is not None else None
-    except OSError:
-        return None
-    return status and (status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, status.st_uid)
+    found: list[object] = []
+    for path in (settings.certificate, settings.key, settings.client_ca, settings.users):
+        status = None
+        with suppress(OSError):
+            status = Path(path).stat() if path is not None else None
+        found.append(status and (status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, status.st_uid))
+    return tuple(found)
 
 
 def _read(path: Path, where: str, *, is_secret: bool) -> bytes:
@@ -207,14 +200,14 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
 
     def serve(self) -> None:
         """Serve in threads until `stop`."""
-        Watcher("gputui-metrics", self._serve_on).start()
 
-    def _serve_on(self) -> None:
-        if self.fileno() >= 0:  # else it was stopped meanwhile
-            self.serve_forever()
+        def serve_on() -> None:
+            if self.fileno() >= 0:  # else it was stopped meanwhile
+                self.serve_forever()
+
+        Watcher("gputui-metrics", serve_on).start()
 
     def stop(self) -> None:
-        """Close the port."""
         self.shutdown()
         self.server_close()
 
@@ -236,7 +229,6 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         return bool(slow)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer in this thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -284,10 +276,10 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
     def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ.get("REQUEST_METHOD") == "HEAD":
             # answer as to GET, without the body; the library refuses HEAD
-            told: list[tuple[str, list[tuple[str, str]]]] = []
+            heads: list[tuple[str, list[tuple[str, str]]]] = []
             get = {**environ, "REQUEST_METHOD": "GET"}
-            body = b"".join(self._answer(get, lambda status, headers, *rest: told.append((status, headers))))
-            start_response(told[0][0], [*told[0][1], ("Content-Length", str(len(body)))])
+            body = b"".join(self._answer(get, lambda status, headers, *rest: heads.append((status, headers))))
+            start_response(heads[0][0], [*heads[0][1], ("Content-Length", str(len(body)))])
             return []
         users = self.users
         if users is not None and not users.admit(environ.get("HTTP_AUTHORIZATION", "")):
@@ -316,8 +308,6 @@ def _shut(connection: socket.socket) -> None:
 
 
 class _Handler(WSGIRequestHandler):
-    """Handler that prints nothing."""
-
     timeout = TIMEOUT
     server_version = "gputui"
     sys_version = ""
@@ -326,7 +316,6 @@ class _Handler(WSGIRequestHandler):
         """Print nothing."""
 
     def get_environ(self) -> dict[str, Any]:
-        """Return the request's variables, after its head was read."""
         cast("MetricsServer", self.server).has_asked(self.connection)
         return super().get_environ()
 
@@ -336,8 +325,6 @@ class _Handler(WSGIRequestHandler):
 
 
 class _LogStream:
-    """Stream whose text goes to the log."""
-
     def write(self, text: str) -> None:
         if text.strip():
             log.debug("%s", text.rstrip())

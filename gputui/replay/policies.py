@@ -17,6 +17,8 @@ from gputui.replay.simulation import Figures, TraceReplay, figures, mean_figures
 from gputui.replay.trace import HOUR, Ran, Site, TraceJob
 
 Started: TypeAlias = tuple[TraceJob, float, float, int]
+HostGpus: TypeAlias = tuple[tuple[int, int], ...]
+"""Pairs of a host and a number of GPUs."""
 LEASE = 24 * HOUR
 _PARTS = 8
 """Maximum number of parts of a split."""
@@ -29,7 +31,7 @@ class Hosts:
         self.nodes = tuple(nodes)
         self.free = list(nodes)
 
-    def take(self, gpus: int, among: Iterable[int] | None = None) -> tuple[tuple[int, int], ...] | None:
+    def take(self, gpus: int, among: Iterable[int] | None = None) -> HostGpus | None:
         """Take this many GPUs and return them by host; None if they are not available."""
         hosts = range(len(self.free)) if among is None else among
         if gpus > max(self.nodes):
@@ -43,8 +45,7 @@ class Hosts:
             self.free[host] -= count
         return taken
 
-    def give(self, taken: tuple[tuple[int, int], ...]) -> None:
-        """Give GPUs back."""
+    def give(self, taken: HostGpus) -> None:
         for host, count in taken:
             self.free[host] += count
 
@@ -52,11 +53,11 @@ class Hosts:
 def play(
     jobs: Sequence[TraceJob],
     arrive: Callable[[TraceJob], None],
-    start: Callable[[float], Iterable[tuple[TraceJob, tuple[tuple[int, int], ...]]]],
-    end: Callable[[TraceJob, tuple[tuple[int, int], ...]], None],
+    start: Callable[[float], Iterable[tuple[TraceJob, HostGpus]]],
+    end: Callable[[TraceJob, HostGpus], None],
 ) -> Iterator[Started]:
     """Yield the starts of a trace. At each moment ends come first, then submissions, then starts."""
-    ends: list[tuple[float, int, TraceJob, tuple[tuple[int, int], ...]]] = []
+    ends: list[tuple[float, int, TraceJob, HostGpus]] = []
     coming, count = deque(jobs), 0
     while coming or ends:
         now = min(coming[0].submit if coming else math.inf, ends[0][0] if ends else math.inf)
@@ -75,7 +76,7 @@ def fifo(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     """Run jobs strictly in order of submission: one that does not fit blocks all behind it."""
     hosts, queue = Hosts(site.nodes), deque[TraceJob]()
 
-    def start(_: float) -> Iterator[tuple[TraceJob, tuple[tuple[int, int], ...]]]:
+    def start(_: float) -> Iterator[tuple[TraceJob, HostGpus]]:
         while queue and (taken := hosts.take(queue[0].gpus)):
             yield queue.popleft(), taken
 
@@ -87,7 +88,7 @@ def greedy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     hosts = Hosts(site.nodes)
     queues: dict[tuple[int, int], deque[TraceJob]] = defaultdict(deque)
 
-    def start(_: float) -> Iterator[tuple[TraceJob, tuple[tuple[int, int], ...]]]:
+    def start(_: float) -> Iterator[tuple[TraceJob, HostGpus]]:
         heap = [(key[0], queue[0].number, key) for key, queue in queues.items() if queue]
         heapify(heap)
         while heap:
@@ -150,16 +151,13 @@ def _split(jobs: Sequence[TraceJob], site: Site, sizes: Sequence[int], part_of: 
     originals = {job.number: job for job in jobs}
     for job in jobs:
         part = part_of[job.tenant]
-        mine[part].append(_narrowed(job, sizes[part]))
+        if job.gpus > (gpus := sizes[part]):
+            longer = job.duration * job.gpus / gpus
+            job = TraceJob(job.number, job.submit, longer, gpus, job.tenant, job.limit, job.priority)
+        mine[part].append(job)
     runs = [greedy(part, Site(gpus, site.per_node)) for part, gpus in zip(mine, sizes, strict=True) if part]
     for job, start, end, gpus in merge(*runs, key=lambda run: run[1]):
         yield originals[job.number], start, end, gpus
-
-
-def _narrowed(job: TraceJob, gpus: int) -> TraceJob:
-    if job.gpus <= gpus:
-        return job
-    return TraceJob(job.number, job.submit, job.duration * job.gpus / gpus, gpus, job.tenant, job.limit, job.priority)
 
 
 class _Leases:
@@ -176,12 +174,12 @@ class _Leases:
     def arrive(self, job: TraceJob) -> None:
         self.queue[job.tenant].setdefault(job.gpus, deque()).append(job)
 
-    def end(self, _: TraceJob, taken: tuple[tuple[int, int], ...]) -> None:
+    def end(self, _: TraceJob, taken: HostGpus) -> None:
         self.hosts.give(taken)
         for host, _count in taken:
             self.running[host] -= 1
 
-    def start(self, now: float) -> Iterator[tuple[TraceJob, tuple[tuple[int, int], ...]]]:
+    def start(self, now: float) -> Iterator[tuple[TraceJob, HostGpus]]:
         for host, tenant in enumerate(self.tenant):
             over = now >= self.since[host] + LEASE or (tenant is not None and not self.queue[tenant])
             if tenant is not None and not self.running[host] and over:
@@ -193,7 +191,7 @@ class _Leases:
             while started := self._pack(tenant, now):
                 yield started
 
-    def _pack(self, tenant: str, now: float) -> tuple[TraceJob, tuple[tuple[int, int], ...]] | None:
+    def _pack(self, tenant: str, now: float) -> tuple[TraceJob, HostGpus] | None:
         """Start the first of the tenant's jobs that fits on one of its hosts, or on a free host."""
         queue = self.queue[tenant]
         own = [h for h, who in enumerate(self.tenant) if who == tenant and now < self.since[h] + LEASE]
@@ -218,8 +216,6 @@ def host_lease(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     return play(jobs, leases.arrive, leases.start, leases.end)
 
 
-HostGpus: TypeAlias = tuple[tuple[int, int], ...]
-"""Pairs of a host and a number of GPUs."""
 JobOrder: TypeAlias = Callable[[TraceJob], tuple[float, ...]]
 """Sort key; the least starts first."""
 _OVERRUN = 60.0
@@ -228,12 +224,14 @@ _OVERRUN = 60.0
 
 def easy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     """Run EASY in order of submission: the first job that does not fit gets a reservation, others fill the gaps."""
-    return _Backfill(site, lambda job: (job.submit, job.number)).replay(jobs)
+    backfill = _Backfill(site, lambda job: (job.submit, job.number))
+    return play(jobs, backfill.arrive, backfill.start, backfill.end)
 
 
 def saf(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     """Run EASY with the smallest area (GPUs times limit) first: short waits, but unlimited ones for wide long jobs."""
-    return _Backfill(site, lambda job: (job.gpus * job.limit, job.submit, job.number)).replay(jobs)
+    backfill = _Backfill(site, lambda job: (job.gpus * job.limit, job.submit, job.number))
+    return play(jobs, backfill.arrive, backfill.start, backfill.end)
 
 
 @dataclass(slots=True)
@@ -253,9 +251,6 @@ class _Backfill:
         self.order = order
         self.queues: dict[int, list[TraceJob]] = {}
         self.running: dict[int, tuple[float, float, HostGpus]] = {}
-
-    def replay(self, jobs: Sequence[TraceJob]) -> Iterator[Started]:
-        return play(jobs, self.arrive, self.start, self.end)
 
     def arrive(self, job: TraceJob) -> None:
         insort(self.queues.setdefault(job.gpus, []), job, key=self.order)
@@ -287,16 +282,12 @@ class _Backfill:
 
     def _next(self, queue: list[TraceJob], place: int, reservation: _Reservation, now: float) -> int:
         """Return the position of the next job of that width that ends before the reservation; past the end if none."""
-        if self._fits(queue[place].gpus) is None:
+        taken = self.hosts.take(queue[place].gpus)
+        if taken is None:
             return len(queue)
+        self.hosts.give(taken)
         latest = reservation.at - now
         return next((n for n in range(place + 1, len(queue)) if queue[n].limit <= latest), len(queue))
-
-    def _fits(self, width: int) -> HostGpus | None:
-        taken = self.hosts.take(width)
-        if taken:
-            self.hosts.give(taken)
-        return taken
 
     def _take(self, job: TraceJob, reservation: _Reservation | None, now: float) -> HostGpus | None:
         """Return the GPUs that the job gets now; None if only those of the reservation are left."""
@@ -316,23 +307,20 @@ class _Backfill:
         """Return when and where that many GPUs will be free by the limits of the running jobs."""
         then = Hosts(self.hosts.nodes)
         then.free = list(self.hosts.free)
-        ends = sorted((_expected_end(began, limit, now), taken) for began, limit, taken in self.running.values())
+        ends = []
+        for began, lasts, taken in self.running.values():
+            while began + lasts <= now:  # doubled each time it exceeds that, so that it is always in the future
+                lasts = 2 * max(lasts, _OVERRUN)
+            ends.append((began + lasts, taken))
+        ends.sort()
         for number, (at, given) in enumerate(ends):
             then.give(given)
             if number + 1 < len(ends) and ends[number + 1][0] == at:
                 continue
             before = list(then.free)
-            if taken := then.take(width):
-                return _Reservation(at, {host: before[host] - gpus for host, gpus in taken})
+            if found := then.take(width):
+                return _Reservation(at, {host: before[host] - gpus for host, gpus in found})
         return _Reservation(now, {})
-
-
-def _expected_end(began: float, limit: float, now: float) -> float:
-    """Return when a job should end; doubled each time it exceeds that, so that it is always in the future."""
-    lasts = limit
-    while began + lasts <= now:
-        lasts = 2 * max(lasts, _OVERRUN)
-    return began + lasts
 
 
 __all__ = ["POLICIES", "Policy", "Ran", "plan"]

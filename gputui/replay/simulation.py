@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -31,7 +31,7 @@ class ReplayPreemption:
         self._min_run = settings.preemption_min_run.total_seconds()
         self._per_job = settings.preemptions_per_job
         self._per_hour = settings.preemptions_per_hour
-        self._told_at: deque[float] = deque()
+        self._preempted_at: deque[float] = deque()
         self._counts: Counter[JobId] = Counter()
         self._making_way: dict[JobId, JobId] = {}
         """Victims that have not ended yet, each with its preemptor."""
@@ -40,28 +40,26 @@ class ReplayPreemption:
 
     def victims(self, cluster: ClusterState, now: float) -> Victims:
         """Return the jobs that may be preempted now."""
-        while self._told_at and self._told_at[0] <= now - _HOUR:
-            self._told_at.popleft()
+        while self._preempted_at and self._preempted_at[0] <= now - _HOUR:
+            self._preempted_at.popleft()
         served = {job_id for job_id, at in self._gone_at.items() if now - at < SETTLING.total_seconds()}
-        return Victims(
-            grace=self.grace,
-            allowed=max(0, self._per_hour - len(self._told_at)),
-            candidates=tuple(self._candidates(cluster, now)),
-            sound=tuple(layout.everything for layout in cluster.layouts),
-            served=frozenset(served.union(self._making_way.values())),
-        )
-
-    def _candidates(self, cluster: ClusterState, now: float) -> Iterator[Candidate]:
+        candidates = []
         for run in cluster.runs.values():
             job = self._jobs[run.id]
             if not job.preemptible or run.leaving is not None or now - run.started < self._min_run:
                 continue
             if self._counts[run.id] < self._per_job:
-                yield Candidate(-run.id, whole_class(job.priority), int(run.width * (now - run.started)))
+                candidates.append(Candidate(-run.id, whole_class(job.priority), int(run.width * (now - run.started))))
+        return Victims(
+            grace=self.grace,
+            allowed=max(0, self._per_hour - len(self._preempted_at)),
+            candidates=tuple(candidates),
+            sound=tuple(layout.everything for layout in cluster.layouts),
+            served=frozenset(served.union(self._making_way.values())),
+        )
 
     def count_preemption(self, victim: JobId, preemptor: JobId, now: float) -> None:
-        """Count a job that is preempted for another."""
-        self._told_at.append(now)
+        self._preempted_at.append(now)
         self._counts[victim] += 1
         self._making_way[victim] = preemptor
 
@@ -75,10 +73,6 @@ class ReplayPreemption:
         """Record a start; return when that job may be preempted, if ever."""
         self._gone_at.pop(run.id, None)
         return run.started + self._min_run if self._jobs[run.id].preemptible else None
-
-    def moments(self, now: float) -> tuple[float, ...]:
-        """Return when further jobs may be preempted, after some were told to end."""
-        return (now + self.grace + SETTLING.total_seconds(), now + _HOUR)
 
 
 TraceKind: TypeAlias = tuple[str, str]
@@ -122,7 +116,6 @@ class Predictions:
         return kind
 
 
-_NEVER = math.inf
 _AT_ITS_END, _PREEMPTED = 0, 1
 """Kinds of ends; of two ends at the same time the regular one comes first."""
 
@@ -160,7 +153,14 @@ class TraceReplay:
 
     def run(self) -> list[Ran]:
         """Replay the trace to its end; return the completed runs, in the order of their starts."""
-        while (at := self._following()) < _NEVER:
+        while True:
+            ends = self._ends[0][0] if self._ends else math.inf
+            coming = self._coming[0].submit if self._coming else math.inf
+            looks = self._looks[0] if self._looks and self.cluster.lanes else math.inf
+            at = min(ends, coming, looks)
+            if at == math.inf:
+                self._ran.sort()
+                return [ran for _, ran in self._ran]
             self.now = at
             while self._ends and self._ends[0][0] <= at:
                 self._end(*heappop(self._ends))
@@ -171,14 +171,6 @@ class TraceReplay:
                 heappop(self._looks)
             if self.cluster.lanes:
                 self._look()
-        self._ran.sort()
-        return [ran for _, ran in self._ran]
-
-    def _following(self) -> float:
-        ends = self._ends[0][0] if self._ends else _NEVER
-        coming = self._coming[0].submit if self._coming else _NEVER
-        looks = self._looks[0] if self._looks and self.cluster.lanes else _NEVER
-        return min(ends, coming, looks)
 
     def _look(self) -> None:
         if self._preemption is not None:
@@ -239,7 +231,6 @@ class TraceReplay:
             self.cluster.runs[other].expected = self._expected(other)
 
     def _expected(self, job_id: JobId) -> float | None:
-        """Return the expected seconds of a job by what is known now; None: as planned."""
         return self._predictions.expected(self._jobs[job_id])
 
     def _preempt(self, preemption: ReplayPreemption, head: JobId, victims: Sequence[JobId]) -> None:
@@ -249,8 +240,9 @@ class TraceReplay:
             self.cluster.runs[victim].leaving = gone
             heappush(self._ends, (gone, _PREEMPTED, victim, self._runs[victim]))
             preemption.count_preemption(victim, head, self.now)
-        for moment in preemption.moments(self.now):
-            heappush(self._looks, moment)
+        # when further jobs may be preempted
+        heappush(self._looks, self.now + preemption.grace + SETTLING.total_seconds())
+        heappush(self._looks, self.now + _HOUR)
         key, item = self._waiting[head]
         self.cluster.withdraw(key, item, self.now)
         self._put(key._replace(topped=self.now + 1.0), item)
@@ -274,7 +266,6 @@ class Asks:
 
 
 def empty_cluster(site: Site, settings: PolicySettings, cpu_jobs: int = 0) -> ClusterState:
-    """Return an empty cluster state of the site."""
     masks = [(1 << count) - 1 for count in site.nodes]
     ledger = UsageLedger(settings.half_life.total_seconds(), 0.0)
     return ClusterState(PolicyRules.of(settings, cpu_jobs), [NodeLayout(mask) for mask in masks], masks, ledger)
@@ -319,7 +310,11 @@ def figures(ran: Sequence[Ran], gpus: int) -> Figures:
     """Return all figures of a schedule on that many GPUs; the schedule must not be empty."""
     waits = sorted(map(wait, ran))
     wide = sorted(wait(each) for each in ran if each.job.gpus >= WIDE)
-    low, normal, high = (wait_of_class(ran, grade) for grade in range(len(CLASSES)))
+    of_class: list[float | None] = []
+    for grade in range(len(CLASSES)):
+        own = [wait(each) for each in ran if whole_class(each.job.priority) == grade]
+        of_class.append(math.fsum(own) / len(own) if own else None)
+    low, normal, high = of_class
     return Figures(
         allocation_ratio=allocation_ratio(ran, gpus),
         wait_mean=math.fsum(waits) / len(waits),
@@ -342,12 +337,6 @@ def figures(ran: Sequence[Ran], gpus: int) -> Figures:
 def wait(ran: Ran) -> float:
     """Return the seconds from submission to the start of the completed run; preempted runs are part of the wait."""
     return ran.start - ran.job.submit
-
-
-def wait_of_class(ran: Sequence[Ran], grade: int) -> float | None:
-    """Return the mean wait of the jobs of a class, 0 for low to 2 for high; None: there are none."""
-    waits = [wait(each) for each in ran if whole_class(each.job.priority) == grade]
-    return math.fsum(waits) / len(waits) if waits else None
 
 
 def worst_tenant_wait_mean(ran: Sequence[Ran]) -> float:

@@ -147,16 +147,24 @@ def _job(number: int, row: TraceRow, place: str) -> TraceJob:
     gpus = _number(row, "gpus", place)
     if duration < 0 or gpus < 1 or gpus != int(gpus) or gpus > 2**20:
         raise InputError("expected a duration from 0 and a whole number of GPUs from 1", where=place)
+    submit = _number(row, "submit_time_s", place)
+    priority = row.get("priority", "") or str(NORMAL_PRIORITY)
+    if not (priority.isascii() and priority.isdigit() and len(priority) < 9 and int(priority) <= MAX_PRIORITY):
+        raise _odd("priority", f"a whole number from 0 to {MAX_PRIORITY}", priority, place)
+    stated = _limit(row, place)
+    preemptible = row.get("preemptible", "")
+    if preemptible.lower() not in _BOOLEANS:
+        raise _odd("preemptible", "1 or 0, true or false", preemptible, place)
     return TraceJob(
         number=number,
-        submit=_number(row, "submit_time_s", place),
+        submit=submit,
         duration=duration,
         gpus=int(gpus),
         tenant=row.get("vc", ""),
-        priority=_priority(row, place),
-        stated=_limit(row, place),
+        priority=int(priority),
+        stated=stated,
         name=row.get("name", ""),
-        preemptible=_is_preemptible(row, place),
+        preemptible=_BOOLEANS[preemptible.lower()],
         ended_well=not row.get("status", "").lower().startswith(_ENDED_BADLY),
     )
 
@@ -174,15 +182,6 @@ def _number(row: TraceRow, column: str, place: str) -> float:
     return value
 
 
-def _priority(row: TraceRow, place: str) -> int:
-    text = row.get("priority", "")
-    if not text:
-        return NORMAL_PRIORITY
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) <= MAX_PRIORITY):
-        raise _odd("priority", f"a whole number from 0 to {MAX_PRIORITY}", text, place)
-    return int(text)
-
-
 def _limit(row: TraceRow, place: str) -> float | None:
     """Return the user's limit in seconds; None if the cell is empty."""
     text = row.get("limit", "")
@@ -193,13 +192,6 @@ def _limit(row: TraceRow, place: str) -> float | None:
     if not seconds:
         raise _odd("limit", "a duration above 0", text, place)
     return seconds
-
-
-def _is_preemptible(row: TraceRow, place: str) -> bool:
-    text = row.get("preemptible", "")
-    if text.lower() not in _BOOLEANS:
-        raise _odd("preemptible", "1 or 0, true or false", text, place)
-    return _BOOLEANS[text.lower()]
 
 
 def _odd(column: str, expected: str, text: str, place: str) -> InputError:
@@ -227,17 +219,14 @@ def prepare(
     A job without a limit is planned to run for at most `unlimited` seconds; None: `max_time`.
     """
     jobs = [replace(job, duration=min(job.duration, max_time), gpus=min(job.gpus, site.gpus)) for job in trace]
-    stretch = 1.0 if load is None else _stretch(jobs, site, load)
+    stretch = 1.0
+    if load is not None:
+        found = offered(jobs, site)
+        if not 0 < found < math.inf:
+            what = "all jobs arrive at the same time" if found else "no job takes any time"
+            raise InputError(f"{what}: no stretch leads to load {load:g}", where="--load", hint="leave out --load")
+        stretch = found / load
     return [_limited(replace(job, submit=job.submit * stretch), limits, max_time, unlimited) for job in jobs]
-
-
-def _stretch(jobs: Sequence[TraceJob], site: Site, load: float) -> float:
-    """Return the factor for submit times that leads to the load; raises InputError if there is none."""
-    found = offered(jobs, site)
-    if not 0 < found < math.inf:
-        what = "all jobs arrive at the same time" if found else "no job takes any time"
-        raise InputError(f"{what}: no stretch leads to load {load:g}", where="--load", hint="leave out --load")
-    return found / load
 
 
 def _limited(job: TraceJob, how: str, max_time: float, unlimited: float | None) -> TraceJob:
@@ -298,35 +287,23 @@ def generate(
     while len(rows) < jobs:
         tenant = f"tenant{rng.choices(range(tenants), weights)[0]:02}"
         size = round(rng.lognormvariate(_BURST_LOG_MEAN, _BURST_LOG_DEVIATION))
-        width = _one(rng, widths)
-        at = _moment(rng, days)
+        width = rng.choices(widths, _OF_JOBS[: len(widths)])[0]
+        while True:  # a random second of the span; the busiest hour of the day gets three times the quietest one's
+            at = rng.uniform(0, days * _DAY)
+            if rng.uniform(0, 2) < 1.3 + 0.7 * math.sin(2 * math.pi * (at % _DAY) / _DAY - 2.4):
+                break
         for _ in range(min(max(1, size), burst_most, jobs - len(rows))):
-            rows.append((at, len(rows), _duration(rng, width), width, tenant))
+            mean, deviation = _LOG_DURATION[width]
+            duration = float(round(min(_LONGEST, max(1.0, rng.lognormvariate(mean, deviation)))))
+            rows.append((at, len(rows), duration, width, tenant))
             at += rng.expovariate(1 / 60)
-            width = width if rng.random() < 0.8 else _one(rng, widths)
+            width = width if rng.random() < 0.8 else rng.choices(widths, _OF_JOBS[: len(widths)])[0]
     rows.sort()
     first = rows[0][0]
     return [
         TraceJob(number, round(at - first, 3), duration, width, tenant)
         for number, (at, _, duration, width, tenant) in enumerate(rows)
     ]
-
-
-def _one(rng: random.Random, widths: Sequence[int]) -> int:
-    return rng.choices(widths, _OF_JOBS[: len(widths)])[0]
-
-
-def _duration(rng: random.Random, width: int) -> float:
-    mean, deviation = _LOG_DURATION[width]
-    return float(round(min(_LONGEST, max(1.0, rng.lognormvariate(mean, deviation)))))
-
-
-def _moment(rng: random.Random, days: float) -> float:
-    """Return a random second of the span; the busiest hour of the day gets three times the quietest one's."""
-    while True:
-        at = rng.uniform(0, days * _DAY)
-        if rng.uniform(0, 2) < 1.3 + 0.7 * math.sin(2 * math.pi * (at % _DAY) / _DAY - 2.4):
-            return at
 
 
 def digest(trace: Sequence[TraceJob]) -> str:
@@ -379,10 +356,15 @@ def job_history(jobs: Iterable[Job]) -> JobHistory | None:
     first = rows[0][0]
     trace = rebased(_trace_job(job, (at - first).total_seconds()) for at, _, job in rows)
     starts = [((_kept(job)[0].started_at or at) - first).total_seconds() for at, _, job in rows]
+    losses = []
+    for _, _, job in rows:
+        kept = _kept(job)
+        gone = [attempt for attempt in _held(job) if attempt not in kept]
+        losses.append((len(gone), sum(attempt.gpu_count * _seconds(attempt) for attempt in gone)))
     return JobHistory(
         jobs=tuple(trace),
         starts=tuple(starts),
-        lost=tuple(_lost(job) for _, _, job in rows),
+        lost=tuple(losses),
         since=first,
         until=max(attempt.ended_at or first for job in held for attempt in _held(job)),
         failed=sum(job.state is not JobState.COMPLETED for job in held),
@@ -413,13 +395,6 @@ def _kept(job: Job) -> list[Attempt]:
     held = _held(job)
     kept = [each for each in held if each.cause is None or each.cause.code is not CauseCode.PREEMPTED]
     return kept or held
-
-
-def _lost(job: Job) -> tuple[int, float]:
-    """Return how often it was preempted before it ran to its end, and the GPU-seconds lost."""
-    kept = _kept(job)
-    lost = [attempt for attempt in _held(job) if attempt not in kept]
-    return len(lost), sum(attempt.gpu_count * _seconds(attempt) for attempt in lost)
 
 
 def _trace_job(job: Job, submit: float) -> TraceJob:
