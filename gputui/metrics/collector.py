@@ -32,7 +32,6 @@ from gputui.domain.policy.planning_context import LONGEST
 from gputui.domain.policy.reasons import gated_jobs
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Node, Snapshot, effective_policy
-from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.metrics import families
 from gputui.metrics.families import OTHER, Family, Kind, SeriesPage, TenantLabels
