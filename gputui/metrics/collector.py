@@ -24,7 +24,7 @@ from gputui import __version__
 from gputui.domain.conditions import ConditionTracker
 from gputui.domain.event import Update
 from gputui.domain.gpu import GpuSample, GpuState, GpuView, HealthCode, ProbeCode
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.kept_data import BackupRecord
 from gputui.domain.policy.cluster_state import UsageLedger, fair_share_factor, usage_ratios
@@ -32,6 +32,7 @@ from gputui.domain.policy.planning_context import LONGEST
 from gputui.domain.policy.reasons import gated_jobs
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Node, Snapshot, effective_policy
+from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.metrics import families
 from gputui.metrics.families import OTHER, Family, Kind, SeriesPage, TenantLabels

@@ -27,9 +27,9 @@ from gputui.domain.access import AuditEntry
 from gputui.domain.decoding import convert as converted
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreFormatError
-from gputui.domain.job import JobState
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
 from gputui.domain.text import user_name
 from gputui.store.backup import CapturedFile, captured_queue
 from gputui.store.codec import (
