@@ -74,12 +74,10 @@ _ATTEMPT = (
 
 
 def told(values: Mapping[str, Any], names: Iterable[str]) -> Json:
-    """Return the values with these names that say something."""
     return {name: value for name in names if (value := values.get(name)) or (value == 0 and value is not False)}
 
 
 def row(job: Mapping[str, Any]) -> Json:
-    """Return a job as it is listed."""
     low, high = job["gpus_min"], job["gpus_max"]
     gpus = "all" if high is None else low if low == high else f"{low}-{high}"
     found = told(job, _ROW) | {"gpus": gpus}
@@ -91,7 +89,6 @@ def row(job: Mapping[str, Any]) -> Json:
 
 
 def detail(job: Mapping[str, Any]) -> Json:
-    """Return a job with its specification, its attempts and who did what to it."""
     spec = {name: value for name, value in job["spec"].items() if value}
     attempts = [told(attempt, _ATTEMPT) for attempt in job["attempts"][-_ATTEMPTS:]]
     audit = [told(entry, ("at", "user", "via", "verb", "before", "after")) for entry in job["audit"][-_AUDIT:]]
@@ -160,7 +157,6 @@ def encoded(answer: Json, env: Pairs = ()) -> str:
 
 
 def _clean(value: Any, env: Pairs) -> Any:
-    """Return a value without secrets, control characters and overlong texts."""
     if isinstance(value, str):
         lines = without_secrets(value, env).split("\n")
         text = "\n".join(map(plain, lines))
@@ -245,7 +241,6 @@ class Tools:
         return tool.run(self, given)
 
     def close(self) -> None:
-        """End calls that wait for events."""
         for stream in tuple(self._open):
             stream.close()
         self._client.close()
@@ -386,7 +381,6 @@ def _begun(seconds: float, then: Callable[[], object]) -> threading.Timer:
 
 
 def _event(kind: str, data: Json, job: JobId | None) -> Json | None:
-    """Return an event in few words; None if it is about another job."""
     if kind == "job":
         if job is not None and data["id"] != job:
             return None
@@ -494,7 +488,6 @@ _MOST_CALLS = 8
 
 
 def serve(tools: Tools) -> None:
-    """Serve until standard input ends."""
     anyio.run(_serve, tools)
 
 

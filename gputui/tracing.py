@@ -44,8 +44,6 @@ Value: TypeAlias = str | int | float | bool | list[str]
 
 
 class JobSpan(Struct, frozen=True):
-    """Span of a job's life."""
-
     name: str
     trace_id: int
     span_id: int
@@ -60,7 +58,6 @@ class JobSpan(Struct, frozen=True):
 
 
 def trace_id(store_id: str, job: Job) -> int:
-    """Return the id of a job's trace."""
     return _hash(16, store_id, job.id, job.submitted_at.isoformat())
 
 
@@ -236,7 +233,6 @@ class JobTracer(Monitors):
             made.end(_nanoseconds(span.end))
 
     def close(self) -> None:
-        """Send the remaining spans, for at most CLOSE_WITHIN seconds."""
         ending = threading.Thread(target=self._provider.shutdown, name="gputui-traces-end", daemon=True)
         ending.start()
         ending.join(CLOSE_WITHIN)

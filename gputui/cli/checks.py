@@ -56,7 +56,6 @@ def warn(name: str, text: str, why: str, hint: str) -> DoctorCheck:
 
 
 def fail(name: str, text: str, why: str, hint: str) -> DoctorCheck:
-    """Return a finding because of which jobs cannot start."""
     return DoctorCheck(name, CheckLevel.FAIL, text, hint, why)
 
 
@@ -117,7 +116,6 @@ PATIENCE = 8.0
 
 
 def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Iterator[DoctorCheck]:
-    """Judge the driver and each GPU."""
     status = reading.status
     if status.code is not ProbeCode.OK:
         yield fail("driver", status.text, _NO_READING, _ADVICE.get(status.code, _KERNEL_LOG))
@@ -181,7 +179,6 @@ def _of_gpu(gpu: Gpu, sample: GpuSample) -> Iterator[DoctorCheck]:
 
 
 def _usable(reading: ProbeReading) -> list[tuple[Gpu, GpuSample]]:
-    """Return the GPUs that could be given to jobs, with their samples."""
     found = [(gpu, reading.samples.get(gpu.uuid)) for gpu in reading.gpus if not gpu.mig_enabled]
     return [(gpu, sample) for gpu, sample in found if sample and sample.health.is_schedulable]
 
@@ -266,7 +263,6 @@ def of_answer(path: str, owner: str, user: str, role: str, silent_for: timedelta
 
 
 def of_silence(error: GputuiError) -> DoctorCheck:
-    """Report a service that this user cannot ask."""
     why = "Only the service has the queue; nothing can be submitted."
     return fail("service", error.without_hint, why, error.hint or "")
 
@@ -297,7 +293,6 @@ def of_access(settings: Settings, has_socket: bool) -> DoctorCheck | None:
 
 
 def of_engine_group(group: str, members: Collection[str]) -> DoctorCheck | None:
-    """Report users of the queue who may use the engine past it."""
     if not members:
         return None
     named = ", ".join(sorted(members)[:_NAMED])
@@ -323,7 +318,6 @@ _SET_CLOCK = "sudo timedatectl set-ntp true"
 
 
 def of_directory(path: str, mode: int, is_writable: bool) -> DoctorCheck:
-    """Judge the permissions of the state directory."""
     name, shown, quoted = "state", f"{path} has mode {mode:04o}", shlex.quote(path)
     if not is_writable:
         why = "Jobs can be neither submitted nor scheduled here."
@@ -349,7 +343,6 @@ def of_missing_directory(path: str, is_creatable: bool) -> DoctorCheck:
 
 
 def of_loss(sentence: str) -> DoctorCheck:
-    """Report acknowledged changes that are missing from the files."""
     why = "Jobs or changes that were acknowledged are missing, so nothing can be stored and no job starts."
     return fail("queue", sentence, why, "gputui state repair    # lists the losses, then asks")
 
@@ -405,7 +398,6 @@ def of_backup(record: BackupRecord | None, now: datetime, daily_since: datetime 
 
 
 def of_damage(sentences: Iterable[str]) -> Iterator[DoctorCheck]:
-    """Report parts of the queue that could not be read."""
     why = "Jobs may be missing from the queue."
     hint = "gputui queue --all    # compare with what you expect; restore a backup if jobs are missing\n"
     hint += "then remove the .damaged file"
@@ -414,7 +406,6 @@ def of_damage(sentences: Iterable[str]) -> Iterator[DoctorCheck]:
 
 
 def of_space(free_bytes: int, free_inodes: int | None, path: str = "DIRECTORY") -> DoctorCheck:
-    """Judge the free space for the queue and for logs."""
     text = f"{format_size(free_bytes)} free for the queue and logs"
     if free_inodes is not None and free_inodes < FEW_INODES:
         text += f", {free_inodes} inodes free"
@@ -464,7 +455,6 @@ def of_older_leader(sentence: str, hint: str) -> DoctorCheck:
 
 
 def of_halt(notices: Iterable[Notice]) -> Iterator[DoctorCheck]:
-    """Report what the scheduler says of why it starts nothing."""
     for notice in notices:
         hint = "gputui serve    # restart it with this gputui if an older one runs"
         yield fail("scheduler", notice.text, "The scheduler says so itself; running jobs continue.", hint)
@@ -509,7 +499,6 @@ def of_faults(faults: Iterable[ClusterFault]) -> Iterator[DoctorCheck]:
 
 
 def of_snapshot(name: str, caps: Caps, snapshot: Snapshot) -> Iterator[DoctorCheck]:
-    """Judge what the cluster shows."""
     yield ok("cluster", f"{caps.engine} answers: cluster {name}, {plural(len(snapshot.nodes), 'node')}")
     is_slurm = caps.engine == ENGINES["slurm"]
     yield _gpus(snapshot, is_slurm)

@@ -192,8 +192,6 @@ _MOST_INDICES = 24
 
 
 class LocalJobIds(JobIds):
-    """Parameter type for jobs of this server."""
-
     is_local = True
 
 

@@ -44,7 +44,6 @@ def _quiet(complete: _Completer) -> _Completer:
 
 
 def servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Return the names of servers in the settings, and of those that need none."""
     del ctx, param
     with suppress(GputuiError, OSError):
         named = [(each.name, each.address or "this machine") for each in Session().options.settings.servers]
@@ -72,7 +71,6 @@ def drained(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
 
 @_quiet
 def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Return the names of a cluster's nodes."""
     del param
     with _backend(ctx) as (_, backend):
         found = backend.snapshots().read().nodes
@@ -100,7 +98,6 @@ def states(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items
 
 @_quiet
 def reservations(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Return the names of reservations that a command may remove."""
     del param
     with _backend(ctx) as (_, backend):
         windows = backend.queue.controls().reservations

@@ -77,8 +77,6 @@ SIGNALS = (*_ENDING, *SHOWING)
 
 
 class Ending(Enum):
-    """Reasons for which a conversation ended."""
-
     ENDED = auto()
     """The command has ended."""
     DETACHED = auto()
@@ -125,7 +123,6 @@ class Signals:
         return self._heard
 
     def take(self) -> list[int]:
-        """Return the numbers of the signals received since the last call."""
         with suppress(BlockingIOError):
             return list(os.read(self._heard, 64))
         return []
@@ -196,7 +193,6 @@ class Conversation:
         """Exit code of this command if it left, or the terminal is gone."""
 
     def run(self, *, redraw: bool = False) -> Ending:
-        """Pass data both ways until one side ends; `redraw` makes a program on the terminal redraw itself."""
         with raw_terminal(0) if self._is_raw else nullcontext():
             if self._channel.is_tty:
                 rows, columns = terminal_size()
@@ -333,7 +329,6 @@ def execute(
 
 
 def check_terminal(*, stdin: bool, is_tty: bool) -> None:
-    """Raise InputError if a terminal is requested but standard input is not one."""
     if stdin and is_tty and not terminal.is_tty(terminal.IN):
         raise InputError("standard input is not a terminal", where="-t", hint="leave out -t")
 

@@ -58,7 +58,6 @@ class AddCommand(click.Command):
     """Command whose error for an unknown option says that options of submit go after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; those after `--` are submit's."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -180,7 +179,6 @@ def footnotes(entries: Sequence[RecurringJob], now: datetime) -> Iterator[str]:
 
 
 def submission_words(submission: Submission) -> str:
-    """Return the arguments of submit in one line, as a user would type them."""
     import shlex
 
     spec = submission.spec
@@ -193,26 +191,21 @@ def submission_words(submission: Submission) -> str:
 
 
 def _short(at: datetime | None, now: datetime) -> str:
-    """Return the local time as `03-02 12:15`; only the date, with its year, when it is far away."""
     if at is None:
         return "-"
     return f"{at.astimezone():%m-%d %H:%M}" if abs(at - now) < _FAR else f"{at.astimezone():%Y-%m-%d}"
 
 
 class RecurringIds(click.ParamType[tuple[JobId, ...]]):
-    """Ids of recurring jobs: `7` or `7,9`."""
-
     name = "ID"
 
     def convert(
         self, value: str | tuple[JobId, ...], param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[JobId, ...]:
-        """Return the ids; raise InputError."""
         del param, ctx
         return job_values.job_ids(value, "ID") if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        """Return the ids that begin with this text, each with its submission."""
         del param
         session = ctx.find_object(Session)
         try:

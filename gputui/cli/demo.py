@@ -58,8 +58,6 @@ END_WITHIN = 3.0
 
 
 def run(options: Options) -> int:
-    """Show the console on a temporary state directory, which is removed at the end."""
-
     startup.limit_frame_rate(options)
     with startup.no_collections():
         directory = Path(tempfile.mkdtemp(prefix="gputui-demo-"))
@@ -98,7 +96,6 @@ def run(options: Options) -> int:
 
 
 def furnish(options: Options, store: JobStore, actions: Performer, now: datetime) -> None:
-    """Give the store the jobs of the last hour, the first ones in its queue, and a drained GPU."""
     gpus = adapters.make_probe(options).latest().gpus
     record_past(store, actions, options.state, gpus, now)
     if len(gpus) > DRAINED:
@@ -125,7 +122,6 @@ def _here(options: Options, directory: Path) -> Options:
 
 
 def _tidy_up(options: Options, store: JobStore, directory: Path, arrivals: Arrivals) -> None:
-    """Stop new jobs, kill the demo's processes that still run, and remove its files."""
     arrivals.stop()
     for runtime in adapters.make_runtimes(options, store.store_id):
         for record in runtime.containers():
@@ -189,7 +185,6 @@ PAST = (
 
 
 def record_past(store: JobStore, actions: Performer, directory: Path, gpus: Sequence[Gpu], now: datetime) -> None:
-    """Put the jobs that have ended into the queue, with their logs."""
     known = [past for past in PAST if max(past.gpus) < len(gpus)]
     ids = actions.act(SubmitJobs(tuple(training(past.name, past.tenant, len(past.gpus), 200) for past in known))).ids
     with store.transaction() as transaction:
@@ -317,7 +312,6 @@ class Arrivals(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """Submit jobs until stopped; a job that the store refuses is skipped."""
         coming = coming_jobs(random.Random(7))
         while not self._stopped.wait(self._every):
             try:
@@ -328,7 +322,6 @@ class Arrivals(threading.Thread):
                 continue
 
     def stop(self) -> None:
-        """Stop, and wait for the current submission."""
         self._stopped.set()
         if self.is_alive():
             self.join(2.0)

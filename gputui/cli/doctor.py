@@ -77,7 +77,6 @@ def lines(check: DoctorCheck) -> str:
 
 
 def examine(options: Options) -> Iterator[DoctorCheck]:
-    """Run every check in turn; an error in one does not prevent the next."""
     site, own = (str(path) if path else None for path in (options.site, options.config))
     yield from checks.of_sources(site, own, options.ignored)
     if not bootstrap.may_schedule(options):
@@ -230,7 +229,6 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
 
 
 def _of_history(store: JobStore) -> Iterator[DoctorCheck]:
-    """Read all finished jobs, and report those that cannot be read."""
     gc.disable()  # a year of jobs is millions of objects, none of which is in a cycle
     try:
         deque(store.past(), maxlen=0)
@@ -266,7 +264,6 @@ def _failed(name: str, error: GputuiError | OSError) -> DoctorCheck:
 
 
 def register(options: Options, *, ask: bool) -> int:
-    """Show the change, ask, and write it; return the exit code."""
     host = _host(options)
     change = engine.registration(host.settings_file)
     if change is None:

@@ -102,8 +102,6 @@ def command(
 
 
 class _Changes(Struct, frozen=True):
-    """Changes that the words of the command ask for."""
-
     asked: Mapping[str, Any]
     """Values of options by name."""
     unset: tuple[str, ...]
@@ -178,7 +176,6 @@ def _report(backend: DirectBackend, before: Job, ids: Sequence[JobId], by: Submi
 
 
 def _chosen(queue: Queue, name: Named) -> list[Job]:
-    """Return the job with that name; of a whole array, the elements that have not ended, waiting ones first."""
     found = jobs_of(queue, resolve_all(queue, (name,), is_live))
     return sorted(found, key=lambda job: job.state is not JobState.PENDING)
 

@@ -66,7 +66,6 @@ class EngineHost(Struct, frozen=True):
 
     @property
     def restart(self) -> str:
-        """Return the command that restarts the engine, with its effect."""
         return f"{self.service.restart}    # without live-restore this ends running containers"
 
     @property
@@ -76,7 +75,6 @@ class EngineHost(Struct, frozen=True):
 
     @property
     def register(self) -> str:
-        """Return the commands that register the runtime `nvidia`, and the lines they write."""
         if self.is_written:
             return f"{self.apply}\n{self.settings_file} registers it already; the engine has not read that yet"
         sudo = "" if self.service.uid else "sudo "
@@ -178,8 +176,6 @@ _BY_HAND = "correct it by hand; nothing was changed"
 
 
 class ConfigChange(Struct, frozen=True):
-    """A planned change of a settings file."""
-
     path: Path
     before: str
     after: str
@@ -323,7 +319,6 @@ class EngineProcess(Struct, frozen=True):
         return Path(self.home or _home(self.uid) / ".config") / "docker/daemon.json" if self.uid else SYSTEM_SETTINGS
 
     def service(self, address: str) -> EngineService:
-        """Return the service that runs it, with commands for this user."""
         settings, own = str(self.settings_file), os.geteuid()
         if any("/snap/" in word for word in self.arguments[:1]):
             restart = "sudo snap restart docker"
@@ -359,7 +354,6 @@ def toolkit_of(process: EngineProcess) -> tuple[str, ...]:
 
 
 def process_behind(address: str) -> EngineProcess:
-    """Return the process of a local engine; an empty one where it cannot be determined."""
     url = address.removeprefix("http+")
     path = url.removeprefix("unix://")
     pid = _port_listener(url) if "://" in path else _listener(path)
@@ -386,7 +380,6 @@ def _pid_files(url: str) -> tuple[Path, ...]:
 
 
 def _port_listener(url: str) -> int | None:
-    """Return the pid of the process that listens on a TCP port of this machine, if this user may see it."""
     split = urlsplit(url)
     with suppress(ValueError):
         ports = {split.port} if split.port else _PORTS
@@ -444,7 +437,6 @@ def _seen(process: EngineProcess, path: str) -> Path:
 
 
 def hook_is_newer(process: EngineProcess, path: str) -> bool:
-    """Return whether the program was installed after the engine had started."""
     if process.pid is None:
         return False
     try:
@@ -487,7 +479,6 @@ def own_engine(uid: int) -> str:
 
 
 def _ancestors() -> Iterator[int]:
-    """Yield the pids of the processes that led to this one, the nearest first."""
     pid = os.getppid()
     while pid > 1:
         yield pid

@@ -107,7 +107,6 @@ def command(session: Session, as_json: bool) -> None:
 
 
 def _reserved(snapshot: Snapshot) -> dict[str, str]:
-    """Return for whom each reserved GPU is reserved, and until or from when."""
     from gputui.tui.present.reserved import kept_words, reservations_by_gpu
 
     by_gpu = reservations_by_gpu(snapshot) if snapshot.windows else {}
@@ -132,7 +131,6 @@ def row(view: GpuView, uuid: str, names: Names = NO_NAMES, reserved: str = "") -
 
 
 def state(view: GpuView) -> str:
-    """Return the state, with `lost` or `draining` added where a job is still on the GPU."""
     is_lost = view.health.code is HealthCode.LOST
     if view.state is not GpuState.ALLOCATED:
         return "LOST" if is_lost else str(view.state)
@@ -140,7 +138,6 @@ def state(view: GpuView) -> str:
 
 
 def story(view: GpuView, names: Names = NO_NAMES) -> str:
-    """Return the jobs on the GPU, the reason why it is not free, its faults, and the age of a stale reading."""
     ids = [f"{names.shown(job_id)} " for job_id in view.job_ids] + [""] * len(view.holders)
     at = view.current.sampled_at if view.current else None
     parts = [_holder(holder, job_id, at) for holder, job_id in zip(view.holders, ids, strict=False)]
@@ -160,7 +157,6 @@ def story(view: GpuView, names: Names = NO_NAMES) -> str:
 
 
 def _holder(holder: Holder, job_id: str, at: datetime | None) -> str:
-    """Return the holder; of a foreign one also for how long it has been there at that time."""
     user = f" ({holder.user})" if holder.user else ""
     kind = "" if holder.job_id is not None else f"{holder.kind} "
     age = f" for {format_duration(at - holder.since)}" if at and holder.since and holder.kind != "job" else ""

@@ -95,7 +95,6 @@ def take_over(found: Options, backups: Path | None) -> None:
 
 
 def with_users(text: str, name: str, where: str) -> str:
-    """Return a settings file in which `access.users` is set; unchanged if it was."""
     access = _parsed(text, where).get("access", {})
     if known := access.get("users"):
         if name not in (EVERYBODY, *known):
@@ -271,13 +270,11 @@ def _say_what_is_next(options: Options, *, is_new: bool, has_backups: bool) -> N
 
 
 def _closed_to_users(program: Path) -> Path | None:
-    """Return a directory that other accounts may not pass, on the way to a program or to what it links to; or None."""
     ways = (*reversed(program.parents), *reversed(program.resolve().parents))
     return next((each for each in ways if each.exists() and not each.stat().st_mode & stat.S_IXOTH), None)
 
 
 def _remove(directory: Path, *, dry_run: bool, yes: bool) -> int:
-    """Remove the units that are there, unless systemd still starts one of them."""
     paths = [path for name in ALL_UNITS if (path := directory / name).exists()]
     if not paths:
         terminal.echo(f"there are no units of gputui in {plain(str(directory))}")
@@ -329,7 +326,6 @@ _TEMPORARY = "ReadWritePaths=/tmp /var/tmp"
 
 
 def units(options: Options, backups: Path | None = None) -> dict[str, str]:
-    """Return the content of the units by name; with a directory for backups those of the daily backup too."""
     words = scheduler_command(options)
     for word in (*words, *((str(backups),) if backups is not None else ())):
         if not _PLAIN.fullmatch(word):
@@ -358,7 +354,6 @@ def units(options: Options, backups: Path | None = None) -> dict[str, str]:
 
 
 def scheduler_command(options: Options) -> list[str]:
-    """Return the words that run this gputui on this state directory, from anywhere."""
     script = Path(sys.executable).with_name("gputui")
     words = [str(script)] if script.exists() else [sys.executable, "-P", "-m", "gputui"]
     settings = ["--config", str(options.config)] if options.config is not None else []
@@ -415,7 +410,6 @@ def _service(options: Options) -> str:
 
 
 def _backup(options: Options, backups: Path) -> str:
-    """Return the unit of the backup, which records its result in the state directory."""
     left_out: set[str] = set()
     changed: dict[str, str] = {}
     if _has_other_users(options):
@@ -428,7 +422,6 @@ def _backup(options: Options, backups: Path) -> str:
 
 
 def _has_other_users(options: Options) -> bool:
-    """Return whether the state directory belongs to another user than root."""
     try:
         return options.state.stat().st_uid != 0
     except FileNotFoundError:
@@ -447,7 +440,6 @@ def _is_temporary(*paths: str) -> bool:
 
 
 def _relaxed(name: str, left_out: Collection[str], changed: Mapping[str, str], further: Iterable[str]) -> str:
-    """Return a unit without some lines of its template, with others changed, and with further ones."""
     lines = _template(name).splitlines()
     kept = [_changed(line, changed) for line in lines if line.partition("=")[0] not in left_out]
     start = kept.index("[Service]")

@@ -41,7 +41,6 @@ class Named(Struct, frozen=True):
 
 
 def parse(text: str, where: str) -> tuple[Named, ...]:
-    """Parse `7`, `7,9`, `7-9`, `12_5` or `12_[3-7]`; raise InputError."""
     parts = _PART.findall(text)
     if not parts or text.count(",") != sum(part.count(",") for part in parts) + len(parts) - 1:
         raise InputError(f"{quoted(text)} is not a job id", where=where, hint=_HINT)
@@ -111,13 +110,11 @@ def resolve_all(
 
 
 def is_array(queue: Queue, job_id: JobId) -> bool:
-    """Return whether the id, of a job or of nothing, is that of an array."""
     head = queue.get(job_id)
     return head.array is not None and head.array.id == job_id
 
 
 def _members(queue: Queue, array: JobId, *, with_ended: bool) -> list[Job]:
-    """Return the elements of an array in the order of their ids."""
     queued = [job for job in queue.jobs().values() if job.array and job.array.id == array]
     if not with_ended or (queued and not elements_in_history(queued)):
         return queued
@@ -159,12 +156,10 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
     def convert(
         self, value: str | tuple[Named, ...], param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[Named, ...]:
-        """Parse the names; raise InputError."""
         del param, ctx
         return parse(value, "ID") if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        """Return the ids of live jobs that begin with this text, with their names."""
         del param
         if is_elsewhere(ctx):
             return []
@@ -191,12 +186,9 @@ def _named_elements(entries: Iterable[Job]) -> Iterator[tuple[str, Job]]:
 
 
 class OneJobId(JobIds):
-    """Parameter type for exactly one job: `7` or `12_5`."""
-
     def convert(
         self, value: str | tuple[Named, ...], param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[Named, ...]:
-        """Parse the name into a tuple of one; raise InputError."""
         named = super().convert(value, param, ctx)
         if len(named) != 1 or not named[0].is_one:
             raise InputError(f"{quoted(str(value))} names several jobs", where="ID", hint="write 7 or 12_5")
@@ -221,7 +213,6 @@ def flat(queue: Queue, ids: Sequence[tuple[Named, ...]], suits: Callable[[Job], 
 
 
 def left_alone(queue: Queue, asked: Sequence[JobId], done: Sequence[JobId]) -> list[str]:
-    """Return a sentence about the jobs that were not changed because they have ended."""
     over = [job for job in jobs_of(queue, set(asked).difference(done)) if job.state.is_terminal]
     if not over:
         return []
@@ -234,7 +225,6 @@ def left_alone(queue: Queue, asked: Sequence[JobId], done: Sequence[JobId]) -> l
 
 
 def check_known(queue: Queue, ids: Iterable[JobId]) -> None:
-    """Raise NotFoundError for an id that no job has."""
     jobs = queue.jobs()
     for job_id in ids:
         if job_id not in jobs:

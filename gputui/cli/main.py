@@ -147,15 +147,11 @@ def with_help(command: click.Command, ctx: click.Context) -> click.Command:
 
 
 class LazyGroup(CommandGroup):
-    """Finds a command in the module of its name."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, in the order of the help."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name; None when there is none."""
         del ctx
         if cmd_name not in COMMANDS and cmd_name not in _GONE:
             return None
@@ -384,7 +380,6 @@ def _is_limit(error: Exception) -> bool:
 
 
 def complain(sentence: str, code: int) -> int:
-    """Print an error without control characters, and return the exit code."""
     terminal.echo(f"{PROGRAM}: error: {plain(sentence)}", err=True)
     return code
 

@@ -19,7 +19,6 @@ from gputui.domain.text import plain
 
 
 def changes(wanted: Mapping[Path, str]) -> dict[Path, str]:
-    """Return the files that have other contents, or do not exist."""
     return {path: text for path, text in wanted.items() if _content(path) != text}
 
 
@@ -36,7 +35,6 @@ def agreed(changed: Mapping[Path, str], command: str, *, yes: bool) -> bool:
 
 
 def write(changed: Mapping[Path, str], *, option: str, mode: int = 0o644) -> None:
-    """Write the files; `option` names their place."""
     for path, text in changed.items():
         # replace the file atomically, because others may read it at any time
         partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -52,7 +50,6 @@ def write(changed: Mapping[Path, str], *, option: str, mode: int = 0o644) -> Non
 
 
 def listing(wanted: Mapping[Path, str]) -> str:
-    """Return the files as one text, each below its path."""
     return "\n".join(f"# {path}\n{content}" for path, content in wanted.items())
 
 

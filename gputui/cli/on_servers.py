@@ -54,13 +54,11 @@ class RemoteCommand(click.Command):
         return []
 
     def invoke(self, ctx: click.Context) -> int:
-        """Run the command on the servers of `--on`; return its exit code."""
         assert ctx.parent is not None
         return run(ctx.obj, ctx.parent.params["servers"], self._words)
 
 
 def run(session: Session, wanted: Sequence[str], words: Sequence[str]) -> int:
-    """Run a command of gputui on servers; return its exit code, of several the highest."""
     from gputui.bootstrap import servers
 
     if words[0] in _HERE:

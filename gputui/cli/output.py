@@ -43,8 +43,6 @@ LAST_LEAST = 28
 
 
 class TextColumn(Struct, frozen=True):
-    """A column of a printed table; numbers are aligned right."""
-
     title: str
     limit: int = 0
     """Maximum width in cells; 0: the rest of the line."""
@@ -96,7 +94,6 @@ class FiniteRange(click.FloatRange):
     """Range that refuses NaN, which compares with no bound."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number; fails for one outside the range."""
         found = super().convert(value, param, ctx)
         if found != found:
             self.fail(f"{value} is not a number.", param, ctx)
@@ -138,7 +135,6 @@ def jobs_of(queue: Queue, ids: Iterable[JobId]) -> list[Job]:
 
 
 def named(jobs: Sequence[Job]) -> str:
-    """Return `job 12`, or `3 jobs: 5 7 9`."""
     count = sum(job.count for job in jobs)
     if count == 1:
         return f"job {jobs[0].shown_id}"

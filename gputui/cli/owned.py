@@ -100,7 +100,6 @@ class CallersTerminal(terminal.UserTerminal):
         self._refused(error)
 
     def taken(self) -> tuple[tuple[int, bytes], ...]:
-        """Return what was said, in order."""
         self.out.flush()
         self.err.flush()
         return tuple((kind, bytes(piece)) for kind, piece in self._said)
@@ -192,7 +191,6 @@ class CommandsOfCallers:
         self._forecasts = threading.Lock()
 
     def __call__(self, caller: Caller, line: CommandLine) -> CommandResult:
-        """Run a command, as `RunCommand` says."""
         words = _command_of(line)
         options, told = self._options, settings_variables(line.environ)
         is_set_alike = (

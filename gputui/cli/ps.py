@@ -116,7 +116,6 @@ def _numbers(pids: Sequence[str]) -> frozenset[int]:
 
 
 def _named(rows: Sequence[Row], pids: Sequence[str]) -> list[ProcessTarget]:
-    """Return the processes with these pids; raise NotFoundError for one that is on no GPU."""
     wanted = _numbers(pids)
     if not wanted:
         raise InputError("--signal wants the pids of processes", where="PID", hint="gputui ps lists them")
@@ -128,7 +127,6 @@ def _named(rows: Sequence[Row], pids: Sequence[str]) -> list[ProcessTarget]:
 
 
 def _send(use: ForeignUse, name: str, targets: Sequence[ProcessTarget], *, yes: bool) -> int:
-    """Send the signal to each process; return 1 if one was refused or has not ended."""
     for target in targets:
         if target.job_id is not None:
             raise GputuiError(target.refusal[0], hint=target.refusal[1])
@@ -159,7 +157,6 @@ def _told(act: Callable[[], str]) -> bool:
 
 
 def _ask(question: str, named: Sequence[str], *, yes: bool) -> None:
-    """Ask on the terminal; raise InputError without one, and GputuiError if the answer is no."""
     if yes:
         return
     if not terminal.is_tty(terminal.IN):
@@ -170,7 +167,6 @@ def _ask(question: str, named: Sequence[str], *, yes: bool) -> None:
 
 
 def lines(rows: Sequence[Row], total: int | None) -> list[str]:
-    """Return the table, without columns that have no known value."""
     cells = [[get(row) for _, get in COLUMNS] for row in rows]
     kept = [
         place
@@ -185,7 +181,6 @@ def _percent(value: float | None) -> str:
 
 
 def process_json(row: Row) -> Json:
-    """Return a process, or a container without one, as JSON; null for unknown values."""
     return {
         "pid": row.pid,
         "kind": row.kind,

@@ -143,7 +143,6 @@ def read_filter(words: str, where: str) -> Filter:
 
 
 def footnotes(snapshot: Snapshot) -> Iterator[str]:
-    """Yield sentences below the table: why no job starts at all, and what needs an operator's attention."""
     controls = snapshot.controls
     if snapshot.leader is None and snapshot.order:
         yield "no scheduler is running: start gputui, or gputui serve"
@@ -156,7 +155,6 @@ def footnotes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str, ...]:
-    """Return the cells of a row: a job, or a group of elements of an array."""
     group = group or (job,)
     count = arrays.count(group)
     node: tuple[str, ...] = ()
@@ -176,7 +174,6 @@ def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str,
 
 
 def gpus_word(job: Job, views: Iterable[GpuView]) -> str:
-    """Return the number of GPUs that the job wants; for a running one also their indices, if known."""
     if not job.gpus:
         return request_word(job.spec.gpus)
     indices = {view.gpu.uuid: view.gpu.index for view in views}
@@ -199,7 +196,6 @@ def request_word(gpus: GpuRequest) -> str:
 
 
 def time_word(job: Job, now: datetime) -> str:
-    """Return the job's runtime, with its time limit until it has ended."""
     limit = f"/{format_limit(job.spec.time_limit)}" if job.spec.time_limit else ""
     if job.state in {JobState.PENDING, JobState.CONFIGURING} or job.started_at is None:
         return f"-{limit}" if limit else "-"
@@ -209,7 +205,6 @@ def time_word(job: Job, now: datetime) -> str:
 
 
 def why(job: Job, snapshot: Snapshot) -> str:
-    """Return why the job waits and when it may start, its progress, or how it ended."""
     if job.state.is_terminal:
         return job.end_info
     if job.state.is_active:
@@ -248,7 +243,6 @@ def _idle(job: Job, snapshot: Snapshot) -> str:
 
 
 def _of_itself(job: Job) -> str:
-    """Return why the job waits as far as the job itself shows it, without the scheduler's reason."""
     if job.cancel_requested:
         return "will be cancelled"
     by = f" by {job.held_by}" if job.held_by else ""
@@ -260,8 +254,6 @@ MOST = 100
 
 
 class HistoryColumn(Struct, frozen=True):
-    """Column of the list."""
-
     column: output.TextColumn
     cell: Callable[[Job], str]
 

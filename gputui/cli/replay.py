@@ -58,8 +58,6 @@ _SHOWN = 60
 
 
 class Variant(Struct, frozen=True):
-    """The policy with some settings changed."""
-
     name: str
     """Changes as typed: `age_unit=12h half_life=7d`."""
     changes: Mapping[str, str]
@@ -87,12 +85,10 @@ def compared(settings: PolicySettings, texts: Sequence[str]) -> list[Variant]:
 
 
 def values_of(settings: PolicySettings, keys: Iterable[str]) -> dict[str, Any]:
-    """Return the values that these settings have, by full name."""
     return {key: _setting(settings, key.removeprefix(_TABLE)) for key in keys}
 
 
 def settings_json(settings: PolicySettings, keys: Iterable[str]) -> dict[str, Any]:
-    """Return these values as JSON; durations in seconds."""
     values = values_of(settings, keys)
     return {key: value.total_seconds() if isinstance(value, timedelta) else value for key, value in values.items()}
 
@@ -149,7 +145,6 @@ AS_IT_WAS = "as-it-was"
 
 
 def read_history(session: Session, jobs: Iterable[Job] | None = None) -> tuple[JobHistory, int, Settings]:
-    """Return the jobs that ended here (or those of `jobs`), the number of GPUs, and the current settings."""
     from gputui.replay.trace import job_history
 
     with session.backend() as backend:
@@ -180,20 +175,17 @@ def passable(policy: PolicySettings, jobs: Sequence[TraceJob]) -> PolicySettings
 
 
 def as_it_was(history: JobHistory, jobs: Sequence[TraceJob], gpus: int) -> dict[str, Figures]:
-    """Return the figures of the real past, by name."""
     from gputui.replay.simulation import figures
 
     return {AS_IT_WAS: figures(history.as_it_was(jobs), gpus)}
 
 
 def sentences(history: JobHistory, found: Mapping[str, Figures], offered: float, limits: str) -> list[str]:
-    """Return sentences on what the figures mean, and on why they may mislead."""
     said = meaning(found, history)
     return [*([said] if said else []), *notes(history, offered, limits)]
 
 
 def history_json(history: JobHistory) -> dict[str, Any]:
-    """Return the keys of the JSON output that describe the replayed history."""
     return {
         "since": history.since.isoformat(),
         "until": history.until.isoformat(),
@@ -222,7 +214,6 @@ def meaning(found: Mapping[str, Figures], history: JobHistory) -> str:
 
 
 def notes(history: JobHistory, offered: float, limits: str) -> Iterator[str]:
-    """Yield sentences on why the figures may mislead."""
     count = len(history.jobs)
     if count < FEW_JOBS or history.span < SHORT_SPAN:
         over = f"{plural(count, 'job')} over {format_duration(history.span)}"
@@ -390,7 +381,6 @@ def _shown(found: Figures, figure: str) -> str:
 
 
 def wrapped(sentences: Sequence[str]) -> list[str]:
-    """Return sentences about a history, wrapped to the width of the terminal."""
     return [*([""] if sentences else []), *(line for sentence in sentences for line in _wrapped(sentence))]
 
 
@@ -505,7 +495,6 @@ def command(
 
 
 def _source(session: Session, trace: str | None, synthetic: int | None, seed: int, *, history: bool) -> ReplaySource:
-    """Return the jobs that the command names; raise InputError unless it names one source of them."""
     if (trace is not None) + (synthetic is not None) + history != 1:
         raise InputError("expected a trace, --synthetic or --history, one of the three", where="TRACE.csv")
     return of_history(session) if history else of_trace(trace, synthetic, seed)
@@ -550,7 +539,6 @@ def progress(count: int) -> Iterator[Callable[[str], None]]:
 
 
 def of_trace(trace: str | None, synthetic: int | None, seed: int) -> ReplaySource:
-    """Return the trace of that file, or generated jobs."""
     from gputui.replay import trace as traces
 
     if trace is not None:
@@ -594,7 +582,6 @@ class Replay(Struct, frozen=True):
         limits: str | None,
         longest: float | None,
     ) -> Replay:
-        """Prepare the jobs by the options, with the source's defaults for those not given."""
         from gputui.replay import trace as traces
 
         count = gpus or source.gpus
@@ -606,7 +593,6 @@ class Replay(Struct, frozen=True):
         return cls(source, jobs, site, limits, most, load, traces.offered(jobs, site), as_it_was)
 
     def figures(self, names: Sequence[str], base: Variant, tried: Sequence[Variant]) -> dict[str, Figures]:
-        """Return the figures by name: of the real past, of the policies and of the variants."""
         from gputui.replay.policies import measure
 
         found = {}
@@ -645,7 +631,6 @@ class Replay(Struct, frozen=True):
         return sentences
 
     def head(self) -> dict[str, Any]:
-        """Return the description of the replay, by the keys of the JSON output."""
         return {
             "trace_sha256": self.source.digest,
             "gpus": self.site.gpus,
@@ -674,7 +659,6 @@ def parse_max_time(text: str | None) -> float | None:
 
 
 def parse_policies(texts: Sequence[str]) -> list[str]:
-    """Return the policies named, each once; all when none is."""
     named = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     for name in named:
         if name not in POLICY_NAMES:

@@ -87,7 +87,6 @@ class Report(Struct, frozen=True):
 
 
 def short_name(uuid: str) -> str:
-    """Return the beginning of a UUID, up to the first dash of its number."""
     return "-".join(uuid.split("-")[: 3 if uuid.startswith("MIG-GPU") else 2])
 
 
@@ -115,7 +114,6 @@ def order(by: str) -> Callable[[tuple[str, UsageAccount]], tuple[float, str]]:
 
 
 def gpu_cost(sums: UsageAccount, rates: ReportSettings) -> float | None:
-    """Return the price of the GPU time; None without a rate."""
     return None if rates.gpu_hour is None else sums.allocated / HOUR * rates.gpu_hour
 
 
@@ -145,7 +143,6 @@ def as_json(found: Report) -> Json:
 
 
 def row(sums: UsageAccount, rates: ReportSettings) -> Json:
-    """Return the figures of an account; None: not known."""
     return {
         "jobs": sums.jobs,
         "attempts": sums.attempts,
@@ -196,7 +193,6 @@ class FigureColumn(Struct, frozen=True):
 
 
 def hours(seconds: float | None) -> str:
-    """Return GPU-hours with one decimal, or two below ten."""
     return _decimal(None if seconds is None else seconds / HOUR)
 
 
@@ -272,7 +268,6 @@ def shown_columns(found: Report) -> list[FigureColumn]:
 
 
 def lines(found: Report, total: int | None) -> list[str]:
-    """Return the lines of the report, no wider than `total` cells."""
     figures = shown_columns(found)
     columns = [TextColumn(found.by.upper(), 40, least=8), *(TextColumn(each.title, right=True) for each in figures)]
     named = [
@@ -293,7 +288,6 @@ def heading(found: Report) -> str:
 
 
 def notes_of(found: Report) -> list[str]:
-    """Return sentences about unknown figures, and about the currency."""
     sums = found.accounts.total
     notes = []
     if unseen := sums.ended.get(END_UNKNOWN, 0):
@@ -318,7 +312,6 @@ class Replayed(Struct, frozen=True):
     told: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """Return a table as `gputui replay` prints it."""
         from gputui.cli import replay
 
         head = f"What if: {self.jobs:,} of these jobs, replayed on {self.gpus} GPUs"
@@ -330,7 +323,6 @@ class Replayed(Struct, frozen=True):
 
 
 def replay_jobs(session: Session, found: Report) -> Replayed:
-    """Replay the jobs that first started in the period and have ended."""
     from gputui.cli import replay
 
     with session.backend() as backend:
@@ -393,7 +385,6 @@ def command(
 
 
 def read(session: Session, since: str | None, until: str | None, by: str, *, with_gpus: bool = False) -> Report:
-    """Return the report of a period about all jobs of the store; with the indices of the GPUs where they are shown."""
     now = bootstrap.clock().now()
     chosen = period(since, until, now)
     with session.backend() as backend:
@@ -606,7 +597,6 @@ def _added(several: Iterable[UsageAccount]) -> dict[str, float]:
 
 
 def _table(found: Report, by: str) -> str:
-    """Return the table of a grouping, with a bar in each row."""
     accounts = found.grouped(by)
     figures = shown_columns(found)
     rows = sorted(accounts.groups.items(), key=order(by))

@@ -134,7 +134,6 @@ class Attendance:
         self._await_again_at = float("-inf")
 
     def run(self) -> int:
-        """Wait, attach and wait again until the job has ended; return its exit code."""
         with self._cleared(), Signals(SIGNALS) as signals, wait.changes_of(self._backend) as changes:
             try:
                 while True:
@@ -224,7 +223,6 @@ class Attendance:
     # attaching
 
     def _attached(self, job: Job) -> Channel | None:
-        """Return the streams of the attempt; None while there is nothing to attach to yet."""
         if job.state is JobState.CONFIGURING:
             self._await_start()
             if not job.spec.is_host:
@@ -369,7 +367,6 @@ class Attendance:
         return job.has_ended or all(each.is_over for each in job.attempts if each.number == number)
 
     def _lost(self, channel: Channel) -> int:
-        """Return the exit code when the streams have ended although the queue says that the job runs."""
         code = channel.exit_code()
         if code is None:
             self._status.say(f"the connection to job {self._id} was lost, and the job keeps running: {self._again()}")
@@ -435,7 +432,6 @@ def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> i
 
 
 def _end(backend: DirectBackend, job_id: JobId, status: Status, *, is_quiet: bool) -> int:
-    """Wait for the end of the job, and say how it ended unless it completed; return its exit code."""
     [job] = wait.wait_for(backend, (job_id,))
     if job.state is not JobState.COMPLETED and not is_quiet:
         status.say(wait.sentence(job))
@@ -537,7 +533,6 @@ def command(
 
 
 def _refuse_detached(found: Tidied) -> None:
-    """Raise InputError for the option of docker run that run cannot take."""
     if detached := next((name for name in found.taken if name in {"-d", "--detach"}), None):
         hint = "gputui submit, or leave it out"
         raise InputError("is what `gputui submit` does: run attaches", where=detached, hint=hint)

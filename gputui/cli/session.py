@@ -78,18 +78,15 @@ class Session:
         return options
 
     def resolved(self) -> Options:
-        """Return the options as given, else from the environment, else the defaults."""
         return resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
 
     def opened(self, options: Options) -> DirectBackend:
-        """Return the queue of these options, which is closed after use."""
         if self._key:
             return bootstrap.open_backend(options, terminal.tell, self._key)
         return bootstrap.ask_backend(options, terminal.tell)
 
     def submitter(self) -> Submitter:
-        """Return the user of this command, who submits now."""
-        from gputui.request import caller, submitter
+        from gputui.request import caller, submitter  # few commands submit
 
         return submitter.Submitter(self.user, bootstrap.clock().now(), inherited=caller.inherited())
 
@@ -99,7 +96,6 @@ class Session:
 
     @property
     def user(self) -> str:
-        """Return the name of the user of this command."""
         return bootstrap.actor().user
 
     @contextmanager

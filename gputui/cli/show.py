@@ -125,7 +125,6 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
 
 
 def _hold(job: Job) -> str | None:
-    """Return which user held it and when, or why the scheduler did; None where it is not held."""
     if not job.held:
         return None
     by = f" by {job.held_by}" if job.held_by else ""
@@ -134,7 +133,6 @@ def _hold(job: Job) -> str | None:
 
 
 def _suspended(job: Job) -> str:
-    """Return ` (suspended)`, or the pending request to suspend or continue."""
     if job.suspended:
         by = f" by {job.suspended_by}" if job.suspended_by else ""
         return f" (suspended{by})" if job.is_suspended else f" (to be suspended{by})"
@@ -147,7 +145,6 @@ def _element(array: ArrayRef) -> str:
 
 
 def _states(array: ArrayRef, snapshot: Snapshot) -> str:
-    """Return the number of elements in each state; only those still in the queue."""
     counts: Counter[JobState] = Counter()
     for job in snapshot.jobs:
         if job.array is not None and job.array.id == array.id:
@@ -156,7 +153,6 @@ def _states(array: ArrayRef, snapshot: Snapshot) -> str:
 
 
 def _end(job: Job) -> str | None:
-    """Return when its time limit ends the job, and when the warning signal is sent."""
     if job.limit_at is None:
         return None
     warning, attempt = job.spec.warning, job.attempts[-1]
@@ -289,7 +285,6 @@ def explained(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
 
 
 def engine_story(job: Job, snapshot: Snapshot) -> Iterator[str]:
-    """Return why a job waits and when its engine expects to start it, as lines of text."""
     reason, at = snapshot.of_elements().reasons.get(job.id), _expected(job, snapshot)
     place = _place(job, snapshot)
     yield f"job {job.shown_id} {job.name}: number {place} of {len(snapshot.order)} waiting"

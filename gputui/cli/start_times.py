@@ -56,7 +56,6 @@ def told_by_engine(snapshot: Snapshot, ids: Iterable[JobId]) -> Iterator[str]:
 
 
 def foreseen(snapshot: Snapshot, ids: Iterable[JobId], options: Options, now: datetime) -> Iterator[str]:
-    """Yield the sentences for a queue that has a scheduler."""
     made, jobs = plan(snapshot, options.settings, now), Entries({job.id: job for job in snapshot.jobs})
     for job in filter(None, map(jobs.get, ids)):
         yield f"job {job.shown_id}: {plain(_words(job, made, snapshot, options, now))}"
@@ -114,7 +113,6 @@ def places(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> list[str
 
 
 def entries(snapshot: Snapshot) -> Entries:
-    """Return the snapshot's jobs by id, elements of arrays included."""
     return Entries({job.id: job for job in snapshot.jobs})
 
 
@@ -132,7 +130,6 @@ def fates(snapshot: Snapshot, changed: Snapshot, ids: Iterable[JobId]) -> dict[J
 
 
 def lines(snapshot: Snapshot, shifts: Iterable[Shift], fates: Mapping[JobId, str] = MappingProxyType({})) -> list[str]:
-    """Return a line for each job that would start at another time, or not at all."""
     names = Names(snapshot.jobs)
     found = []
     for shift in shifts:

@@ -68,7 +68,6 @@ def backup(session: Session, file: str, without_logs: bool, keep: str | None) ->
 
 
 def _told(made: upkeep.BackupResult) -> int:
-    """Print what a backup is worth, and return the exit code."""
     print_done(f"backed up {plural(made.files, 'file')} ({format_size(made.size)}) to {plain(str(made.path))}")
     if made.removed:
         terminal.echo(f"removed {plural(made.removed, 'old damaged backup' if made.findings else 'old backup')}")

@@ -138,7 +138,6 @@ def command(
 
 
 def tell(found: submitter.Tidied, submission: Submission) -> None:
-    """Print on stderr a note for each option of docker that has no effect here."""
     notes = [found.note] if found.note else []
     spec = submission.spec
     if not spec.gpus.minimum and "NVIDIA_VISIBLE_DEVICES" in dict(spec.options.env):
@@ -158,7 +157,6 @@ def confirm_times(named: str, spec: JobSpec, *, quiet: bool) -> None:
 
 
 def times_understood(spec: JobSpec, now: datetime) -> str:
-    """Return the times that a job asks for, in one line: `not before Tue 2026-03-03 09:00 CET; time limit 1h30m`."""
     lengths = {
         "time limit {}": spec.time_limit,
         "signal {} before it": spec.warning.before if spec.warning else None,
@@ -177,7 +175,6 @@ def _tell_notes(names: Iterable[str], notes: Iterable[str], *, quiet: bool) -> N
 
 
 def _show(session: Session, backend: DirectBackend, submissions: Sequence[Submission], *, quiet: bool) -> None:
-    """Print when the jobs would start, and which jobs they would delay."""
     from gputui.cli import start_times  # the policy is not needed to submit
     from gputui.domain.policy.whatif import submitted
 
@@ -236,7 +233,6 @@ def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool
 
 
 def _tell_starts(session: Session, backend: DirectBackend, ids: Sequence[JobId]) -> None:
-    """Print on stderr when the jobs should start. Errors of the forecast are ignored: the jobs are in the queue."""
     from gputui.cli import start_times  # the policy is not needed to submit
 
     with suppress(OSError, GputuiError):
@@ -271,7 +267,6 @@ def _elements_words(array: JobId, indices: Sequence[int]) -> str:
 
 
 def _submitted_json(job_id: JobId, submission: Submission) -> dict[str, Any]:
-    """Return the id and, of an array, its elements: element `n` of array 5 is `5_n`."""
     indices = submission.array
     if not indices:
         return {"id": job_id}

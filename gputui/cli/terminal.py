@@ -27,8 +27,6 @@ MOST_COLUMNS = 110
 
 
 class UserTerminal:
-    """Terminal of this process."""
-
     @property
     def out(self) -> TextIO:
         return sys.stdout
@@ -42,7 +40,6 @@ class UserTerminal:
         return os.environ
 
     def is_tty(self, number: int) -> bool:
-        """Return whether this standard stream is a terminal."""
         return (sys.stdin, sys.stdout, sys.stderr)[number].isatty()
 
     def columns(self) -> int:
@@ -100,7 +97,6 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def tell(sentence: str) -> None:
-    """Write a sentence of gputui's own to stderr, without control characters."""
     echo(f"gputui: {plain(sentence)}", err=True)
 
 
@@ -113,7 +109,6 @@ def flush_err() -> None:
 
 
 def binary() -> BinaryIO:
-    """Return standard output for bytes."""
     return _PRESENT.get().out.buffer
 
 
@@ -139,7 +134,6 @@ def environ() -> Mapping[str, str]:
 
 
 def width() -> int | None:
-    """Return the width of the terminal on stdout in cells; None when stdout is not a terminal."""
     if not is_tty(OUT):
         return None
     if (named := _named_columns()) is not None:
@@ -156,7 +150,6 @@ def _named_columns() -> int | None:
 
 
 def help_width() -> int:
-    """Return the width of a help: that of the terminal, within what reads well."""
     columns = _named_columns() or 0
     if not columns:
         with suppress(OSError, ValueError, AttributeError):  # as shutil.get_terminal_size has it

@@ -81,7 +81,6 @@ def command(
 
 
 def seen(backend: DirectBackend, early: EarlyProbe) -> Snapshot:
-    """Return the scheduler's snapshot; without a scheduler, one with a reading by this process."""
     snapshot = backend.snapshots().read()
     if snapshot.gpus or snapshot.leader is not None:
         return snapshot
@@ -92,7 +91,6 @@ def seen(backend: DirectBackend, early: EarlyProbe) -> Snapshot:
 
 
 def writer(settings: ConsoleSettings, *, no_color: bool, ascii_only: bool) -> Callable[[Cell], None]:
-    """Return a function that writes lines to stdout; without colours if that is not a terminal."""
     from gputui.tui.palette import ascii_of, wants_ascii
 
     tty = terminal.is_tty(terminal.OUT)

@@ -75,7 +75,6 @@ class TrainingRun:
         """True once SIGUSR1 has asked for a checkpoint, until it is written."""
 
     def loss(self, step: int) -> float:
-        """Return the loss: a power law with noise and occasional spikes."""
         first, last = self.load.loss
         done: float = step / self.options.steps
         level = last + (first - last) * math.pow(1 + 60 * done, -0.85)
@@ -112,7 +111,6 @@ class TrainingRun:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the training, and return the exit code."""
     signal.signal(signal.SIGTERM, _on_terminate)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     run = TrainingRun(_options(arguments))
@@ -134,7 +132,6 @@ def output(arguments: Iterable[str], gpus: Sequence[str]) -> str:
 
 
 def train(run: TrainingRun) -> int:
-    """Run every step, from the first or from the checkpoint of an earlier attempt."""
     fails = run.options.fail_at is not None and attempt() <= run.options.fail_attempts
     load, gpus = run.load, run.uuids
     run.say(f"{CYAN}INFO{END}  {BOLD}{run.options.name}{END}: {load.what}, {load.parameters} parameters, bf16")
@@ -165,7 +162,6 @@ def train(run: TrainingRun) -> int:
 
 
 def report(run: TrainingRun, loss: float) -> None:
-    """Print the lines of a step: mostly one, sometimes more."""
     step, steps = run.step, run.options.steps
     if step % run.options.log_every == 0 or step == steps:
         run.say(_step_line(run, loss))
@@ -190,7 +186,6 @@ def _step_line(run: TrainingRun, loss: float) -> str:
 
 
 def evaluate(run: TrainingRun) -> None:
-    """Draw a progress bar over itself, then print the result."""
     for tenths in range(0, 11, 2):
         bar = "█" * tenths + "░" * (10 - tenths)
         print(f"\r  eval {tenths * 10:3}%|{bar}| {tenths * 5}/50", end="", flush=True)
@@ -216,7 +211,6 @@ _WARNINGS = (
 
 
 def fall_over(run: TrainingRun) -> None:
-    """Print the traceback of a run whose model does not fit its GPU."""
     total, left = 79.11, run.dice.uniform(0.2, 1.1)
     asked = f"Tried to allocate {run.dice.choice(('1.50', '2.50', '3.91'))} GiB"
     held = f"GPU 0 has {total} GiB in all and {left:.2f} GiB free, this process holds {total - left:.2f} GiB"
@@ -234,7 +228,6 @@ def fall_over(run: TrainingRun) -> None:
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs given to this job."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return tuple(name for name in map(str.strip, names) if name and name not in {"void", "none", "-1"})
 
@@ -246,7 +239,6 @@ def attempt() -> int:
 
 
 def resumed_at(run: TrainingRun) -> int:
-    """Return the step of the last checkpoint of an earlier attempt."""
     if attempt() == 1 or run.options.fail_at is None:
         return 0
     every = max(1, run.options.steps // 8)

@@ -110,17 +110,14 @@ class Options(Struct, frozen=True):
         return self.asked or Sockets(_own_sockets(str(self.state), self.settings.access.socket or SERVICE_SOCKET))
 
     def local(self) -> Options:
-        """Return the options with which this server's own queue is opened, also in cluster mode."""
         cluster = replace(self.settings.cluster, engine="")
         return replace(self, settings=replace(self.settings, cluster=cluster))
 
     def arguments(self) -> list[str]:
-        """Return the options with which another gputui process gets the same settings."""
         config = ["--config", str(self.config)] if self.config else []
         return ["--state", str(self.state), *config, "--probe", str(self.probe), "--runtime", self.runtime]
 
     def program(self) -> tuple[str, ...]:
-        """Return the words that run this gputui as another process with the same settings."""
         return (sys.executable, "-P", "-m", "gputui", *self.arguments())
 
 
@@ -219,7 +216,6 @@ def _own_sockets(state: str, service: str) -> tuple[str, ...]:
 
 
 def parse_probe(text: str) -> ProbeSpec:
-    """Return the probe for `nvml`, `sim:8`, `sim:8:MODEL` or, of another simulated machine, `sim:8:MODEL@2`."""
     if text == "nvml":
         return ProbeSpec()
     match = _PROBE.fullmatch(text)
@@ -257,12 +253,10 @@ def templates_path() -> Path:
 
 
 def user_directory(variable: str, default: str) -> Path:
-    """Return the directory in this variable of the XDG specification, else its default."""
     return Path(os.environ.get(variable, "").strip() or default).expanduser()
 
 
 def present_directory() -> Path | None:
-    """Return the directory in which this process runs; None if it has been deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:

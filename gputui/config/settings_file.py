@@ -129,7 +129,6 @@ def check_tables(key: str, value: object, where: str) -> None:
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
-    """Raise InputError for a blank name, one that no command can give, and one that is there twice."""
     for name in names:
         if not name.strip() or not name.isprintable():
             what = "has control characters" if name.strip() else "is blank"
@@ -139,13 +138,11 @@ def _check_names(names: Sequence[str], where: str) -> None:
 
 
 def gpu_names(value: object) -> object:
-    """Return GPUs as a list of texts: accepts `6` for `"6"`, and a single value for a list of one."""
     listed = value if isinstance(value, list | tuple) else [value]
     return [str(name) if type(name) is int and name >= 0 else name for name in listed]
 
 
 def check_removed(names: Iterable[str], where: str) -> None:
-    """Raise one InputError that names all settings of older versions among these, each with its replacement."""
     removed: dict[str, list[str]] = {}
     for name in names:
         if name in GONE:
@@ -309,8 +306,6 @@ SettingsTables: TypeAlias = dict[str, dict[str, Any]]
 
 
 class LoadedSettings(Struct, frozen=True):
-    """Settings, and the keys that were ignored."""
-
     settings: Settings
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Ignored keys, which the site does not let that source (a personal file, the environment) change, by source."""
@@ -354,7 +349,6 @@ def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str])
 
 
 def _joined(key: str, below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Return a table of the site's file with what a personal one changes in it."""
     if key != "kubernetes":
         return {**below, **above}
     from gputui.domain.pod_template import merged  # few files have the table
@@ -398,7 +392,6 @@ def _split(layer: SettingsTables, may_change: frozenset[str] | None) -> tuple[Se
 
 
 def _of_file(path: Path) -> SettingsTables:
-    """Return the tables of a file, with its durations and sizes read."""
     tables, status = read_with_status(path, str(path))
     if tables.get("hooks"):
         _check(path, status, "file")
@@ -479,7 +472,6 @@ def _annotations(table: str, where: str) -> dict[str, str]:
 
 
 def _read(key: str, annotation: str, value: object, where: str) -> object:
-    """Return the value, with a text parsed as a duration or a size; msgspec checks the rest."""
     if "timedelta" in annotation:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):  # numbers for 0, and for the hint
             raise InputError("expected a duration", where=where, hint='write "10s" or "1h30m"')
@@ -503,7 +495,6 @@ def _read(key: str, annotation: str, value: object, where: str) -> object:
 
 
 def _of_environment(environ: Mapping[str, str]) -> SettingsTables:
-    """Return the settings named by GPUTUI_<TABLE>_<KEY>."""
     found: SettingsTables = {}
     variables = {name: f"GPUTUI_{name}".replace(".", "_").upper() for name in GONE}
     if removed := [name for name, variable in variables.items() if variable in environ]:

@@ -236,7 +236,6 @@ class Viewer(AppService):
 
 
 def bounded(width: int, height: int) -> tuple[int, int]:
-    """Return the size limited to valid values."""
     return min(max(width, 1), COLUMNS), min(max(height, 1), LINES)
 
 
