@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -223,25 +222,31 @@ def migrate(
         moves = migration.plan(chosen) if dry_run else migration.run(chosen)
         engine = migration.cluster.caps.engine
     if as_json:
-        print_json([_json(move) for move in moves])
-    else:
-        _print(moves, engine, dry_run=dry_run)
-    ctx.exit(1 if any(move.why for move in moves) else 0)
-
-
-def _print(moves: Sequence[JobMove], engine: str, *, dry_run: bool) -> None:
-    if not moves:
+        print_json(
+            [
+                {
+                    "id": move.words,
+                    "ids": sorted(move.ids),
+                    "name": move.jobs[0].spec.name,
+                    "new_id": move.new_word or None,
+                    "new_ids": list(move.new_ids),
+                    "reason": move.why or None,
+                }
+                for move in moves
+            ]
+        )
+    elif not moves:
         terminal.echo("no job waits here")
-        return
-    going = "would move" if dry_run else ""
-    columns = [output.TextColumn(title) for title in ("JOB", "NAME", engine.upper(), "NOTE")]
-    rows = [(move.words, move.jobs[0].spec.name, _new(move), _note(move) or going) for move in moves]
-    for line in output.lines(columns, rows, terminal.width()):
-        terminal.echo(line)
-
-
-def _note(move: JobMove) -> str:
-    return move.why if move.new_ids or not move.why else f"stays: {move.why}"
+    else:
+        columns = [output.TextColumn(title) for title in ("JOB", "NAME", engine.upper(), "NOTE")]
+        rows = []
+        for move in moves:
+            note = move.why if move.new_ids or not move.why else f"stays: {move.why}"
+            note = note or ("would move" if dry_run else "")
+            rows.append((move.words, move.jobs[0].spec.name, _new(move), note))
+        for line in output.lines(columns, rows, terminal.width()):
+            terminal.echo(line)
+    ctx.exit(1 if any(move.why for move in moves) else 0)
 
 
 def _new(move: JobMove) -> str:
@@ -250,17 +255,6 @@ def _new(move: JobMove) -> str:
         return "-"
     indices = move.new_indices
     return move.new_word + (f"_[{run_words(runs_of(0, indices), _MOST_INDICES)}]" if indices else "")
-
-
-def _json(move: JobMove) -> dict[str, Any]:
-    return {
-        "id": move.words,
-        "ids": sorted(move.ids),
-        "name": move.jobs[0].spec.name,
-        "new_id": move.new_word or None,
-        "new_ids": list(move.new_ids),
-        "reason": move.why or None,
-    }
 
 
 _SUFFIXES = {"slurm": "sbatch", "k8s": "yaml"}

@@ -151,24 +151,23 @@ def list_(session: Session, as_json: bool) -> None:
         print_json([recurring_json(entry) for entry in entries])
         return
     now = bootstrap.clock().now()
-    rows = [row(entry, now) for entry in entries]
+    rows = [
+        (
+            str(entry.id),
+            "paused" if entry.paused else _short(entry.next_at, now),
+            _short(entry.last_at, now),
+            str(entry.last_job_id or "-"),
+            entry.expression,
+            entry.zone,
+            entry.name or "-",
+            submission_words(entry.submission),
+        )
+        for entry in entries
+    ]
     lines = output.lines(COLUMNS, rows, terminal.width()) if rows else ["no recurring jobs"]
     terminal.write("\n".join(lines) + "\n")
     if terminal.is_tty(terminal.ERR):
         terminal.write_lines((f"{plain(note)}\n" for note in footnotes(entries, now)), err=True)
-
-
-def row(entry: RecurringJob, now: datetime) -> tuple[str, ...]:
-    return (
-        str(entry.id),
-        "paused" if entry.paused else _short(entry.next_at, now),
-        _short(entry.last_at, now),
-        str(entry.last_job_id or "-"),
-        entry.expression,
-        entry.zone,
-        entry.name or "-",
-        submission_words(entry.submission),
-    )
 
 
 def footnotes(entries: Sequence[RecurringJob], now: datetime) -> Iterator[str]:
@@ -213,12 +212,12 @@ class RecurringIds(click.ParamType[tuple[JobId, ...]]):
                 entries = backend.queue.recurring().values()
         except (GputuiError, OSError):  # a shell that completes shows no errors
             return []
-        found = [entry for entry in entries if str(entry.id).startswith(incomplete)]
-        return [CompletionItem(str(entry.id), help=plain(_about(entry), 60)) for entry in found]
-
-
-def _about(entry: RecurringJob) -> str:
-    return f"{entry.expression} {entry.name or submission_words(entry.submission)}"
+        told = {
+            str(entry.id): f"{entry.expression} {entry.name or submission_words(entry.submission)}" for entry in entries
+        }
+        return [
+            CompletionItem(name, help=plain(about, 60)) for name, about in told.items() if name.startswith(incomplete)
+        ]
 
 
 def _add_verb(verb: Verb[RecurringJob]) -> None:

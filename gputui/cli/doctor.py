@@ -9,7 +9,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -87,7 +87,14 @@ def examine(options: Options) -> Iterator[DoctorCheck]:
         return
     yield from _guarded("state", lambda: _of_state(options))
     found: list[ProbeReading] = []
-    yield from _guarded("driver", lambda: _of_probe(options, found))
+
+    def of_probe() -> Iterator[DoctorCheck]:
+        begun = time.monotonic()
+        found.append(adapters.read_gpus(options, checks.PATIENCE))
+        yield from checks.of_pace(found[0], time.monotonic() - begun, options.settings.scheduler.stale_after)
+        yield from checks.of_probe(found[0], options.settings.scheduler)
+
+    yield from _guarded("driver", of_probe)
     gpus = present_gpus(found[0]) if found else ()
     yield from _guarded(options.runtime, lambda: _of_runtimes(options, gpus))
 
@@ -124,18 +131,9 @@ def _of_service(options: Options) -> Iterator[DoctorCheck]:
         with closing(bootstrap.open_store(options)) as store:
             if live := sum(not job.state.is_terminal for job in store.jobs().values()):
                 yield checks.of_own_queue(str(options.state), live)
-    if sockets.in_process and (found := checks.of_engine_group(_ENGINE_GROUP, _members(_ENGINE_GROUP))):
-        yield found
-
-
-_ENGINE_GROUP = "docker"
-
-
-def _members(group: str) -> list[str]:
-    try:
-        return grp.getgrnam(group).gr_mem
-    except KeyError:
-        return []
+    with suppress(KeyError):
+        if sockets.in_process and (found := checks.of_engine_group("docker", grp.getgrnam("docker").gr_mem)):
+            yield found
 
 
 def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
@@ -151,13 +149,6 @@ def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
             yield from checks.of_snapshot(cluster.name, cluster.caps, snapshot)
             yield from checks.of_readings(clusters.read_once(options, snapshot).nodes, options.settings.cluster.probe)
             yield from checks.of_settings(options.settings)
-
-
-def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[DoctorCheck]:
-    begun = time.monotonic()
-    found.append(adapters.read_gpus(options, checks.PATIENCE))
-    yield from checks.of_pace(found[0], time.monotonic() - begun, options.settings.scheduler.stale_after)
-    yield from checks.of_probe(found[0], options.settings.scheduler)
 
 
 def _of_state(options: Options) -> Iterator[DoctorCheck]:
@@ -193,23 +184,22 @@ def _directory(options: Options) -> DoctorCheck:
     return checks.of_directory(str(options.state), stat.S_IMODE(options.state.stat().st_mode), is_writable)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
 def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     yield _space(options.state)
     yield from checks.of_damage(store.damage())
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)
     yield from checks.of_unreadable(store.unreadable())
-    yield from _of_history(store)
+    gc.disable()  # a year of jobs is millions of objects, none of which is in a cycle
+    try:
+        deque(store.past(), maxlen=0)
+    except StoreError as error:
+        yield _failed("history", error)
+    yield from checks.of_history(store.history_damage())
     yield from (checks.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
     timer, daily_since = Path(UNITS) / "gputui-backup.timer", None
-    if f"--state {options.state} " in _text(timer.with_suffix(".service")) and timer.exists():
-        daily_since = datetime.fromtimestamp(timer.stat().st_mtime, UTC)
+    with suppress(OSError):  # it is not installed
+        if f"--state {options.state} " in timer.with_suffix(".service").read_text():
+            daily_since = datetime.fromtimestamp(timer.stat().st_mtime, UTC)
     if found := checks.of_backup(upkeep.last_backup(options), bootstrap.clock().now(), daily_since):
         yield found
     yield checks.of_clock(bootstrap.clock().now(), latest)
@@ -226,15 +216,6 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
         yield checks.of_loss(f"{error.where}: {error.what}")
     else:
         yield from checks.of_halt(notice for notice in snapshot.notices if notice.halts)
-
-
-def _of_history(store: JobStore) -> Iterator[DoctorCheck]:
-    gc.disable()  # a year of jobs is millions of objects, none of which is in a cycle
-    try:
-        deque(store.past(), maxlen=0)
-    except StoreError as error:
-        yield _failed("history", error)
-    yield from checks.of_history(store.history_damage())
 
 
 def _space(path: Path) -> DoctorCheck:
@@ -272,19 +253,16 @@ def register(options: Options, *, ask: bool) -> int:
         return 0
     for line in change.diff:
         terminal.echo(plain(line))
-    if ask and not _agreed(host):
-        terminal.echo("nothing was changed")
-        return 1
+    if ask:
+        if not terminal.is_tty(terminal.IN):
+            raise GputuiError("cannot ask: standard input is not a terminal", hint="--yes writes it without asking")
+        if not click.confirm(f"Write this to {host.settings_file}?"):
+            terminal.echo("nothing was changed")
+            return 1
     backup = engine.write(change, bootstrap.clock().now())
     terminal.echo(f"wrote {change.path}" + (f"; the file as it was: {backup}" if backup else ""))
     _say_what_is_left(host)
     return 0
-
-
-def _agreed(host: EngineHost) -> bool:
-    if not terminal.is_tty(terminal.IN):
-        raise GputuiError("cannot ask: standard input is not a terminal", hint="--yes writes it without asking")
-    return click.confirm(f"Write this to {host.settings_file}?")
 
 
 def _host(options: Options) -> EngineHost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -22,17 +22,15 @@ from gputui.domain.action import Edit, EditJobs
 from gputui.domain.as_json import json_text
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.job_spec import Submission
 from gputui.domain.policy.waits import asks_for_more
 from gputui.domain.spec_values import check_gpus
 from gputui.domain.state import JobState
 from gputui.domain.text import local_time, quoted
 from gputui.engine.actions.actions import check_editable
-from gputui.ports import Queue
-from gputui.ports.backend import DirectBackend
 from gputui.request import draft as drafts
 from gputui.request import edits
-from gputui.request.draft import YES, Draft
+from gputui.request.draft import YES
 from gputui.request.job_options import BY_NAME, JobOption, OptionKind
 from gputui.request.submitter import Submitter, unsigned
 
@@ -87,18 +85,30 @@ def command(
     changes = _Changes.of(session, given, unset, image, words, editor=editor)
     by = Submitter(bootstrap.actor().user, bootstrap.clock().now())
     with session.backend() as backend:
-        chosen = _chosen(backend.queue, ids[0])
+        found = jobs_of(backend.queue, resolve_all(backend.queue, ids[:1], is_live))
+        chosen = sorted(found, key=lambda job: job.state is not JobState.PENDING)
         job = backend.job(chosen[0].id)
         check_editable(job)
         edit = changes.edit_of(job, by)
         jobs = [each for each in chosen if each.state is JobState.PENDING or edit.suits_running] or chosen
+        ids_edited = tuple(job_id for each in jobs for job_id in each.ids)
         if dry_run:
             backend.foresee(EditJobs(tuple(each.id for each in jobs), edit))
-            show_shifts(session, backend, EditJobs(tuple(job_id for each in jobs for job_id in each.ids), edit))
+            show_shifts(session, backend, EditJobs(ids_edited, edit))
             return
-        ids_edited = _edit_all(backend, job, jobs, edit, anyway=anyway)
-        if as_json or not quiet:
-            _report(backend, job, ids_edited, by, as_json=as_json)
+        spec = edit.apply(job.spec)
+        if spec.gpus != job.spec.gpus and not anyway:
+            check_gpus((Submission(spec),), backend.known_gpus)
+        backend.act(EditJobs(ids_edited, edit, job if len(ids_edited) == 1 else None))  # one job only as it was seen
+        if quiet and not as_json:
+            return
+        after = backend.job(job.id)
+        if as_json:
+            names = edits.changed(edits.draft_of(job, by.now), edits.draft_of(after, by.now))
+            print_done(json_text({"id": job.id, "changed": list(names)}), f"job {job.id} is changed")
+        else:
+            plans = backend.about().caps.runs_jobs  # an engine counts waits in its own way
+            confirm(_confirmation(job, after, by, named(jobs_of(backend.queue, ids_edited)), plans=plans))
 
 
 class _Changes(Struct, frozen=True):
@@ -133,7 +143,14 @@ class _Changes(Struct, frozen=True):
 
     def edit_of(self, job: Job, by: Submitter) -> Edit:
         before = edits.draft_of(job, by.now)
-        after = _changed(before, self.asked, self.unset)
+        after = dict(before)
+        for text in self.unset:
+            name = text.removeprefix("--").replace("-", "_")
+            if name not in BY_NAME:
+                hint = "write one as time-limit or env"
+                raise InputError(f"{quoted(text)} is not an option", where="--unset", hint=hint)
+            after[name] = ""
+        after |= {name: _text(BY_NAME[name], value, after.get(name, "")) for name, value in self.asked.items()}
         after |= {"image": self.image} if self.image is not None else {}
         after |= {"command": shlex.join(self.words)} if self.words else {}
         if self.in_editor:
@@ -153,31 +170,6 @@ class _Changes(Struct, frozen=True):
             where = error.where or ""
             shown = BY_NAME[where].option if where in BY_NAME else f"--{where}" if where == "image" else where.upper()
             raise InputError(error.what, where=shown or None, hint=error.hint) from error
-
-
-def _edit_all(backend: DirectBackend, job: Job, jobs: Sequence[Job], edit: Edit, *, anyway: bool) -> tuple[JobId, ...]:
-    """Edit these jobs; a single one only as it was seen. Raises InputError for GPUs that the server does not have."""
-    spec = edit.apply(job.spec)
-    if spec.gpus != job.spec.gpus and not anyway:
-        check_gpus((Submission(spec),), backend.known_gpus)
-    ids = tuple(job_id for each in jobs for job_id in each.ids)
-    backend.act(EditJobs(ids, edit, job if len(ids) == 1 else None))
-    return ids
-
-
-def _report(backend: DirectBackend, before: Job, ids: Sequence[JobId], by: Submitter, *, as_json: bool) -> None:
-    after = backend.job(before.id)
-    if as_json:
-        names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
-        print_done(json_text({"id": before.id, "changed": list(names)}), f"job {before.id} is changed")
-    else:
-        plans = backend.about().caps.runs_jobs  # an engine counts waits in its own way
-        confirm(_confirmation(before, after, by, named(jobs_of(backend.queue, ids)), plans=plans))
-
-
-def _chosen(queue: Queue, name: Named) -> list[Job]:
-    found = jobs_of(queue, resolve_all(queue, (name,), is_live))
-    return sorted(found, key=lambda job: job.state is not JobState.PENDING)
 
 
 def _confirmation(before: Job, after: Job, by: Submitter, who: str, *, plans: bool) -> str:
@@ -203,17 +195,6 @@ def _change(name: str, was: str, now: str, at: datetime) -> str:
     else:
         was, now = (text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..." for text in (was, now))
     return f"{option} {now or 'none'} (was {was})" if was else f"{option} {now or 'none'}"
-
-
-def _changed(before: Draft, asked: Mapping[str, Any], unset: tuple[str, ...]) -> dict[str, str]:
-    after = dict(before)
-    for text in unset:
-        name = text.removeprefix("--").replace("-", "_")
-        if name not in BY_NAME:
-            hint = "write one as time-limit or env"
-            raise InputError(f"{quoted(text)} is not an option", where="--unset", hint=hint)
-        after[name] = ""
-    return {**after, **{name: _text(BY_NAME[name], value, after.get(name, "")) for name, value in asked.items()}}
 
 
 def _text(key: JobOption, value: Any, before: str) -> str:

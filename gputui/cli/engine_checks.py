@@ -251,7 +251,9 @@ def write(change: ConfigChange, now: datetime) -> Path | None:
     target = change.path.resolve()
     try:
         target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        backup = _back_up(target, now)
+        backup = target.with_name(f"{target.name}.{now:%Y%m%d-%H%M%S}.bak") if target.exists() else None
+        if backup is not None:
+            shutil.copy2(target, backup)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
         fd, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
@@ -268,14 +270,6 @@ def write(change: ConfigChange, now: datetime) -> Path | None:
     except OSError as error:
         hint = "run it as root: sudo gputui doctor --fix" if isinstance(error, PermissionError) else None
         raise GputuiError(f"cannot be written: {error.strerror}", where=str(target), hint=hint) from error
-    return backup
-
-
-def _back_up(target: Path, now: datetime) -> Path | None:
-    if not target.exists():
-        return None
-    backup = target.with_name(f"{target.name}.{now:%Y%m%d-%H%M%S}.bak")
-    shutil.copy2(target, backup)
     return backup
 
 
@@ -337,14 +331,16 @@ def look(gpus: EngineGpus) -> EngineHost | None:
     process = process_behind(gpus.address)
     if process.pid is None and service_at(gpus.address, os.geteuid()) != SYSTEM:
         return None
-    found = toolkit_of(process)
+    found, is_written = toolkit_of(process), False
+    with suppress(GputuiError):
+        is_written = registration(process.settings_file) is None
     hook = next((path for path in found if Path(path).name == HOOK), None)
     return EngineHost(
         toolkit=found,
         path_exists=any(_find(process, (gpus.nvidia_path or "nvidia-container-runtime",))),
         hook_is_new=hook is not None and hook_is_newer(process, hook),
         settings_file=process.settings_file,
-        is_written=_is_written(process.settings_file),
+        is_written=is_written,
         service=process.service(gpus.address),
     )
 
@@ -358,7 +354,12 @@ def process_behind(address: str) -> EngineProcess:
     path = url.removeprefix("unix://")
     pid = _port_listener(url) if "://" in path else _listener(path)
     if pid is None or pid == 1 or _text(pid, "comm").strip() == "systemd":  # systemd opened the socket for the engine
-        pid = next((found for file in _pid_files(url) if (found := _pid_in(file))), None)
+        # an engine at a standard address writes its pid into a file
+        service, pid = service_at(url, os.geteuid()), None
+        for file in (Path(f"/run/user/{service.uid}/docker.pid"),) if service.uid else _PID_FILES:
+            with suppress(OSError, ValueError):
+                found = int(file.read_text()) if service.settings and not pid else 0
+                pid = found if found and "dockerd" in _text(found, "comm") else pid
     if pid is None:
         return EngineProcess()
     arguments = tuple(_text(pid, "cmdline").rstrip("\0").split("\0"))
@@ -371,32 +372,19 @@ def process_behind(address: str) -> EngineProcess:
     return EngineProcess(pid, arguments, variables.get("PATH", ""), uid, group, home)
 
 
-def _pid_files(url: str) -> tuple[Path, ...]:
-    """Return the files in which the engine at this standard address writes its pid; empty for any other address."""
-    service = service_at(url, os.geteuid())
-    if not service.settings:
-        return ()
-    return (Path(f"/run/user/{service.uid}/docker.pid"),) if service.uid else _PID_FILES
-
-
 def _port_listener(url: str) -> int | None:
     split = urlsplit(url)
     with suppress(ValueError):
         ports = {split.port} if split.port else _PORTS
-        sockets = {f"socket:[{inode}]" for inode in _listening_inodes(ports)} if split.scheme in _TCP else ()
+        tables = ("tcp", "tcp6") if split.scheme in _TCP else ()
+        lines = (line.split() for table in tables for line in _text(os.getpid(), f"net/{table}").splitlines()[1:])
+        listening = (fields for fields in lines if fields[3] == _LISTENS)
+        sockets = {f"socket:[{fields[9]}]" for fields in listening if int(fields[1].rpartition(":")[2], 16) in ports}
         for entry in PROC.glob("[0-9]*/fd/*") if sockets else ():
             with suppress(OSError):
                 if str(entry.readlink()) in sockets:
                     return int(entry.parts[-3])
     return None
-
-
-def _listening_inodes(ports: set[int]) -> Iterator[str]:
-    for table in ("tcp", "tcp6"):
-        for line in _text(os.getpid(), f"net/{table}").splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) in ports:
-                yield fields[9]
 
 
 def _listener(path: str) -> int | None:
@@ -408,14 +396,6 @@ def _listener(path: str) -> int | None:
     except OSError:
         return None
     return pid or None  # 0: it is in another PID namespace
-
-
-def _pid_in(file: Path) -> int | None:
-    try:
-        pid = int(file.read_text())
-    except (OSError, ValueError):
-        return None
-    return pid if "dockerd" in _text(pid, "comm") else None
 
 
 def _text(pid: int, name: str) -> str:
@@ -445,13 +425,6 @@ def hook_is_newer(process: EngineProcess, path: str) -> bool:
         return False
 
 
-def _is_written(path: Path) -> bool:
-    try:
-        return registration(path) is None
-    except GputuiError:
-        return False
-
-
 def _home(uid: int) -> Path:
     try:
         return Path(pwd.getpwuid(uid).pw_dir)
@@ -464,11 +437,14 @@ def own_engine(uid: int) -> str:
 
     sudo drops the variables that choose one, but its own process still has them.
     """
-    for pid in _ancestors():
+    pid = os.getppid()
+    while pid > 1:  # the processes that led to this one, the nearest first
         if _text(pid, "comm").strip() in _CHANGERS:
             variables = dict(pair.partition("=")[::2] for pair in _text(pid, "environ").split("\0"))
             if found := variables.get("DOCKER_HOST") or variables.get("DOCKER_CONTEXT"):
                 return found
+        fields = _text(pid, "stat").rpartition(")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
     socket_file = Path(f"/run/user/{uid}/docker.sock")
     if socket_file.exists():
         return f"unix://{socket_file}"
@@ -476,11 +452,3 @@ def own_engine(uid: int) -> str:
         found = json.loads(_read(_home(uid) / ".docker/config.json") or "{}").get("currentContext")
         return f"of the context {found}" if found and found != "default" else ""
     return ""
-
-
-def _ancestors() -> Iterator[int]:
-    pid = os.getppid()
-    while pid > 1:
-        yield pid
-        fields = _text(pid, "stat").rpartition(")")[2].split()
-        pid = int(fields[1]) if len(fields) > 1 else 0

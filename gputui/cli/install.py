@@ -53,17 +53,27 @@ def plan(found: Options, group: str, *, converts: bool) -> UsersPlan:
     """Return how the queue gets users: all accounts (`group` is `*`) or the members of a group; raises GputuiError."""
     name = EVERYBODY if group == EVERYBODY else f"@{group.removeprefix('@')}"
     if name != EVERYBODY:
-        _check_group(name[1:])
+        try:
+            grp.getgrnam(name[1:])
+        except KeyError:
+            hint = f"make it: groupadd {name[1:]}, and add users: usermod --append --groups {name[1:]} USER"
+            raise InputError(f"there is no group {name[1:]!r}", where=_OPTION, hint=hint) from None
     path = found.site or found.config or options.SITE_CONFIG
     content = with_users(_text(path), name, str(path))
-    is_shared = found.settings.store.group is not None or _is_shared(found)
+    is_shared = found.settings.store.group is not None
+    with suppress(PermissionError):  # a preview by a user who may not look into it
+        is_shared = is_shared or upkeep.is_shared(found)
     if is_shared and not converts:
         what = "a group shares this state directory, so its members could go on doing everything to all jobs"
         hint = f"gputui install {_OPTION} --convert takes it over, after a backup"
         raise GputuiError(what, where=str(found.state), hint=hint)
     if converts and not is_shared:
         raise InputError("no group shares this state directory: leave it out", where="--convert")
-    _check_owner(found.state)
+    with suppress(FileNotFoundError, PermissionError):
+        # the service of root would serve the queue of the account that has the directory
+        if (uid := found.state.stat().st_uid) != 0:
+            hint = f"sudo chown root {found.state}, or name another one by --state"
+            raise GputuiError(f"it belongs to {user_name(uid)}, not to root", where=str(found.state), hint=hint)
     if is_shared:
         content = without_group(content, str(path))
     if is_shared and (leader := upkeep.leader(found)) is not None:
@@ -149,32 +159,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _check_group(name: str) -> None:
-    try:
-        grp.getgrnam(name)
-    except KeyError:
-        hint = f"make it: groupadd {name}, and add users: usermod --append --groups {name} USER"
-        raise InputError(f"there is no group {name!r}", where=_OPTION, hint=hint) from None
-
-
-def _is_shared(found: Options) -> bool:
-    try:
-        return upkeep.is_shared(found)
-    except PermissionError:  # a preview by a user who may not look into it
-        return False
-
-
-def _check_owner(state: Path) -> None:
-    """Raise GputuiError for a directory of another account: the service of root would serve that account's queue."""
-    try:
-        uid = state.stat().st_uid
-    except (FileNotFoundError, PermissionError):
-        return
-    if uid != 0:
-        hint = f"sudo chown root {state}, or name another one by --state"
-        raise GputuiError(f"it belongs to {user_name(uid)}, not to root", where=str(state), hint=hint)
-
-
 UNITS = "/etc/systemd/system"
 
 
@@ -258,7 +242,10 @@ def _say_what_is_next(options: Options, *, is_new: bool, has_backups: bool) -> N
     # systemd listens for no service that runs already
     stop = "" if is_new or not _serves_users(options) else f"systemctl stop {SERVICE} && "
     terminal.echo(f"now: systemctl daemon-reload && {stop}systemctl enable --now {' '.join(names)}")
-    if _serves_users(options) and (closed := _closed_to_users(Path(sys.executable))) is not None:
+    program = Path(sys.executable)
+    ways = (*reversed(program.parents), *reversed(program.resolve().parents))
+    closed = next((each for each in ways if each.exists() and not each.stat().st_mode & stat.S_IXOTH), None)
+    if _serves_users(options) and closed is not None:
         terminal.echo(
             f"users cannot run this gputui, as {closed} is closed to them: install it in /opt/gputui, and again"
         )
@@ -267,11 +254,6 @@ def _say_what_is_next(options: Options, *, is_new: bool, has_backups: bool) -> N
             "host jobs are on: they are processes of the service, so it is hardly hardened. If nobody needs them, set\n"
             "host_jobs = false under [scheduler] in /etc/gputui/config.toml, and run gputui install again"
         )
-
-
-def _closed_to_users(program: Path) -> Path | None:
-    ways = (*reversed(program.parents), *reversed(program.resolve().parents))
-    return next((each for each in ways if each.exists() and not each.stat().st_mode & stat.S_IXOTH), None)
 
 
 def _remove(directory: Path, *, dry_run: bool, yes: bool) -> int:
@@ -403,7 +385,8 @@ def _service(options: Options) -> str:
         further.append("Delegate=yes")
     if not _is_made_by_systemd(options):
         left_out |= {"StateDirectory", "StateDirectoryMode"}
-    if _is_temporary(str(options.state), (settings.runtime.docker_host or "").removeprefix("unix://")):
+    socket = (settings.runtime.docker_host or "").removeprefix("unix://")
+    if str(options.state).startswith(_PRIVATE) or socket.startswith(_PRIVATE):
         left_out.add("PrivateTmp")
         further.append(_TEMPORARY)
     return _relaxed(SERVICE, left_out, changed, further)
@@ -415,7 +398,7 @@ def _backup(options: Options, backups: Path) -> str:
     if _has_other_users(options):
         changed["CapabilityBoundingSet"] = f"{_OF_OTHERS} CAP_DAC_READ_SEARCH"
         left_out.add("RestrictSUIDSGID")
-    is_temporary = _is_temporary(str(options.state), str(backups))
+    is_temporary = str(options.state).startswith(_PRIVATE) or str(backups).startswith(_PRIVATE)
     if is_temporary:
         left_out.add("PrivateTmp")
     return _relaxed(_BACKUP[0], left_out, changed, [_TEMPORARY] if is_temporary else [])
@@ -435,22 +418,13 @@ def _is_made_by_systemd(options: Options) -> bool:
     return options.state == _DEFAULT_STATE and not _has_other_users(options)
 
 
-def _is_temporary(*paths: str) -> bool:
-    return any(path.startswith(_PRIVATE) for path in paths)
-
-
 def _relaxed(name: str, left_out: Collection[str], changed: Mapping[str, str], further: Iterable[str]) -> str:
-    lines = _template(name).splitlines()
-    kept = [_changed(line, changed) for line in lines if line.partition("=")[0] not in left_out]
+    keyed = [(line.partition("=")[0], line) for line in _template(name).splitlines()]
+    kept = [f"{key}={changed[key]}" if key in changed else line for key, line in keyed if key not in left_out]
     start = kept.index("[Service]")
     end = start + [*kept[start:], ""].index("")
     added = [line for line in further if line.partition("=")[0] not in left_out]
     return "\n".join([*kept[:end], *added, *kept[end:], ""])
-
-
-def _changed(line: str, changed: Mapping[str, str]) -> str:
-    key = line.partition("=")[0]
-    return f"{key}={changed[key]}" if key in changed else line
 
 
 def _template(name: str) -> str:

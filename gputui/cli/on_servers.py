@@ -139,13 +139,13 @@ class _Signals:
         """Last signal; 0: none."""
 
     def __enter__(self) -> _Signals:
-        self._before = {number: signal.signal(number, self._hear) for number in _HEARD}
-        return self
+        def hear(number: int, _: object) -> None:
+            self.number = number
+            if number != signal.SIGINT and self.process is not None:
+                self.process.send_signal(number)
 
-    def _hear(self, number: int, _: object) -> None:
-        self.number = number
-        if number != signal.SIGINT and self.process is not None:
-            self.process.send_signal(number)
+        self._before = {number: signal.signal(number, hear) for number in _HEARD}
+        return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():

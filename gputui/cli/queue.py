@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
@@ -34,16 +33,12 @@ from gputui.domain.filter import (
 )
 from gputui.domain.gpu import GpuView, faulty_gpus, short_names
 from gputui.domain.idle_gpus import idle_gpus
-from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, Attempt, Job, element_spec
+from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, Job, element_spec
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import format_duration, format_limit, format_size, listed, plain, quoted
 from gputui.request import caller, times
-
-if TYPE_CHECKING:
-    from gputui.ports import Queue
-
 
 COLUMNS = (
     output.TextColumn("ID", right=True),
@@ -210,11 +205,24 @@ def why(job: Job, snapshot: Snapshot) -> str:
     if job.state.is_active:
         others = snapshot.sharing_with(job)
         beside = f"beside {'job' if len(others) == 1 else 'jobs'} {listed(others)}" if others else ""
-        doing = snapshot.progress.get(job.id, "") or beside
-        doing = "suspended" if job.suspended else doing or _idle(job, snapshot)
-        return f"ending: {job.stopping.cause.text}" if job.stopping else _faulty(job, snapshot) or doing
+        if job.stopping:
+            return f"ending: {job.stopping.cause.text}"
+        # lost or sick GPUs that it holds, or uses without holding them
+        concerned = (view for view in snapshot.gpus if view.gpu.uuid in job.gpus or job.id in view.trespassers)
+        if faulty := faulty_gpus(concerned).get(job.id, ""):
+            return faulty
+        if doing := "suspended" if job.suspended else snapshot.progress.get(job.id, "") or beside:
+            return doing
+        mine = [view for view in snapshot.gpus if job.id in view.job_ids]
+        return idle_gpus(mine, snapshot.taken_at).get(job.id, "")
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
-    sentence = _local(reason, snapshot.taken_at, time.tzname) if reason else _of_itself(job)
+    if reason:
+        sentence = _local(reason, snapshot.taken_at, time.tzname)
+    elif job.cancel_requested:  # without the scheduler's reason, what the job itself shows
+        sentence = "will be cancelled"
+    else:
+        by = f" by {job.held_by}" if job.held_by else ""
+        sentence = f"{job.hold_reason or f'held{by}'} ({PendingReason.JOB_HELD_USER})" if job.held else ""
     if expected is not None and not (reason is not None and reason.mentions(expected)):
         today = expected.astimezone().date() == snapshot.taken_at.astimezone().date()
         sentence += f"; about {expected.astimezone():{'%H:%M' if today else '%Y-%m-%d %H:%M'}}"
@@ -227,26 +235,6 @@ def _local(reason: Reason, now: datetime, zone: tuple[str, str]) -> str:
     """Return the reason with local times. Cached: thousands of jobs may wait for one reason."""
     del zone  # only part of the cache key
     return reason.local(now)
-
-
-def _faulty(job: Job, snapshot: Snapshot) -> str:
-    """Return `GPU 4 lost` for a job that holds lost or sick GPUs, or uses some that it does not hold."""
-    held = frozenset(job.gpus)
-    concerned = (view for view in snapshot.gpus if view.gpu.uuid in held or job.id in view.trespassers)
-    return faulty_gpus(concerned).get(job.id, "")
-
-
-def _idle(job: Job, snapshot: Snapshot) -> str:
-    """Return `GPU 2 idle 45m` for a job that leaves GPUs idle."""
-    mine = [view for view in snapshot.gpus if job.id in view.job_ids]
-    return idle_gpus(mine, snapshot.taken_at).get(job.id, "")
-
-
-def _of_itself(job: Job) -> str:
-    if job.cancel_requested:
-        return "will be cancelled"
-    by = f" by {job.held_by}" if job.held_by else ""
-    return f"{job.hold_reason or f'held{by}'} ({PendingReason.JOB_HELD_USER})" if job.held else ""
 
 
 MOST = 100
@@ -262,23 +250,18 @@ def _at(moment: datetime | None) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else "-"
 
 
-def _ran(job: Job) -> str:
-    return format_duration(job.ended_at - job.started_at) if job.ended_at and job.started_at else "-"
-
-
 def _waited(job: Job) -> str:
     first = next((attempt.started_at for attempt in job.attempts if attempt.started_at), None)
     return format_duration(first - max(job.submitted_at, job.spec.begin_at or job.submitted_at)) if first else "-"
 
 
 def _gpu_hours(job: Job) -> str:
-    return f"{sum(map(_gpu_seconds, job.attempts)) / 3600:.2f}"
-
-
-def _gpu_seconds(attempt: Attempt) -> float:
-    if attempt.started_at is None or attempt.ended_at is None:
-        return 0.0
-    return (attempt.ended_at - attempt.started_at).total_seconds() * attempt.gpu_count * attempt.gpu_share
+    seconds = (
+        (each.ended_at - each.started_at).total_seconds() * each.gpu_count * each.gpu_share
+        for each in job.attempts
+        if each.started_at is not None and each.ended_at is not None
+    )
+    return f"{sum(seconds) / 3600:.2f}"
 
 
 _WITHOUT = {BATCH_SCRIPT: "sbatch", OTHER_GPUTUI: "?"}
@@ -303,7 +286,10 @@ HISTORY_COLUMNS: Mapping[str, HistoryColumn] = {
     "started": HistoryColumn(output.TextColumn("STARTED"), lambda job: _at(job.started_at)),
     "ended": HistoryColumn(output.TextColumn("ENDED"), lambda job: _at(job.end)),
     "wait": HistoryColumn(output.TextColumn("WAIT", right=True), _waited),
-    "time": HistoryColumn(output.TextColumn("TIME", right=True), _ran),
+    "time": HistoryColumn(
+        output.TextColumn("TIME", right=True),
+        lambda job: format_duration(job.ended_at - job.started_at) if job.ended_at and job.started_at else "-",
+    ),
     "gpu_hours": HistoryColumn(output.TextColumn("GPU-H", right=True), _gpu_hours),
     "attempts": HistoryColumn(output.TextColumn("TRIES", right=True), lambda job: str(len(job.attempts))),
     "exit": HistoryColumn(
@@ -355,7 +341,14 @@ def history(
     begin = times.past(since, "--since", now) if since is not None else None
     end = times.past(until, "--until", now) if until is not None else None
     with session.backend() as backend:
-        found = _matching(_ended(backend.queue, begin, end), chosen, now)
+        # the latest first; only the months concerned are read
+        in_queue = sorted((job for job in backend.queue.jobs().values() if job.state.is_terminal), key=latest_first)
+        ended = heapq.merge(in_queue, by_month(backend.queue.past(begin)), key=latest_first)
+        meant = (job for job in ended if (begin is None or job.end >= begin) and (end is None or job.end < end))
+        parts = (
+            chosen.part(FilterSubject(job, now, None, searched_text(job, None))) if chosen else job for job in meant
+        )
+        found = (part for part in parts if part is not None)
         listed = islice(found, limit) if limit else found
         if as_json:
             print_array(map(job_json, listed))
@@ -366,17 +359,3 @@ def history(
         is_more = bool(limit) and next(found, None) is not None
     if is_more:
         terminal.tell(f"the latest {limit} are listed: --limit 0 lists all that match")
-
-
-def _ended(queue: Queue, since: datetime | None, until: datetime | None) -> Iterator[Job]:
-    """Yield the jobs that ended in that time, the latest first; reads only the months concerned."""
-    in_queue = sorted((job for job in queue.jobs().values() if job.state.is_terminal), key=latest_first)
-    left = heapq.merge(in_queue, by_month(queue.past(since)), key=latest_first)
-    return (job for job in left if (since is None or job.end >= since) and (until is None or job.end < until))
-
-
-def _matching(jobs: Iterable[Job], chosen: Filter, now: datetime) -> Iterator[Job]:
-    for job in jobs:
-        part = chosen.part(FilterSubject(job, now, None, searched_text(job, None))) if chosen else job
-        if part is not None:
-            yield part

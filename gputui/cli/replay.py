@@ -475,8 +475,11 @@ def command(
     and preemptible. With --history the trace is the jobs that ended on this server, with its settings. How to read the
     figures: docs/replay.md.
     """
-    names, longest = parse_policies(policies), parse_max_time(max_time)
-    source = _source(session, trace, synthetic, seed, history=history)
+    names = parse_policies(policies)
+    longest = None if max_time is None else parse_time_span(max_time, where="--max-time").total_seconds()
+    if (trace is not None) + (synthetic is not None) + history != 1:
+        raise InputError("expected a trace, --synthetic or --history, one of the three", where="TRACE.csv")
+    source = of_history(session) if history else of_trace(trace, synthetic, seed)
     base = changed(source.settings, changes)
     tried = compared(base.settings, comparison)
     replay = Replay.of(source, gpus, gpus_per_node, load, limits, longest)
@@ -492,12 +495,6 @@ def command(
     lines += [] if tried and not policies else policy_table(found, {each.name for each in tried})
     lines += comparison_table(base, tried, found) if tried else []
     terminal.write("\n".join([*lines, *wrapped(told)]) + "\n")
-
-
-def _source(session: Session, trace: str | None, synthetic: int | None, seed: int, *, history: bool) -> ReplaySource:
-    if (trace is not None) + (synthetic is not None) + history != 1:
-        raise InputError("expected a trace, --synthetic or --history, one of the three", where="TRACE.csv")
-    return of_history(session) if history else of_trace(trace, synthetic, seed)
 
 
 LONGEST_LIMIT = 72 * 3600.0
@@ -651,11 +648,6 @@ class Replay(Struct, frozen=True):
         if tried:
             head["variants"] = {each.name: settings_json(each.settings, each.changes) for each in tried}
         return head | {"policies": {name: asdict(each) for name, each in found.items()}}
-
-
-def parse_max_time(text: str | None) -> float | None:
-    """Return the seconds; None when the option is not given."""
-    return None if text is None else parse_time_span(text, where="--max-time").total_seconds()
 
 
 def parse_policies(texts: Sequence[str]) -> list[str]:

@@ -131,8 +131,8 @@ def cost(sums: UsageAccount, rates: ReportSettings) -> float | None:
 def as_json(found: Report) -> Json:
     groups = sorted(found.accounts.groups.items(), key=order(found.by))
     return {
-        "since": _time(found.period.since),
-        "until": _time(found.period.until),
+        "since": found.period.since.isoformat().replace("+00:00", "Z"),
+        "until": found.period.until.isoformat().replace("+00:00", "Z"),
         "by": found.by,
         "currency": found.rates.currency or None,
         "total": row(found.accounts.total, found.rates),
@@ -143,37 +143,31 @@ def as_json(found: Report) -> Json:
 
 
 def row(sums: UsageAccount, rates: ReportSettings) -> Json:
+    def rounded(value: float | None, digits: int = 6, unit: float = 1.0) -> float | None:
+        return None if value is None else round(value / unit, digits)
+
+    def hours(seconds: float | None) -> float | None:
+        return rounded(seconds, unit=HOUR)
+
     return {
         "jobs": sums.jobs,
         "attempts": sums.attempts,
         "jobs_started": len(sums.waits),
         **{f"jobs_{end}": sums.ended.get(end, 0) for end in ("completed", "failed", "cancelled", END_UNKNOWN)},
-        "gpu_hours": _hours(sums.allocated),
-        "gpu_hours_busy": _hours(sums.busy),
-        "gpu_hours_idle": _hours(sums.idle),
-        "gpu_hours_unknown": _hours(sums.unknown),
-        "gpu_hours_suspended": _hours(sums.suspended),
-        **{f"gpu_hours_{each}": _hours(sums.gpu_time.get(each, 0.0)) for each in OUTCOMES},
-        "wait_mean": _rounded(sums.wait_mean, 3),
-        "wait_p95": _rounded(sums.wait_p95, 3),
-        "energy_kwh": None if sums.energy is None else _rounded(sums.energy / JOULES_PER_KWH),
-        "gpu_hours_without_energy": _hours(max(0.0, sums.allocated - sums.powered)),
-        "cost_gpu_hours": _rounded(gpu_cost(sums, rates), 4),
-        "cost_energy": _rounded(energy_cost(sums, rates), 4),
-        "cost": _rounded(cost(sums, rates), 4),
+        "gpu_hours": hours(sums.allocated),
+        "gpu_hours_busy": hours(sums.busy),
+        "gpu_hours_idle": hours(sums.idle),
+        "gpu_hours_unknown": hours(sums.unknown),
+        "gpu_hours_suspended": hours(sums.suspended),
+        **{f"gpu_hours_{each}": hours(sums.gpu_time.get(each, 0.0)) for each in OUTCOMES},
+        "wait_mean": rounded(sums.wait_mean, 3),
+        "wait_p95": rounded(sums.wait_p95, 3),
+        "energy_kwh": rounded(sums.energy, unit=JOULES_PER_KWH),
+        "gpu_hours_without_energy": hours(max(0.0, sums.allocated - sums.powered)),
+        "cost_gpu_hours": rounded(gpu_cost(sums, rates), 4),
+        "cost_energy": rounded(energy_cost(sums, rates), 4),
+        "cost": rounded(cost(sums, rates), 4),
     }
-
-
-def _hours(seconds: float | None) -> float | None:
-    return None if seconds is None else _rounded(seconds / HOUR)
-
-
-def _rounded(value: float | None, digits: int = 6) -> float | None:
-    return None if value is None else round(value, digits)
-
-
-def _time(at: datetime) -> str:
-    return at.isoformat().replace("+00:00", "Z")
 
 
 UNKNOWN = "?"
@@ -205,10 +199,6 @@ def wait(seconds: float | None) -> str:
     return "-" if seconds is None else format_duration(timedelta(seconds=seconds))
 
 
-def energy(sums: UsageAccount) -> str:
-    return _decimal(_kwh(sums))
-
-
 def _kwh(sums: UsageAccount) -> float | None:
     return None if sums.energy is None else sums.energy / JOULES_PER_KWH
 
@@ -219,16 +209,12 @@ def _decimal(value: float | None) -> str:
     return f"{value:,.2f}" if value < 10 else f"{value:,.1f}"
 
 
-def _count(value: float | None) -> str:
-    return f"{value or 0:,.0f}"
-
-
 def _of_outcome(name: str) -> Callable[[UsageAccount, ReportSettings], float | None]:
     return lambda sums, rates: sums.gpu_time.get(name, 0.0)
 
 
 COLUMNS = (
-    FigureColumn("JOBS", lambda sums, rates: sums.jobs, _count, "jobs that ran or ended in the period"),
+    FigureColumn("JOBS", lambda sums, rates: sums.jobs, "{:,.0f}".format, "jobs that ran or ended in the period"),
     FigureColumn("GPU-H", lambda sums, rates: sums.allocated, hours, "GPU-hours held"),
     FigureColumn("BUSY", lambda sums, rates: sums.busy, hours, "GPU-hours weighted with utilization"),
     FigureColumn("IDLE", lambda sums, rates: sums.idle, hours, "GPU-hours in which the GPU was idle"),
@@ -247,8 +233,18 @@ COLUMNS = (
         lambda total, rates: total.suspended > 0,
     ),
     FigureColumn("FAILED", _of_outcome(FAILED), hours, "GPU-hours of attempts that failed"),
-    FigureColumn("PREEMPTED", _of_outcome(PREEMPTED), hours, "GPU-hours of attempts that were preempted"),
-    FigureColumn("CANCELLED", _of_outcome(CANCELLED), hours, "GPU-hours of attempts cancelled or requeued"),
+    FigureColumn(
+        "PREEMPTED",
+        _of_outcome(PREEMPTED),
+        hours,
+        "GPU-hours of attempts that were preempted",
+    ),
+    FigureColumn(
+        "CANCELLED",
+        _of_outcome(CANCELLED),
+        hours,
+        "GPU-hours of attempts cancelled or requeued",
+    ),
     FigureColumn("WAIT", lambda sums, rates: sums.wait_mean, wait, "mean wait of the jobs that started"),
     FigureColumn("P95", lambda sums, rates: sums.wait_p95, wait, "95th percentile of these waits"),
     FigureColumn("KWH", lambda sums, rates: _kwh(sums), _decimal, "energy of the GPUs, as far as known"),
@@ -325,21 +321,18 @@ class Replayed(Struct, frozen=True):
 def replay_jobs(session: Session, found: Report) -> Replayed:
     from gputui.cli import replay
 
+    def is_started(job: Job) -> bool:
+        first = next((attempt.started_at for attempt in job.attempts if attempt.started_at), None)
+        return first is not None and found.period.since <= first < found.period.until
+
     with session.backend() as backend:
         known = [*backend.queue.jobs().values(), *backend.queue.past(found.period.since)]
-    source = replay.of_history(session, _started(known, found.period))
+    source = replay.of_history(session, filter(is_started, known))
     prepared = replay.Replay.of(source, None, None, None, None, None)
     base = replay.changed(source.settings, ())
     figures = prepared.figures(replay.POLICY_NAMES, base, [])
     told = replay.sentences(source.own, figures, prepared.offered, prepared.limits) if source.own else []
     return Replayed(len(prepared.jobs), prepared.site.gpus, figures, tuple(told))
-
-
-def _started(jobs: Iterable[Job], period: Period) -> Iterator[Job]:
-    for job in jobs:
-        first = next((attempt.started_at for attempt in job.attempts if attempt.started_at), None)
-        if first is not None and period.since <= first < period.until:
-            yield job
 
 
 FORMATS = ("table", "csv", "json", "html")
@@ -371,9 +364,7 @@ def command(
     """
     gc.disable()  # a year of jobs is millions of objects, none of which is in a cycle
     found = read(session, since, until, by, with_gpus=form == "html")
-    replayed = None
-    if what_if:
-        replayed = replay_jobs(session, found)
+    replayed = replay_jobs(session, found) if what_if else None
     text = _text(found, form, replayed, total=None if output else terminal.width())
     if output is None:
         terminal.write(text)
@@ -417,9 +408,9 @@ def _text(found: Report, form: str, replayed: Replayed | None, total: int | None
         file = io.StringIO()
         writer = csv.DictWriter(file, [found.by if key == "group" else key for key in empty], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(
-            {found.by if key == "group" else key: _safe(value) for key, value in row.items()} for row in rows
-        )
+        for each in rows:
+            safe = {key: f"'{text}" for key, text in each.items() if isinstance(text, str) and text[:1] in _FORMULA}
+            writer.writerow({found.by if key == "group" else key: value for key, value in (each | safe).items()})
         return file.getvalue()
     if form == "html":
         if needed := lacking():
@@ -429,11 +420,8 @@ def _text(found: Report, form: str, replayed: Replayed | None, total: int | None
     return "\n".join(shown) + "\n"
 
 
-def _safe(value: object) -> object:
-    """Return the text escaped so that a spreadsheet does not take it for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"} else value
-
-
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Letters with which a formula of a spreadsheet may begin."""
 Bars: TypeAlias = Sequence[tuple[str, Mapping[str, float]]]
 """Day of each bar, with its GPU-hours by outcome."""
 _NARROWEST, _WIDEST, _HEIGHT = 640, 1190, 300
@@ -475,7 +463,10 @@ def chart(bars: Bars, title: str) -> str:
     drawn.uuid = "over-time"  # random otherwise: the same figures give the same page
     drawn.x_labels = [day for day, _ in bars]
     for name in OUTCOMES:
-        drawn.add(name, [_value(day, hours[name], name) for day, hours in bars])
+        values = [(day, hours[name]) for day, hours in bars]
+        tooltips = (f"{day}: {value:,.1f} GPU-hours {name}" for day, value in values)
+        bar = [{"value": value, "tooltip": text} for (_, value), text in zip(values, tooltips, strict=True)]
+        drawn.add(name, [each if each["value"] else None for each in bar])
     root = ElementTree.fromstring(drawn.render())
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -520,10 +511,6 @@ def _style(pygal: Any) -> Any:
     )
 
 
-def _value(day: str, hours: float, name: str) -> dict[str, object] | None:
-    return {"value": hours, "tooltip": f"{day}: {hours:,.1f} GPU-hours {name}"} if hours else None
-
-
 MOST_BARS = 120
 """Maximum number of bars of the chart over time; a longer period has several days per bar."""
 MOST_ROWS = 200
@@ -557,7 +544,7 @@ def _tiles(found: Report) -> Iterator[str]:
     yield _tile(_of_known(sums.idle, sums), "of measured GPU-hours idle")
     yield _tile(f"{sums.wasted / sums.allocated:.0%}" if sums.allocated else "-", "of held GPU-hours wasted")
     yield _tile(wait(sums.wait_mean), "mean wait")
-    yield _tile(energy(sums), "kWh")
+    yield _tile(_decimal(_kwh(sums)), "kWh")
     if (price := cost(sums, found.rates)) is not None:
         yield _tile(money(price), f"cost {plain(found.rates.currency)}".strip())
 
@@ -580,20 +567,15 @@ def _chart_over_time(found: Report) -> str:
         what = "No job used a GPU" if by_day else "Nothing ran"
         return f"<h2>GPU-hours by day</h2><p>{what} in this period.</p>"
     step = math.ceil(len(days) / MOST_BARS)
-    bars = [(days[at][0], _added(sums for _, sums in days[at : at + step])) for at in range(0, len(days), step)]
+    bars = []
+    for at in range(0, len(days), step):
+        several = [sums.gpu_time for _, sums in days[at : at + step]]
+        bars.append((days[at][0], {name: sum(each.get(name, 0.0) / HOUR for each in several) for name in OUTCOMES}))
     each = "day" if step == 1 else f"{step} days"
     title = f"GPU-hours by {each}"
     if needed := lacking():
         return f"<h2>{title}</h2><p>{escape(needed)}.</p>"
     return f'<h2>{title}</h2><div class="wide">{chart(bars, title)}</div>'
-
-
-def _added(several: Iterable[UsageAccount]) -> dict[str, float]:
-    sums = dict.fromkeys(OUTCOMES, 0.0)
-    for each in several:
-        for name, seconds in each.gpu_time.items():
-            sums[name] += seconds / HOUR
-    return sums
 
 
 def _table(found: Report, by: str) -> str:
@@ -603,7 +585,8 @@ def _table(found: Report, by: str) -> str:
     longest = max((sums.allocated for _, sums in rows), default=0.0)
     heads = "".join(_head(each.title, each.help) for each in figures)
     cells = "".join(
-        f"<tr>{_name_cell(found, by, name)}<td>{_bar(sums, longest)}</td>{_figure_cells(found, sums)}</tr>"
+        f'<tr><td title="{escape(plain(name))}">{escape(plain(found.name_of(by, name)))}</td>'
+        f"<td>{_bar(sums, longest)}</td>{_figure_cells(found, sums)}</tr>"
         for name, sums in rows[:MOST_ROWS]
     )
     total = f"<tr><td>total</td><td></td>{_figure_cells(found, accounts.total)}</tr>"
@@ -617,11 +600,6 @@ def _table(found: Report, by: str) -> str:
 def _head(title: str, words: str) -> str:
     told = f' title="{escape(words)}"' if words else ""
     return f"<th{told}><button>{escape(title)}</button></th>"
-
-
-def _name_cell(found: Report, by: str, name: str) -> str:
-    shown = escape(plain(found.name_of(by, name)))
-    return f'<td title="{escape(plain(name))}">{shown}</td>'
 
 
 def _figure_cells(found: Report, sums: UsageAccount) -> str:

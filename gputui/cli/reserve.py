@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, StandingRule, WindowView
 from gputui.domain.text import DURATION_HINT, format_duration, local_time, plural, quoted
-from gputui.ports.backend import DirectBackend
 from gputui.request import job_values
 from gputui.request import reservation as asked
 from gputui.request.times import HINT
@@ -109,7 +108,13 @@ def add(session: Session, /, dry_run: bool, quiet: bool, **given: Any) -> None:
             start_times.print_shifts(session, backend, with_reservation(made))
         else:
             print_done(made.name, f"added reservation {made.name}")
-        _warn(session, backend, window)
+        if window.gpus:
+            from gputui.domain.policy.reservations import overlap_warnings
+
+            snapshot = backend.snapshots().read()
+            indices = {view.gpu.uuid: str(view.gpu.index) for view in snapshot.gpus}
+            for warning in overlap_warnings(window, snapshot, indices):
+                terminal.echo(f"warning: {warning}", err=True)
 
 
 @command.command("list")
@@ -129,7 +134,13 @@ def list_(session: Session, as_json: bool) -> None:
         return
     rows = [_row(view, snapshot) for view in found]
     written = output.lines(COLUMNS, rows, terminal.width()) if rows else ["no reservations"]
-    terminal.write("\n".join([*written, *_standing_line(session, snapshot)]) + "\n")
+    from gputui.domain.snapshot import effective_policy
+
+    priority = effective_policy(session.options.settings.policy, snapshot.controls).standing_priority
+    if priority is not None:
+        source = "command" if snapshot.controls.standing else "file"
+        written.append(f"standing rule: GPUs go to jobs of priority {priority} and above first ({source})")
+    terminal.write("\n".join(written) + "\n")
 
 
 @command.command("remove")
@@ -167,21 +178,13 @@ def _words(window: Window, gpus: Sequence[Gpu]) -> str:
     return f"reservation {window.name}: {which} from {start} to {end}, {lasting}, for {beneficiary(window)}"
 
 
-def _warn(session: Session, backend: DirectBackend, window: Window) -> None:
-    if not window.gpus:
-        return
-    from gputui.domain.policy.reservations import overlap_warnings
-
-    snapshot = backend.snapshots().read()
-    names = {view.gpu.uuid: str(view.gpu.index) for view in snapshot.gpus}
-    for warning in overlap_warnings(window, snapshot, names):
-        terminal.echo(f"warning: {warning}", err=True)
-
-
 def _row(view: WindowView, snapshot: Snapshot) -> tuple[str, ...]:
     from gputui.engine.actions.actions import beneficiary
 
     window = view.window
+    story = f"; claimed {_local(view.claimed_at)}" if view.claimed_at else ""
+    story = f"; released {_local(view.lapses_at)} if unused" if view.lapses_at else story
+    story = f"; released {_local(view.released_at)}: unused" if view.released_at else story
     indices = {gpu.gpu.uuid: gpu.gpu.index for gpu in snapshot.gpus}
     short = short_names(window.gpus)
     named = ",".join(str(indices.get(name, short[name])) for name in window.gpus)
@@ -192,25 +195,8 @@ def _row(view: WindowView, snapshot: Snapshot) -> tuple[str, ...]:
         _local(window.end),
         named or f"any {window.count}",
         view.source,
-        beneficiary(window) + _story(view),
+        beneficiary(window) + story,
     )
-
-
-def _story(view: WindowView) -> str:
-    if view.released_at:
-        return f"; released {_local(view.released_at)}: unused"
-    if view.lapses_at:
-        return f"; released {_local(view.lapses_at)} if unused"
-    return f"; claimed {_local(view.claimed_at)}" if view.claimed_at else ""
-
-
-def _standing_line(session: Session, snapshot: Snapshot) -> Iterator[str]:
-    from gputui.domain.snapshot import effective_policy
-
-    priority = effective_policy(session.options.settings.policy, snapshot.controls).standing_priority
-    if priority is not None:
-        source = "command" if snapshot.controls.standing else "file"
-        yield f"standing rule: GPUs go to jobs of priority {priority} and above first ({source})"
 
 
 def _json(view: WindowView) -> dict[str, Any]:

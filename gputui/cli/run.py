@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ from gputui.domain.text import plain
 from gputui.ports import Channel
 from gputui.ports.backend import Attach, AwaitedChannel, DirectBackend
 from gputui.request import submitter
-from gputui.request.submitter import SubmitCommand, Tidied
+from gputui.request.submitter import SubmitCommand
 
 if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
@@ -134,8 +133,8 @@ class Attendance:
         self._await_again_at = float("-inf")
 
     def run(self) -> int:
-        with self._cleared(), Signals(SIGNALS) as signals, wait.changes_of(self._backend) as changes:
-            try:
+        try:
+            with Signals(SIGNALS) as signals, wait.changes_of(self._backend) as changes:
                 while True:
                     job = self._wait_for_start(signals, changes)
                     if job.has_ended:
@@ -153,13 +152,8 @@ class Attendance:
                     # forget an attempt that never started: the next one gets its number
                     if all(each.number != attempt.number for each in self._job().attempts):
                         self._was_attached.discard(attempt.number)
-            except Leaving as leaving:
-                return leaving.exit_code
-
-    @contextmanager
-    def _cleared(self) -> Iterator[None]:
-        try:
-            yield
+        except Leaving as leaving:
+            return leaving.exit_code
         finally:
             self._status.clear()
             if self._awaited is not None:
@@ -174,7 +168,12 @@ class Attendance:
         """Return the job when an attempt starts or the job has ended. Raises Leaving when the user leaves."""
         while True:
             job = self._job()
-            if job.has_ended or self._is_there(job):
+            attempt = job.attempt
+            is_new = attempt is not None and not attempt.is_over and attempt.number not in self._was_attached
+            # an attempt of a cluster is there only while the engine says that it runs
+            if job.has_ended or (
+                is_new and (job.state is JobState.RUNNING or (job.state.is_active and not job.attempts[-1].node))
+            ):
                 return job
             self._await_start()
             snapshot, now = self._backend.snapshots().read(), bootstrap.clock().now()
@@ -202,13 +201,6 @@ class Attendance:
 
     def _news(self) -> tuple[int, ...]:
         return () if self._awaited is None else (self._awaited.fileno(),)
-
-    def _is_there(self, job: Job) -> bool:
-        """Return whether a new attempt is there: one of a cluster only while the engine says that it runs."""
-        attempt = job.attempt
-        if attempt is None or attempt.is_over or attempt.number in self._was_attached:
-            return False
-        return job.state is JobState.RUNNING or (job.state.is_active and not attempt.node)
 
     def _obey(self, signals: Signals) -> None:
         """Leave on a signal while the job waits, and cancel the job if this command submitted it. Raises Leaving."""
@@ -239,9 +231,14 @@ class Attendance:
             if job.state is JobState.CONFIGURING or self._job() != job:
                 self._unreached_until = None
                 return None
-            if self._may_come_back(job, error):
-                return None
-            raise
+            # the engine may restart, and the end of an attempt reaches the queue later
+            now = time.monotonic()
+            if self._unreached_until is None:
+                self._unreached_until = now + _SETTLED_WITHIN
+            if not error.may_pass or now >= self._unreached_until:
+                raise
+            self._status.show(f"job {job.shown_id} cannot be reached: {error.what}; trying again", is_passing=True)
+            return None
         except GputuiError:
             if self._job() != job:  # its state has changed meanwhile
                 return None
@@ -259,16 +256,6 @@ class Attendance:
         except GputuiError:
             self._awaited = None
             return None
-
-    def _may_come_back(self, job: Job, error: RuntimeFault) -> bool:
-        """Return whether to try again: the engine may restart, and the end of an attempt reaches the queue later."""
-        now = time.monotonic()
-        if self._unreached_until is None:
-            self._unreached_until = now + _SETTLED_WITHIN
-        if not error.may_pass or now >= self._unreached_until:
-            return False
-        self._status.show(f"job {job.shown_id} cannot be reached: {error.what}; trying again", is_passing=True)
-        return True
 
     def _attend(self, number: int, channel: Channel, signals: Signals, changes: wait.Changes) -> int | None:
         """Talk to one attempt until it is over; return this command's exit code if the user left or it was lost.
@@ -510,7 +497,9 @@ def command(
     conversation.parse(keys)
     given = with_elements(session, given)
     found = submitter.tidied(ctx)
-    _refuse_detached(found)
+    if detached := next((name for name in found.taken if name in {"-d", "--detach"}), None):
+        hint = "gputui submit, or leave it out"
+        raise InputError("is what `gputui submit` does: run attaches", where=detached, hint=hint)
     asked = submitter.submission_of(given, arguments, host, session.submitter(), found)
     if asked.array:
         raise InputError("is for submit: run attaches to one job", where="--array")
@@ -530,12 +519,6 @@ def command(
         job_id, awaited = backend.submit_attached(submission, keys)
         confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
         return Attendance(session, backend, job_id, keys, is_owner=True, is_quiet=quiet, awaited=awaited).run()
-
-
-def _refuse_detached(found: Tidied) -> None:
-    if detached := next((name for name in found.taken if name in {"-d", "--detach"}), None):
-        hint = "gputui submit, or leave it out"
-        raise InputError("is what `gputui submit` does: run attaches", where=detached, hint=hint)
 
 
 def _interactive(submission: Submission, interactive: Interactive) -> Submission:

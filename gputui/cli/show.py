@@ -78,7 +78,10 @@ def story(
     for attempt in job.attempts:
         yield ""
         yield f"attempt {attempt.number}"
-        telemetry = list(_telemetry(attempt, measured.get(attempt.number)))
+        figures = measured.get(attempt.number)
+        summary = figures.summary if figures else attempt.telemetry  # attempts of an older gputui have none
+        telemetry: list[tuple[str, object]] = [("efficiency", attempt.efficiency.long if attempt.efficiency else None)]
+        telemetry += summary_lines(summary) if summary is not None else ()
         if not any(value for _, value in telemetry):
             telemetry = [("measured", unread.get(attempt.number))]
         facts = chain(_attempt(attempt, snapshot), telemetry)
@@ -115,21 +118,15 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     beside = f", placed beside job {job.placed.past}" if job.placed else ""
     by = f", by {job.ranked_by}" if job.ranked_by else ""
     yield "priority", str(job.priority) + (", put first" if job.topped_at else "") + beside + by
-    yield "held", _hold(job)
+    by = f" by {job.held_by}" if job.held_by else ""
+    since = f", {_local(job.held_at)}" if job.held_at else ""
+    yield "held", (job.hold_reason or f"yes{by}{since}") if job.held else None
     yield "not before", _local(job.not_before)
     yield "recurring", f"a run of recurring job {job.recurring} (gputui cron list)" if job.recurring else None
     yield "array", _element(job.array) if job.array else None
     yield "sweep", sweep.words(sweep_values(job) or dict(job.spec.sweep))
     yield "its elements", _states(job.array, snapshot) if job.array else None
     yield "avoids GPUs", ", ".join(job.avoid_gpus)
-
-
-def _hold(job: Job) -> str | None:
-    if not job.held:
-        return None
-    by = f" by {job.held_by}" if job.held_by else ""
-    since = f", {_local(job.held_at)}" if job.held_at else ""
-    return job.hold_reason or f"yes{by}{since}"
 
 
 def _suspended(job: Job) -> str:
@@ -222,14 +219,6 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
         yield "from elsewhere", None if attempt.is_over else port.ssh(platform.node())
     for note in attempt.notes:
         yield "note", note
-
-
-def _telemetry(attempt: Attempt, measured: Measured | None) -> Iterator[tuple[str, object]]:
-    """Return the efficiency and the telemetry in words; attempts of an older gputui have no telemetry."""
-    yield "efficiency", attempt.efficiency.long if attempt.efficiency else None
-    summary = measured.summary if measured else attempt.telemetry
-    if summary is not None:
-        yield from summary_lines(summary)
 
 
 def _local(at: datetime | None) -> str | None:

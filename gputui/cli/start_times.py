@@ -56,7 +56,7 @@ def told_by_engine(snapshot: Snapshot, ids: Iterable[JobId]) -> Iterator[str]:
 
 
 def foreseen(snapshot: Snapshot, ids: Iterable[JobId], options: Options, now: datetime) -> Iterator[str]:
-    made, jobs = plan(snapshot, options.settings, now), Entries({job.id: job for job in snapshot.jobs})
+    made, jobs = plan(snapshot, options.settings, now), entries(snapshot)
     for job in filter(None, map(jobs.get, ids)):
         yield f"job {job.shown_id}: {plain(_words(job, made, snapshot, options, now))}"
 
@@ -95,7 +95,13 @@ def print_shifts(session: Session, backend: DirectBackend, change: SnapshotChang
         changed = change(snapshot)
         gone = fates(snapshot, changed, (shift.job_id for shift in found.shifts))
         told = [*places(snapshot, changed, found), *lines(snapshot, found.shifts, gone)]
-        stuck = list(without_start(snapshot, changed, found))
+        known = entries(snapshot)
+        stuck = [  # new jobs without a predictable start, and those that lose theirs by the change
+            job
+            for job in changed.jobs
+            if job.state is JobState.PENDING and job.id not in found.after.starts
+            if job.id not in known or job.id in found.before.starts
+        ]
         told = shortened(told) + (shortened(reasons(changed, stuck, session.options.settings, now)) if stuck else [])
     told = [*filter(None, [first]), *(told or ["no other job would start earlier or later"])]
     terminal.write_lines(f"{line}\n" for line in told)
@@ -148,15 +154,6 @@ def shortened(told: list[str]) -> list[str]:
     """Return the first lines and the number of remaining ones: an array may have 100,000 elements."""
     left = len(told) - MOST_LINES
     return [*told[:MOST_LINES], f"... and {left} more"] if left > 1 else told
-
-
-def without_start(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> Iterator[Job]:
-    """Yield the new jobs without a predictable start, and the jobs that lose theirs by the change."""
-    known = entries(snapshot)
-    for job in changed.jobs:
-        is_affected = job.id not in known or job.id in found.before.starts
-        if job.state is JobState.PENDING and is_affected and job.id not in found.after.starts:
-            yield job
 
 
 def reasons(changed: Snapshot, jobs: Iterable[Job], settings: Settings, now: datetime) -> list[str]:

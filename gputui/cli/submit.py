@@ -251,19 +251,16 @@ def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool, ids: tup
         from gputui.domain.as_json import json_text
 
         text = json_text(_submitted_json(*told[0]) if len(told) == 1 else [_submitted_json(*each) for each in told])
-    elif terminal.is_tty(terminal.OUT):
-        text = "\n".join(f"{job_id}  {_elements_words(job_id, each.array)}".rstrip() for job_id, each in told)
     else:
-        text = "\n".join(str(job_id) for job_id, _ in told)
+        rows = []
+        for job_id, each in told:  # `12  100000 elements, 12_0 to 12_99999`
+            count, indices = len(each.array), each.array
+            words = f"  {count} elements, {job_id}_{indices[0]} to {job_id}_{indices[-1]}" if count > 1 else ""
+            words = f"  1 element, {job_id}_{indices[0]}" if count == 1 else words
+            rows.append(f"{job_id}{words if terminal.is_tty(terminal.OUT) else ''}")
+        text = "\n".join(rows)
     words = f"jobs {id_ranges(ids)} are" if len(ids) > 1 else f"job {ids[0]} is" if ids else "no job is"
     print_done(text, f"{words} in the queue")
-
-
-def _elements_words(array: JobId, indices: Sequence[int]) -> str:
-    """Return `100000 elements, 12_0 to 12_99999`; empty for a single job."""
-    if len(indices) > 1:
-        return f"{len(indices)} elements, {array}_{indices[0]} to {array}_{indices[-1]}"
-    return f"1 element, {array}_{indices[0]}" if indices else ""
 
 
 def _submitted_json(job_id: JobId, submission: Submission) -> dict[str, Any]:

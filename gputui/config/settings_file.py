@@ -336,8 +336,14 @@ def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str])
                 continue
             below = dict(merged.get(table, {}))
             for key, value in keys.items():
-                both = isinstance(value, dict) and isinstance(below.get(key), dict)
-                below[key] = _joined(key, below[key], value) if both else value
+                if not (isinstance(value, dict) and isinstance(below.get(key), dict)):
+                    below[key] = value
+                elif key == "kubernetes":
+                    from gputui.domain import pod_template  # few files have the table
+
+                    below[key] = pod_template.merged(below[key], value)
+                else:
+                    below[key] = {**below[key], **value}
             merged[table] = below
         tables = merged
         if refused:
@@ -346,14 +352,6 @@ def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str])
     source = ", ".join(found) or "environment"
     converted = {table: _converted_table(table, keys, source) for table, keys in tables.items()}
     return LoadedSettings(Settings(**converted), tuple(ignored))
-
-
-def _joined(key: str, below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    if key != "kubernetes":
-        return {**below, **above}
-    from gputui.domain.pod_template import merged  # few files have the table
-
-    return merged(below, above)
 
 
 def _overridable(site: Path, tables: SettingsTables) -> frozenset[str]:
