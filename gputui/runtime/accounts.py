@@ -25,7 +25,6 @@ class Account(Struct, frozen=True):
 
     @property
     def is_other(self) -> bool:
-        """Return whether this account differs from the user and group of this process."""
         return (self.uid, self.gid) != (os.geteuid(), os.getegid())
 
 

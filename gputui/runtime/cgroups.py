@@ -38,15 +38,10 @@ def _number(text: bytes) -> int | None:
     return int(text) if text.strip().isdigit() else None
 
 
-def _usage(text: bytes) -> float | None:
+def _seconds(text: bytes) -> float | None:
     """Return the seconds of `usage_usec` in `cpu.stat`."""
     found = dict(line.split(b" ", 1) for line in text.splitlines() if b" " in line).get(b"usage_usec")
     return int(found) / 1e6 if found else None
-
-
-def _nanoseconds(text: bytes) -> float | None:
-    found = _number(text)
-    return None if found is None else found / 1e9
 
 
 def _sum_of(key: bytes) -> Callable[[bytes], int]:
@@ -73,8 +68,8 @@ def _operations(name: bytes) -> Callable[[bytes], int | None]:
 
 
 _FILES: dict[str, tuple[_Field, ...]] = {
-    "cpu.stat": (("cpu", _usage),),
-    "cpuacct.usage": (("cpu", _nanoseconds),),
+    "cpu.stat": (("cpu", _seconds),),
+    "cpuacct.usage": (("cpu", lambda text: int(text) / 1e9),),
     "memory.current": (("memory", _number),),
     "memory.peak": (("memory_peak", _number),),
     "memory.usage_in_bytes": (("memory", _number),),
@@ -104,9 +99,44 @@ class ConsumptionReader:
     def of_process(self, name: str, pid: int) -> Consumption | None:
         """Return the consumption of that process's groups whose names contain `name`; None if there are none."""
         if name not in self._files:
-            groups = tuple(own_groups(name, pid, self._mount, self._proc))
-            self._remember(name, files_in(groups or found_groups(name, self._mount)))
+            self._remember(name, files_in(tuple(self._own_groups(name, pid)) or self._found_groups(name)))
         return self._read(name)
+
+    def _own_groups(self, name: str, pid: int) -> Iterator[Path]:
+        """Yield the control groups of a process with that name, or those above them: it may have created subgroups."""
+        try:
+            lines = (self._proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+        except OSError:
+            return
+        mount = self._mount
+        for line in lines:
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            parts = path.strip("/").split("/")
+            place = next((at for at, part in enumerate(parts) if name in part), None)
+            if place is None or ".." in parts:
+                continue
+            tree: Path | None
+            if controllers:  # those that share a hierarchy have one directory, `cpu,cpuacct`, or identical ones
+                names = (controllers, *controllers.split(","))
+                tree = next((mount / each for each in names if (mount / each).is_dir()), None)
+            else:  # version 2, which is the only one or `unified`
+                tree = mount if (mount / "cgroup.controllers").exists() else mount / "unified"
+            if tree is not None:
+                yield tree.joinpath(*parts[: place + 1])
+
+    def _found_groups(self, name: str) -> Iterator[Path]:
+        """Yield the control groups of that name if its process is in another PID namespace: one per hierarchy."""
+        mount = self._mount
+        unified = (mount / "cgroup.controllers").exists()
+        trees = [mount] if unified else [mount / tree for tree in ("cpuacct", "memory", "blkio", "unified")]
+        for tree in trees:
+            for place, below, _ in os.walk(tree):
+                if len(Path(place).relative_to(tree).parts) >= _DEPTH - 1:
+                    below.clear()
+                if (found := next((each for each in below if name in each), None)) is not None:
+                    yield Path(place, found)
+                    break
 
     def of_groups(self, name: str, folders: Callable[[], Iterable[str]]) -> Consumption | None:
         """Return the consumption of these groups of an attempt."""
@@ -129,87 +159,39 @@ class ConsumptionReader:
         return found
 
 
-def own_groups(name: str, pid: int, mount: Path = MOUNT, proc: Path = _PROC) -> Iterator[Path]:
-    """Yield the control groups of a process with that name, or those above them: it may have created subgroups."""
-    try:
-        lines = (proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        parts = path.strip("/").split("/")
-        place = next((at for at, part in enumerate(parts) if name in part), None)
-        tree = _tree(controllers, mount)
-        if place is not None and tree is not None and ".." not in parts:
-            yield tree.joinpath(*parts[: place + 1])
-
-
-def found_groups(name: str, mount: Path = MOUNT) -> Iterator[Path]:
-    """Yield the control groups of that name if its process is in another PID namespace: one per hierarchy."""
-    unified = (mount / "cgroup.controllers").exists()
-    trees = [mount] if unified else [mount / tree for tree in ("cpuacct", "memory", "blkio", "unified")]
-    for tree in trees:
-        for place, below, _ in os.walk(tree):
-            if len(Path(place).relative_to(tree).parts) >= _DEPTH - 1:
-                below.clear()
-            if (found := next((each for each in below if name in each), None)) is not None:
-                yield Path(place, found)
-                break
-
-
-def _tree(controllers: str, mount: Path) -> Path | None:
-    """Return the directory of a hierarchy; version 2 has no controllers in its line, and is the only one or `unified`.
-
-    Controllers that share a hierarchy have a common directory, such as `cpu,cpuacct`, or identical ones.
-    """
-    if not controllers:
-        return mount if (mount / "cgroup.controllers").exists() else mount / "unified"
-    names = (controllers, *controllers.split(","))
-    return next((mount / name for name in names if (mount / name).is_dir()), None)
-
-
 def files_in(folders: Iterable[Path]) -> tuple[str, ...]:
     """Return the files of these groups that contain consumption."""
-    return tuple(f"{folder}/{name}" for folder in folders for name in _names_in(folder))
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        found = set(os.listdir(folder))  # noqa: PTH208 - each attempt has up to a dozen groups
-    except OSError:
-        return []
-    if _VERSION_1 in found:
-        found.discard("cpu.stat")
-    return [name for name in _FILES if name in found]
+    files: list[str] = []
+    for folder in folders:
+        try:
+            found = set(os.listdir(folder))  # noqa: PTH208 - each attempt has up to a dozen groups
+        except OSError:
+            continue
+        if _VERSION_1 in found:
+            found.discard("cpu.stat")
+        files += [f"{folder}/{name}" for name in _FILES if name in found]
+    return tuple(files)
 
 
 def read_files(files: Iterable[str]) -> Consumption | None:
     """Return the consumption from these files; None if none can be read."""
     found: dict[str, float] = {}
     for path in files:
-        text = _text(path)
-        for name, read in _FILES[path.rpartition("/")[2]] if text is not None else ():
-            try:
-                value = read(text or b"")
-            except (ValueError, IndexError):
-                continue
-            if value is not None:
-                found[name] = value
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            text = os.read(descriptor, _MOST)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+        for name, read in _FILES[path.rpartition("/")[2]]:
+            with suppress(ValueError, IndexError):
+                if (value := read(text)) is not None:
+                    found[name] = value
     return Consumption(**found) if found else None  # type: ignore[arg-type]
-
-
-def _text(path: str) -> bytes | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(descriptor, _MOST)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def at_the_end(folders: Iterable[str]) -> Consumption | None:
@@ -271,16 +253,14 @@ class Trees(Struct, frozen=True):
     def _highest(self, tree: Path, controller: str) -> Path | None:
         if not (tree if controller else tree / "cgroup.controllers").exists():
             return None
-        here = tree / self._own_path(controller)
-        writable = [each for each in (here, *here.parents) if each.is_relative_to(tree) and os.access(each, os.W_OK)]
-        return writable[-1] if writable else None
-
-    def _own_path(self, controller: str) -> str:
+        here = tree
         for line in self.own.read_text().splitlines():
             _, names, path = line.split(":", 2)
             if controller in names.split(","):
-                return path.lstrip("/")
-        return ""
+                here = tree / path.lstrip("/")
+                break
+        writable = [each for each in (here, *here.parents) if each.is_relative_to(tree) and os.access(each, os.W_OK)]
+        return writable[-1] if writable else None
 
 
 _MOUNTED = Trees()
@@ -294,20 +274,55 @@ def make(name: str, options: ContainerOptions, trees: Trees = _MOUNTED) -> Attem
     notes: list[str] = []
     events = None
     if options.memory is not None:
-        folder = _memory(base, trees, name, options.memory)
+        limits: dict[str, object] = {"memory.max": options.memory, "memory.swap.max": 0}
+        if base is None:
+            limits = {"memory.limit_in_bytes": options.memory, "memory.memsw.limit_in_bytes": options.memory}
+        folder = _create_group(base or trees.of("memory"), name, limits, controller="memory" if base else "")
         if folder is None:
             notes.append("the memory limit is not enforced: this host lets gputui make no control group for it")
         else:
             folders.append(folder)
             events = str(folder / ("memory.events" if (folder / "memory.events").exists() else "memory.oom_control"))
     if options.cpus is not None or options.cpu_shares is not None:
-        folder = _cpu(base, trees, name, options)
+        limits = _cpu_limits(options, is_unified=base is not None)
+        folder = _create_group(base or trees.of("cpu"), name, limits, controller="cpu" if base else "")
         if folder is None:
             notes.append("the CPU limit is not enforced: this host lets gputui make no control group for it")
         elif folder not in folders:
             folders.append(folder)
     counting = tuple(str(each) for each in dict.fromkeys(_counting(name, trees)) if each not in folders)
     return AttemptCgroups((*map(str, folders), *counting), counting, events, tuple(notes))
+
+
+def _cpu_limits(options: ContainerOptions, *, is_unified: bool) -> dict[str, object]:
+    limits: dict[str, object] = {}
+    quota = int(options.cpus * _PERIOD) if options.cpus is not None else None
+    shares = options.cpu_shares
+    if quota is not None:
+        v1 = {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": quota}
+        limits |= {"cpu.max": f"{quota} {_PERIOD}"} if is_unified else v1
+    if shares is not None:  # version 2: the engine's own conversion, from 2..262144 to 1..10000
+        weight = 1 + (min(max(shares, 2), 262144) - 2) * 9999 // 262142
+        limits |= {"cpu.weight": weight} if is_unified else {"cpu.shares": shares}
+    return limits
+
+
+def _counting(name: str, trees: Trees) -> Iterator[Path]:
+    """Create groups without limits, as far as permitted; yield them."""
+    base = trees.unified() or trees.beside()
+    unified = None if base is None else _create_group(base, name)
+    if base is not None and unified is not None:
+        with suppress(OSError):  # let the kernel count memory and disk use there, if it does so above; else less is
+            above = (base / "cgroup.subtree_control").read_text().split()
+            switch = base / "gputui" / "cgroup.subtree_control"
+            for controller in {"memory", "io"}.intersection(above).difference(switch.read_text().split()):
+                switch.write_text(f"+{controller}")
+        yield unified
+    if trees.unified() is None:
+        for controller in _COUNTERS if unified is not None else (*_COUNTERS, "cpuacct"):
+            folder = _create_group(trees.of(controller), name)
+            if folder is not None:
+                yield folder
 
 
 def members(folders: Iterable[str]) -> frozenset[int]:
@@ -369,55 +384,6 @@ def remove_stale(is_stale: Callable[[str], bool], now: datetime, trees: Trees = 
                     remove([str(folder)])
 
 
-def _counting(name: str, trees: Trees) -> Iterator[Path]:
-    """Create groups without limits, as far as permitted; yield them."""
-    base = trees.unified() or trees.beside()
-    unified = None if base is None else _create_group(base, name)
-    if base is not None and unified is not None:
-        _count_use(base)
-        yield unified
-    if trees.unified() is None:
-        for controller in _COUNTERS if unified is not None else (*_COUNTERS, "cpuacct"):
-            folder = _create_group(trees.of(controller), name)
-            if folder is not None:
-                yield folder
-
-
-def _count_use(base: Path) -> None:
-    """Let the kernel count memory and disk use in the groups of attempts, if it does so above them."""
-    try:
-        above = (base / "cgroup.subtree_control").read_text().split()
-        switch = base / "gputui" / "cgroup.subtree_control"
-        for controller in {"memory", "io"}.intersection(above).difference(switch.read_text().split()):
-            switch.write_text(f"+{controller}")
-    except OSError:
-        return  # then less is counted
-
-
-def _memory(base: Path | None, trees: Trees, name: str, limit: int) -> Path | None:
-    if base is not None:
-        limits = {"memory.max": limit, "memory.swap.max": 0}
-        return _create_group(base, name, limits, controller="memory")
-    limits = {"memory.limit_in_bytes": limit, "memory.memsw.limit_in_bytes": limit}
-    return _create_group(trees.of("memory"), name, limits)
-
-
-def _cpu(base: Path | None, trees: Trees, name: str, options: ContainerOptions) -> Path | None:
-    limits: dict[str, object] = {}
-    quota = int(options.cpus * _PERIOD) if options.cpus is not None else None
-    if base is not None:
-        if quota is not None:
-            limits["cpu.max"] = f"{quota} {_PERIOD}"
-        if options.cpu_shares is not None:  # the engine's own conversion, from 2..262144 to 1..10000
-            limits["cpu.weight"] = 1 + (min(max(options.cpu_shares, 2), 262144) - 2) * 9999 // 262142
-        return _create_group(base, name, limits, controller="cpu")
-    if quota is not None:
-        limits |= {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": quota}
-    if options.cpu_shares is not None:
-        limits["cpu.shares"] = options.cpu_shares
-    return _create_group(trees.of("cpu"), name, limits)
-
-
 def _create_group(
     parent: Path | None, name: str, limits: Mapping[str, object] = {}, *, controller: str = ""
 ) -> Path | None:
@@ -433,15 +399,11 @@ def _create_group(
         folder.mkdir(exist_ok=True)
     except OSError:
         return None
-    return folder if _write_values(folder, limits) else None
-
-
-def _write_values(folder: Path, limits: Mapping[str, object]) -> bool:
     for place, (file, value) in enumerate(limits.items()):
         try:
             (folder / file).write_text(str(value))
         except OSError:
             if not place:
                 remove([str(folder)])
-                return False
-    return True
+                return None
+    return folder

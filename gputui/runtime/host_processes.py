@@ -8,9 +8,10 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,7 +48,6 @@ class ProcessStat(Struct, frozen=True):
 
 @functools.cache
 def boot_id() -> str:
-    """Return the id of this boot of the machine."""
     return _read(_BOOT_ID).decode().strip()
 
 
@@ -77,22 +77,37 @@ def attempt_members(
     """
     if leader.boot != boot_id():
         return ()
-    everything = {each.pid: each for each in _all()}
-    keepers = {who.pid for who in (leader, runner) if who is not None and _is_there(who, everything)}
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names alone, of thousands
+    everything = {pid: process for pid in pids if (process := read_stat(pid)) is not None}
+    wrapper = [who for who in (leader, runner) if who is not None]
+    keepers = {who.pid for who in wrapper if who.pid in everything and everything[who.pid].ticks == who.ticks}
     is_reused = leader.pid in everything and leader.pid not in keepers
-    found = {pid for pid in everything if pid in grouped}
-    if keepers:
-        session = None if is_reused else leader.pid
-        found |= {pid for pid in everything if _belongs(pid, session, keepers, everything)}
-    else:
-        found |= {each.pid for each in everything.values() if _is_orphan(each, leader, tag, is_reused)}
+    session = None if is_reused else leader.pid
+
+    def belongs(pid: int) -> bool:
+        if everything[pid].session == session:
+            return True
+        passed: set[int] = set()  # /proc is not read atomically, so a chain of parents may form a loop
+        while (process := everything.get(pid)) is not None and pid not in passed:
+            if process.parent in keepers:
+                return True
+            passed.add(pid)
+            pid = process.parent
+        return False
+
+    def is_orphan(pid: int) -> bool:
+        if everything[pid].ticks < leader.ticks:
+            return False
+        environment = _read(f"/proc/{pid}/environ")
+        if f"GPUTUI_ATTEMPT={tag}".encode() in environment.split(b"\0"):
+            return True
+        # without the tag in its environment the session decides, unless its id was reused
+        return everything[pid].session == session and b"GPUTUI_ATTEMPT=" not in environment
+
+    is_member = belongs if keepers else is_orphan
+    found = {pid for pid in everything if pid in grouped or is_member(pid)}
     # parents first: a shell must not see its child end before it is told to end itself
     return tuple(sorted(found - keepers))
-
-
-def _is_there(who: ProcessIdentity, everything: Mapping[int, ProcessStat]) -> bool:
-    found = everything.get(who.pid)
-    return found is not None and found.ticks == who.ticks
 
 
 def send_signal(pids: tuple[int, ...], number: int, only: int | None = None) -> tuple[int, ...]:
@@ -112,34 +127,6 @@ def send_signal(pids: tuple[int, ...], number: int, only: int | None = None) -> 
     return tuple(refused)
 
 
-def _belongs(pid: int, session: int | None, keepers: set[int], everything: Mapping[int, ProcessStat]) -> bool:
-    if everything[pid].session == session:
-        return True
-    seen: set[int] = set()  # /proc is not read atomically, so a chain of parents may form a loop
-    while (found := everything.get(pid)) is not None and pid not in seen:
-        if found.parent in keepers:
-            return True
-        seen.add(pid)
-        pid = found.parent
-    return False
-
-
-def _is_orphan(each: ProcessStat, leader: ProcessIdentity, tag: str, reused: bool) -> bool:
-    if each.ticks < leader.ticks:
-        return False
-    environment = _read(f"/proc/{each.pid}/environ")
-    if f"GPUTUI_ATTEMPT={tag}".encode() in environment.split(b"\0"):
-        return True
-    # without the tag in its environment the session decides, unless its id was reused
-    return each.session == leader.pid and not reused and b"GPUTUI_ATTEMPT=" not in environment
-
-
-def _all() -> Iterator[ProcessStat]:
-    for name in os.listdir("/proc"):  # noqa: PTH208 - names alone, of thousands
-        if name.isdigit() and (found := read_stat(int(name))) is not None:
-            yield found
-
-
 def _read(path: str) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -154,31 +141,6 @@ def _read(path: str) -> bytes:
         return b""
     finally:
         os.close(descriptor)
-
-
-class ProcessSampler:
-    """Samples processes: computes CPU use between two samples, and reads command and user of each only once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, _Sampled] = {}
-
-    def sample(self, pids: Iterable[int], *, with_parents: bool = False) -> list[ProcessRow]:
-        """Return rows of the processes that still live; with `with_parents`, also of all their parents except pid 1."""
-        now, uptime = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
-        found: dict[int, ProcessRow] = {}
-        used: dict[int, _Sampled] = {}
-        wanted = list(dict.fromkeys(pids))
-        asked = set(wanted)
-        for pid in wanted:  # it grows by the parents
-            if (seen := _seen_now(pid, self._known.get(pid), now, uptime)) is None:
-                continue
-            found[pid], used[pid] = seen
-            parent = found[pid].parent
-            if with_parents and parent is not None and parent > 1 and parent not in asked:
-                asked.add(parent)
-                wanted.append(parent)
-        self._known = used
-        return list(found.values())
 
 
 class _Sampled(Struct, frozen=True):
@@ -201,31 +163,53 @@ _SETTLED = 10.0
 """Seconds after which a process is assumed to keep its command; before that it may call exec."""
 
 
-def _seen_now(pid: int, before: _Sampled | None, now: float, uptime: float) -> tuple[ProcessRow, _Sampled] | None:
-    """Return a row of the process with its CPU use since `before`, else since its start; None if it is gone."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    if len(fields) < 22 or fields[0] in {b"Z", b"X"}:
-        return None
-    start, used = int(fields[19]), int(fields[11]) + int(fields[12])
-    age = max(0.0, uptime - start / _TICKS)
-    if before is None or before.start != start:
-        cpu = used / _TICKS / age if age > 0 else None
-        sampled = _Sampled(start, now, used, cpu, _user(pid), _command(pid))
-    else:
-        command = before.command if age > _SETTLED else _command(pid)
-        sampled = _later(before, now, used, command)
-    memory, parent = int(fields[21]) * _PAGE, int(fields[1])
-    row = ProcessRow(pid, sampled.user, sampled.command, sampled.cpu, memory, timedelta(seconds=age), parent, start)
-    return row, sampled
+class ProcessSampler:
+    """Samples processes: computes CPU use between two samples, and reads command and user of each only once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Sampled] = {}
+
+    def sample(self, pids: Iterable[int], *, with_parents: bool = False) -> list[ProcessRow]:
+        """Return rows of the processes that still live; with `with_parents`, also of all their parents except pid 1.
+
+        CPU use is that since the sample before, else since the start of the process.
+        """
+        now, uptime = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        rows: list[ProcessRow] = []
+        sampled: dict[int, _Sampled] = {}
+        wanted = list(dict.fromkeys(pids))
+        asked = set(wanted)
+        for pid in wanted:  # it grows by the parents
+            fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            if len(fields) < 22 or fields[0] in {b"Z", b"X"}:
+                continue
+            parent, start, used = int(fields[1]), int(fields[19]), int(fields[11]) + int(fields[12])
+            age = max(0.0, uptime - start / _TICKS)
+            before = self._known.get(pid)
+            if before is None or before.start != start:
+                cpu = used / _TICKS / age if age > 0 else None
+                one = _Sampled(start, now, used, cpu, _user(pid), _command(pid))
+            else:
+                command = before.command if age > _SETTLED else _command(pid)
+                if now - before.at < _LEAST:
+                    one = replace(before, command=command)
+                else:
+                    cpu = (used - before.used) / _TICKS / (now - before.at)
+                    one = _Sampled(start, now, used, cpu, before.user, command)
+            sampled[pid] = one
+            lasted, memory = timedelta(seconds=age), int(fields[21]) * _PAGE
+            rows.append(ProcessRow(pid, one.user, one.command, one.cpu, memory, lasted, parent, start))
+            if with_parents and parent > 1 and parent not in asked:
+                asked.add(parent)
+                wanted.append(parent)
+        self._known = sampled
+        return rows
 
 
-def _later(before: _Sampled, now: float, used: int, command: str) -> _Sampled:
-    """Return a sample with the CPU use since the previous one; if that was just taken, with its value."""
-    seconds = now - before.at
-    if seconds < _LEAST:
-        return replace(before, command=command)
-    cpu = (used - before.used) / _TICKS / seconds
-    return _Sampled(before.start, now, used, cpu, before.user, command)
+_LEAST = 0.5
+"""Minimum seconds between two samples for computing CPU use: the kernel counts in hundredths."""
+_SETTLED = 10.0
+"""Seconds after which a process is assumed to keep its command; before that it may call exec."""
 
 
 def _command(pid: int) -> str:
@@ -235,12 +219,6 @@ def _command(pid: int) -> str:
 
 def _read_text(pid: int, name: str) -> str:
     return _read(f"/proc/{pid}/{name}").decode(errors="replace")
-
-
-def read_environment(pid: int) -> tuple[str, ...]:
-    """Return `NAME=value` of a process; raises OSError if this user may not read it."""
-    with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-        return tuple(word for word in file.read().decode(errors="replace").split("\0") if word)
 
 
 def _user(pid: int) -> str:
@@ -265,10 +243,9 @@ class LocalProcesses:
         return {row.pid: row for row in self._sampler.sample(pids, with_parents=with_parents)}
 
     def environment(self, target: ProcessTarget) -> tuple[str, ...]:
-        """Return `NAME=value` of a process, as of its start."""
         _check(target)
         try:
-            found = read_environment(target.pid)
+            content = Path(f"/proc/{target.pid}/environ").read_bytes()
         except PermissionError:
             owner = _owner(target.pid)
             who = "root" if owner == "root" else f"{owner} and root"
@@ -277,7 +254,7 @@ class LocalProcesses:
         except OSError:
             raise _gone(target) from None
         _check(target)  # it may be another process's by now
-        return found
+        return tuple(word for word in content.decode(errors="replace").split("\0") if word)
 
     def signal(self, target: ProcessTarget, number: int, patience: float, before: Callable[[], None]) -> SignalOutcome:
         """Send a signal to exactly that process and watch it for `patience` seconds.
@@ -298,7 +275,18 @@ class LocalProcesses:
             before()
             _check(target)
             self._send(fd, target, number)
-            return _watch(fd, target, patience)
+            began = time.monotonic()
+            if fd is not None:
+                poll = select.poll()
+                poll.register(fd, select.POLLIN)
+                poll.poll(patience * 1000)
+            while True:  # a zombie counts as ended
+                now, passed = read_stat(target.pid), time.monotonic() - began
+                if now is None or now.ticks != target.ticks:
+                    return SignalOutcome(has_ended=True, seconds=passed)
+                if passed >= patience:
+                    return SignalOutcome(has_ended=False, seconds=passed, state=now.state)
+                time.sleep(_LOOKS)
 
     def _send(self, fd: int | None, target: ProcessTarget, number: int) -> None:
         try:
@@ -350,19 +338,3 @@ def _gone(target: ProcessTarget) -> GputuiError:
 
 def _owner(pid: int) -> str:
     return _user(pid) or "another user"
-
-
-def _watch(fd: int | None, target: ProcessTarget, patience: float) -> SignalOutcome:
-    """Wait for the end of a process; a zombie counts as ended."""
-    began = time.monotonic()
-    if fd is not None:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        poll.poll(patience * 1000)
-    while True:
-        found, passed = read_stat(target.pid), time.monotonic() - began
-        if found is None or found.ticks != target.ticks:
-            return SignalOutcome(has_ended=True, seconds=passed)
-        if passed >= patience:
-            return SignalOutcome(has_ended=False, seconds=passed, state=found.state)
-        time.sleep(_LOOKS)

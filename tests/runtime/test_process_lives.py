@@ -100,7 +100,7 @@ def kill_wrapper(runtime: ProcessRuntime, state: Path, container_id: str) -> Non
 
 def members(state: Path, container_id: str) -> tuple[int, ...]:
     """Return the pids of an attempt's processes, as a new process finds them."""
-    return AttemptIndex(STORE, state / "attempts").members(container_id)
+    return AttemptIndex(STORE, state / "attempts").reach(container_id)[0]
 
 
 def number_printed(runtime: ProcessRuntime, container_id: str) -> int:

@@ -148,13 +148,11 @@ def cause_of_init(log_tail: bytes) -> Cause | None:
 
 
 def fault(text: str, *, status: int | None = None, exit_code: int | None = None) -> RuntimeFault:
-    """Return the error to raise for a message of the engine."""
     cause = cause_of(text, status=status, exit_code=exit_code)
     return RuntimeFault(cause, hint=_HINTS.get(cause.code))
 
 
 def bad_spec(option: str, problem: str) -> RuntimeFault:
-    """Return the error for an invalid option of the job."""
     return RuntimeFault(Cause(CauseCode.BAD_SPEC, f"{option}: {problem}"))
 
 
@@ -195,7 +193,6 @@ def _tidy(text: str) -> str:
 
 
 def is_missing(error: RuntimeFault) -> bool:
-    """Return whether the engine said that there is no such container."""
     return "no such container" in error.what.lower()
 
 
@@ -239,30 +236,31 @@ class Deadlines:
     def limit(self, seconds: float, client: EngineClient) -> Iterator[Deadline]:
         """Shut the client down unless the block ends within `seconds`."""
         deadline = Deadline(time.monotonic() + seconds, client)
+
+        def watch() -> None:
+            with self._changed:
+                while self._open:
+                    first = min(self._open, key=lambda each: each.at)
+                    if (left := first.at - time.monotonic()) > 0:
+                        self._changed.wait(left)
+                        continue
+                    self._open.discard(first)
+                    first.has_passed = True
+                    with suppress(Exception):  # the call may have ended meanwhile
+                        first.client.shut_down()
+                self._is_watching = False
+
         with self._changed:
             self._open.add(deadline)
             if not self._is_watching:
                 self._is_watching = True
-                threading.Thread(target=self._watch, name="engine-deadlines", daemon=True).start()
+                threading.Thread(target=watch, name="engine-deadlines", daemon=True).start()
             self._changed.notify()
         try:
             yield deadline
         finally:
             with self._changed:
                 self._open.discard(deadline)
-
-    def _watch(self) -> None:
-        with self._changed:
-            while self._open:
-                first = min(self._open, key=lambda each: each.at)
-                if (left := first.at - time.monotonic()) > 0:
-                    self._changed.wait(left)
-                    continue
-                self._open.discard(first)
-                first.has_passed = True
-                with suppress(Exception):  # the call may have ended meanwhile
-                    first.client.shut_down()
-            self._is_watching = False
 
 
 DEADLINES = Deadlines()
@@ -278,14 +276,6 @@ def _check_listening(endpoint: Endpoint) -> None:
                 probe.connect(endpoint.socket_path)
 
 
-class _Idle(Struct):
-    """Idle client of the pool."""
-
-    client: EngineClient
-    since: float
-    """Time in monotonic seconds."""
-
-
 class Connection:
     """Pool of clients of one engine.
 
@@ -296,7 +286,8 @@ class Connection:
     def __init__(self, settings: RuntimeSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._idle: list[_Idle] = []
+        self._idle: list[tuple[float, EngineClient]] = []
+        """Clients and when they became idle, in monotonic seconds."""
         self.endpoint: Endpoint | None = None
         """Address of the engine; None before the first call."""
         self._api_version: str | None = None
@@ -400,18 +391,47 @@ class Connection:
 
     def open(self, *, patient: bool = False) -> EngineClient:
         """Return a client of the caller's own. Raises RuntimeUnavailableError."""
+        from gputui.runtime.docker.transport import EngineClient
+
         with self._lock:
             if patient and self._last_error and not self._is_near and time.monotonic() < self._closed_until:
                 raise type(self._last_error)(self._last_error.what, hint=self._last_error.hint)
-            kept = self._idle.pop().client if self._idle else None
-        if kept is None:
-            return self._connect()
+            kept = self._idle.pop()[1] if self._idle else None
+        if kept is not None:
+            try:
+                self.check_listening()
+            except RuntimeUnavailableError:
+                kept.close()
+                raise
+            return kept
+        with self._reached() as endpoint:
+            # never pinned: engines refuse versions that are too old or too new for them; asked once, then kept
+            version = self._api_version or self._negotiated(endpoint)
+            client = EngineClient(endpoint, timeout=self._timeout, version=version)
+        with self._lock:
+            self._api_version = version
+            self._pause, self._last_error = 0.0, None
+        return client
+
+    def _negotiated(self, endpoint: Endpoint) -> str:
+        """Return the engine's API version, one that docker-py speaks. Raises RuntimeUnavailableError."""
+        from docker.constants import MINIMUM_DOCKER_API_VERSION
+
+        from gputui.runtime.docker.transport import EngineClient
+
+        asking = EngineClient(endpoint, timeout=self._timeout)
         try:
-            self.check_listening()
-        except RuntimeUnavailableError:
-            kept.close()
-            raise
-        return kept
+            version = _in_time(asking, lambda _: asking.server_version(), self._timeout)
+        finally:
+            asking.close()
+        found, least = (re.fullmatch(r"(\d+)\.(\d+)", text) for text in (version, MINIMUM_DOCKER_API_VERSION))
+        if found is None or least is None:
+            what = f"{endpoint.url} is no Docker engine: it names no API version"
+            raise RuntimeUnavailableError(what, hint="see `docker info`")
+        if tuple(map(int, found.groups())) < tuple(map(int, least.groups())):
+            what = f"Docker at {endpoint.url} is too old: its API is {version}"
+            raise RuntimeUnavailableError(what, hint="upgrade to Docker 20.10 (API 1.41) or newer")
+        return version
 
     def check_listening(self) -> None:
         """Raise RuntimeUnavailableError if a local engine accepts no connections, because it is stopping.
@@ -423,18 +443,6 @@ class Connection:
                 _check_listening(self.endpoint)
         except OSError as error:
             raise self.lost(error) from error
-
-    def _connect(self) -> EngineClient:
-        from gputui.runtime.docker.transport import EngineClient
-
-        with self._reached() as endpoint:
-            # never pinned: engines refuse versions that are too old or too new for them; asked once, then kept
-            version = self._api_version or _version(endpoint, self._timeout)
-            client = EngineClient(endpoint, timeout=self._timeout, version=version)
-        with self._lock:
-            self._api_version = version
-            self._pause, self._last_error = 0.0, None
-        return client
 
     @contextmanager
     def _reached(self) -> Iterator[Endpoint]:
@@ -454,8 +462,8 @@ class Connection:
         """Keep the client for the next call, and close clients that were idle for long."""
         now = time.monotonic()
         with self._lock:
-            known = [*self._idle, _Idle(client, now)]
-            young = [each for each in known if now - each.since < IDLE_FOR]
+            known = [*self._idle, (now, client)]
+            young = [each for each in known if now - each[0] < IDLE_FOR]
             self._idle = young[-MOST_IDLE:] if era == self._era else self._idle
             dropped = [each for each in known if each not in self._idle]
         _close(dropped)
@@ -474,29 +482,7 @@ def _in_time(client: EngineClient, ask: Callable[[APIClient], T], within: float 
             raise
 
 
-def _version(endpoint: Endpoint, timeout: float) -> str:
-    """Return the engine's API version, one that docker-py speaks. Raises RuntimeUnavailableError."""
-    from docker.constants import MINIMUM_DOCKER_API_VERSION
-
-    from gputui.runtime.docker.transport import EngineClient
-
-    asking = EngineClient(endpoint, timeout=timeout)
-    try:
-        version = _in_time(asking, lambda _: asking.server_version(), timeout)
-    finally:
-        asking.close()
-    found, least = (re.fullmatch(r"(\d+)\.(\d+)", text) for text in (version, MINIMUM_DOCKER_API_VERSION))
-    if found is None or least is None:
-        raise RuntimeUnavailableError(
-            f"{endpoint.url} is no Docker engine: it names no API version", hint="see `docker info`"
-        )
-    if tuple(map(int, found.groups())) < tuple(map(int, least.groups())):
-        what = f"Docker at {endpoint.url} is too old: its API is {version}"
-        raise RuntimeUnavailableError(what, hint="upgrade to Docker 20.10 (API 1.41) or newer")
-    return version
-
-
-def _close(dropped: list[_Idle]) -> None:
-    for each in dropped:
+def _close(dropped: list[tuple[float, EngineClient]]) -> None:
+    for _, client in dropped:
         with suppress(Exception):  # closing a broken session may raise anything
-            each.client.close()
+            client.close()

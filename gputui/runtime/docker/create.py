@@ -73,13 +73,18 @@ HELD = "gputui.source"
 _UNMASKED = "systempaths=unconfined"
 
 
-def host_fields(options: ContainerOptions) -> dict[str, Any]:
-    """Return the fields of HostConfig that the options set."""
+def _host_fields(
+    options: ContainerOptions, launch: Launch, facts: EngineFacts, settings: RuntimeSettings
+) -> dict[str, Any]:
+    """Return the fields of HostConfig, also those that the options leave open."""
     set_so = ((name, getattr(options, field)) for name, field in _AS_THEY_ARE.items())
     fields: dict[str, Any] = {name: list(value) if isinstance(value, tuple) else value for name, value in set_so}
     fields |= {name: True for name, field in _FLAGS.items() if getattr(options, field)}
     fields |= {name: _pairs(getattr(options, field)) for name, field in _PAIRS.items() if getattr(options, field)}
-    fields |= {name: _rates(options, *rate) for name, rate in _RATES.items()}
+    for name, (field, read) in _RATES.items():
+        rates = [text.rpartition(":") for text in getattr(options, field)]
+        option = "--" + field.replace("_", "-")
+        fields[name] = [{"Path": path, "Rate": _parse(option, read, rate)} for path, _, rate in rates]
     asked = (map(str.upper, names) for names in (options.cap_add, options.cap_drop))
     added, dropped = (
         {name if name == "ALL" or name.startswith("CAP_") else f"CAP_{name}" for name in names} for names in asked
@@ -91,19 +96,38 @@ def host_fields(options: ContainerOptions) -> dict[str, Any]:
         {"Path": path, "Weight": _parse("--blkio-weight-device", int, weight)} for path, _, weight in weights
     ]
     fields["Tmpfs"] = {path: rest for path, _, rest in (text.partition(":") for text in options.tmpfs)} or None
+    devices = [_parse("--device", docker_args.device, text) for text in options.device]
     fields["Devices"] = [
         {"PathOnHost": spec.host, "PathInContainer": spec.inside, "CgroupPermissions": spec.permissions}
-        for spec in _devices(options)
+        for spec in devices
         if not spec.cdi
     ]
-    fields["PortBindings"] = _bindings(options) or None
+    bindings: dict[str, list[dict[str, str]]] = {}
+    for port in published(options):
+        bindings.setdefault(port.key, []).append({"HostIp": port.host_ip, "HostPort": port.host_port})
+    fields["PortBindings"] = bindings or None
     fields["NetworkMode"] = _parse("--network", docker_args.network, options.network).name if options.network else None
     fields["SecurityOpt"] = [text for text in options.security_opt if text != _UNMASKED]
+    # as PID 1 a process ignores SIGTERM unless it handles it; below an init it ends
+    fields["Init"] = None if options.no_init else True
+    fields["AutoRemove"] = False  # the exit code would be lost with the container if the event were missed
+    # the site's rotation, unless the job sets its own
+    rotation = {"max-size": str(settings.log_max_size), "max-file": str(settings.log_max_files)}
+    fields["LogConfig"] = {"Type": options.log_driver or "json-file", "Config": rotation | _pairs(options.log_opt)}
+    pids, most_pids = options.pids_limit, settings.pids_limit
+    if most_pids is not None:
+        pids = min(pids, most_pids) if pids is not None and pids > 0 else most_pids
+    fields["PidsLimit"] = pids
+    fields["Ulimits"] = [ulimit(text) for text in options.ulimits]
+    fields["Binds"] = [bind(text) for text in options.volumes if ":" in text]
+    fields["Mounts"] = [*map(mount, options.mounts), *map(_held_mount, launch.held)]
+    named = [spec.cdi for spec in devices if spec.cdi]
+    by_name = [{"Driver": "cdi", "DeviceIDs": named}] if named else []
+    fields["DeviceRequests"] = [*_device_requests(launch, facts), *by_name]
     return fields
 
 
 def config_fields(options: ContainerOptions) -> dict[str, Any]:
-    """Return the fields of Config that the options set."""
     ports: dict[str, dict[str, str]] = {port.key: {} for port in published(options)}
     for text in options.expose:
         ports |= {key: {} for key in _parse("--expose", docker_args.exposed_ports, text)}
@@ -143,23 +167,6 @@ def networking(options: ContainerOptions) -> dict[str, Any] | None:
 
 def published(options: ContainerOptions) -> tuple[docker_args.PortSpec, ...]:
     return tuple(port for text in options.publish for port in _parse("--publish", docker_args.published_ports, text))
-
-
-def _bindings(options: ContainerOptions) -> dict[str, list[dict[str, str]]]:
-    found: dict[str, list[dict[str, str]]] = {}
-    for port in published(options):
-        found.setdefault(port.key, []).append({"HostIp": port.host_ip, "HostPort": port.host_port})
-    return found
-
-
-def _devices(options: ContainerOptions) -> list[docker_args.DeviceSpec]:
-    return [_parse("--device", docker_args.device, text) for text in options.device]
-
-
-def _rates(options: ContainerOptions, field: str, read: Callable[[str], int]) -> list[dict[str, Any]]:
-    option = "--" + field.replace("_", "-")
-    parts = [text.rpartition(":") for text in getattr(options, field)]
-    return [{"Path": path, "Rate": _parse(option, read, rate)} for path, _, rate in parts]
 
 
 def _health(options: ContainerOptions) -> dict[str, Any] | None:
@@ -209,7 +216,7 @@ def mount(text: str) -> dict[str, Any]:
     return made
 
 
-def held_mount(held: HeldMount) -> dict[str, Any]:
+def _held_mount(held: HeldMount) -> dict[str, Any]:
     """Return the API's Mount of a directory that the scheduler holds open.
 
     The engine itself mounts the device of a volume, so it may be a descriptor. The source of a bind mount may not: runc
@@ -265,16 +272,12 @@ def _tmpfs(spec: MountSpec) -> dict[str, Any]:
     return options
 
 
-def _image(spec: MountSpec) -> dict[str, Any]:
-    return {"Subpath": spec.get("image-subpath")} if spec.get("image-subpath") else {}
-
-
-_SPECIAL = {"bind": _bind, "volume": _volume, "tmpfs": _tmpfs, "image": _image}
-
-
-def is_anonymous(volume: str) -> bool:
-    """Return whether a `--volume` specifies only its mount point."""
-    return ":" not in volume
+_SPECIAL: dict[str, Callable[[MountSpec], dict[str, Any]]] = {
+    "bind": _bind,
+    "volume": _volume,
+    "tmpfs": _tmpfs,
+    "image": lambda spec: {"Subpath": subpath} if (subpath := spec.get("image-subpath")) else {},
+}
 
 
 def bind(volume: str) -> str:
@@ -319,30 +322,41 @@ def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings
     """Return the create request for an attempt on this engine; raises RuntimeFault."""
     if not launch.spec.image:
         raise bad_spec("image", "a job without an image runs as a host process, not in Docker")
-    options = launch.spec.options
+    options, box = launch.spec.options, launch.box
     for name, api, docker in _NEEDED_API:
         if getattr(options, name) and facts.api and facts.api < api:
             raise bad_spec(f"--{name.replace('_', '-')}", f"{facts.name} does not know it: it needs Docker {docker}")
-    if launch.box is not None:
-        options = _boxed(options, launch.box)
-    cpus, cpu_notes = _cpus(options, facts)
-    account = _account(launch, options, facts)
-    env, env_notes = _env(launch, facts, account.account if account else None)
-    host = _given(_host(launch, options, facts, settings) | {"NanoCpus": cpus})
+    if box is not None:  # its limits, where the job asks for none
+        options = replace(
+            options,
+            pids_limit=options.pids_limit or box.pids,
+            memory=options.memory or box.memory,
+            cpus=options.cpus or box.cpus,
+            shm_size=options.shm_size or box.shm_size,
+            ipc=options.ipc or "private",
+            cgroupns=options.cgroupns or "private",
+        )
+    notes: list[str] = []
+    cpus = None if options.cpus is None else round(options.cpus * 1e9)
+    if options.cpus is not None and facts.cpus and options.cpus > facts.cpus:  # the engine refuses more than it has
+        cpus = facts.cpus * 10**9
+        notes.append(f"--cpus {options.cpus:g} was lowered to the host's {facts.cpus}")
+    user: ContainerUser | None = None  # the one whom the image or the job names
+    if launch.run_as is not None and not (box is not None and (box.is_image_user or facts.remaps_users)):
+        user = container_user(options.user, launch.run_as, options.group_add, is_boxed=box is not None)
+    env, env_notes = _env(launch, facts, user.account if user else None)
+    host = _given(_host_fields(options, launch, facts, settings) | {"NanoCpus": cpus})
     if _UNMASKED in options.security_opt:
         host |= {"MaskedPaths": [], "ReadonlyPaths": []}
-    if account is not None:
-        host |= _given({"GroupAdd": list(account.groups)}) | _powerless(account, host)
-    if launch.box is not None:
-        host |= _shut(account)
+    _restrict(host, user, box)
     body: dict[str, Any] = {
         "Image": launch.spec.image,
         "Env": env,
         "Labels": _labels(launch),
-        "Volumes": {path: {} for path in options.volumes if is_anonymous(path)},
+        "Volumes": {path: {} for path in options.volumes if ":" not in path},
         "HostConfig": host,
         **_given({"Cmd": list(launch.spec.command), "WorkingDir": options.workdir}),
-        **_given({"User": account.user if account else options.user}),
+        **_given({"User": user.user if user else options.user}),
         **_given(config_fields(options)),
         **_given({"NetworkingConfig": networking(options)}),
     }
@@ -353,7 +367,31 @@ def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings
         body |= {"AttachStdout": True, "AttachStderr": True}
     if options.entrypoint is not None:
         body["Entrypoint"] = [options.entrypoint]
-    return CreateRequest(body, (*cpu_notes, *env_notes))
+    return CreateRequest(body, (*notes, *env_notes))
+
+
+def _restrict(host: dict[str, Any], user: ContainerUser | None, box: Box | None) -> None:
+    """Take from a HostConfig the rights that its user, or a plain user's box, may not have."""
+    if user is not None:
+        host |= _given({"GroupAdd": list(user.groups)})
+        if user.account is not None:  # no more rights than the account has, as by setuid programs
+            host |= {"SecurityOpt": [*host.get("SecurityOpt", ()), "no-new-privileges"]}
+            host |= {"CapDrop": ["ALL"]} if user.account.uid else {}
+    if box is not None:  # whatever the engine's own defaults are
+        able = list(_ROOT_IN_A_BOX) if user is None else []
+        host |= {"CapDrop": ["ALL"], "CapAdd": able, "SecurityOpt": ["no-new-privileges"], "Privileged": False}
+
+
+def _labels(launch: Launch) -> dict[str, str]:
+    # programs that watch the engine obey labels, some with root's rights
+    own = launch.spec.options.labels if launch.box is None else ()
+    labels = {key: value for key, value in own if not key.startswith(_OURS)}
+    labels |= {USER: launch.spec.tenant} if launch.spec.tenant else {}
+    labels |= {STORE: launch.store_id, JOB: str(launch.job_id), ATTEMPT: str(launch.attempt)}
+    labels[GPUS] = ",".join(launch.gpus)
+    if launch.submitter is not None:
+        labels[SUBMITTER] = str(launch.submitter)
+    return labels
 
 
 _NEEDED_API: tuple[tuple[str, tuple[int, int], str], ...] = (
@@ -365,68 +403,8 @@ _NEEDED_API: tuple[tuple[str, tuple[int, int], str], ...] = (
 """Options that older engines ignore without a word, the API version that has them, and its engine."""
 
 
-def _boxed(options: ContainerOptions, box: Box) -> ContainerOptions:
-    """Return the options with the limits of the box, where the job asks for none."""
-    return replace(
-        options,
-        pids_limit=options.pids_limit or box.pids,
-        memory=options.memory or box.memory,
-        cpus=options.cpus or box.cpus,
-        shm_size=options.shm_size or box.shm_size,
-        ipc=options.ipc or "private",
-        cgroupns=options.cgroupns or "private",
-    )
-
-
-def _account(launch: Launch, options: ContainerOptions, facts: EngineFacts) -> ContainerUser | None:
-    """Return the account of the container; None: the user whom the image or the job names."""
-    if launch.box is not None and (launch.box.is_image_user or facts.remaps_users):
-        return None
-    if launch.run_as is None:
-        return None
-    return container_user(options.user, launch.run_as, options.group_add, is_boxed=launch.box is not None)
-
-
 _ROOT_IN_A_BOX = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID")
 """Capabilities of the users of an image in a box, over files and processes of its own."""
-
-
-def _shut(account: ContainerUser | None) -> dict[str, Any]:
-    """Return what a plain user's container never has, whatever the engine's own defaults are."""
-    able = list(_ROOT_IN_A_BOX) if account is None else []
-    return {"CapDrop": ["ALL"], "CapAdd": able, "SecurityOpt": ["no-new-privileges"], "Privileged": False}
-
-
-def _host(launch: Launch, options: ContainerOptions, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:
-    # the site's rotation, unless the job sets its own
-    rotation = {"max-size": str(settings.log_max_size), "max-file": str(settings.log_max_files)}
-    named = [spec.cdi for spec in _devices(options) if spec.cdi]
-    return host_fields(options) | {
-        # as PID 1 a process ignores SIGTERM unless it handles it; below an init it ends
-        "Init": None if options.no_init else True,
-        # the exit code would be lost with the container if the event were missed
-        "AutoRemove": False,
-        "LogConfig": {"Type": options.log_driver or "json-file", "Config": rotation | _pairs(options.log_opt)},
-        "PidsLimit": _pids_limit(options, settings),
-        "Ulimits": [ulimit(text) for text in options.ulimits],
-        "Binds": [bind(text) for text in options.volumes if not is_anonymous(text)],
-        "Mounts": [
-            *(mount(text) for text in options.mounts),
-            *(held_mount(mount) for mount in launch.held),
-        ],
-        "DeviceRequests": [
-            *_device_requests(launch, facts),
-            *([{"Driver": "cdi", "DeviceIDs": named}] if named else []),
-        ],
-    }
-
-
-def _pids_limit(options: ContainerOptions, settings: RuntimeSettings) -> int | None:
-    """Return the limit of processes, at most the site's."""
-    wanted, most = options.pids_limit, settings.pids_limit
-    if most is None or wanted is None:
-        return most if wanted is None else wanted
-    return most if wanted <= 0 else min(wanted, most)
 
 
 def _device_requests(launch: Launch, facts: EngineFacts) -> list[dict[str, Any]]:
@@ -453,14 +431,6 @@ def _device_requests(launch: Launch, facts: EngineFacts) -> list[dict[str, Any]]
 def _create_capabilities(launch: Launch) -> tuple[str, ...]:
     """Return the driver capabilities to request; none if the job's environment names them."""
     return () if _CAPABILITIES in dict(launch.spec.options.env) else launch.spec.gpus.capabilities
-
-
-def _powerless(user: ContainerUser, host: dict[str, Any]) -> dict[str, Any]:
-    """Return what keeps a submitter's container from more rights than the account has, as by setuid programs."""
-    if user.account is None:
-        return {}
-    security = {"SecurityOpt": [*host.get("SecurityOpt", ()), "no-new-privileges"]}
-    return security | ({"CapDrop": ["ALL"]} if user.account.uid else {})
 
 
 def _env(launch: Launch, facts: EngineFacts, account: Account | None) -> tuple[list[str], tuple[str, ...]]:
@@ -496,30 +466,5 @@ def _env(launch: Launch, facts: EngineFacts, account: Account | None) -> tuple[l
     return [f"{key}={value}" for key, value in (given | ours).items()], notes
 
 
-def _labels(launch: Launch) -> dict[str, str]:
-    is_boxed = launch.box is not None  # programs that watch the engine obey labels, some with root's rights
-    own = {} if is_boxed else {key: value for key, value in launch.spec.options.labels if not key.startswith(_OURS)}
-    tenant = {USER: launch.spec.tenant} if launch.spec.tenant else {}
-    identity = {
-        STORE: launch.store_id,
-        JOB: str(launch.job_id),
-        ATTEMPT: str(launch.attempt),
-        GPUS: ",".join(launch.gpus),
-    }
-    if launch.submitter is not None:
-        identity[SUBMITTER] = str(launch.submitter)
-    return own | tenant | identity
-
-
-def _cpus(options: ContainerOptions, facts: EngineFacts) -> tuple[int | None, tuple[str, ...]]:
-    """Return CPUs in billionths, and notes; the engine refuses more than it has."""
-    if options.cpus is None:
-        return None, ()
-    if facts.cpus and options.cpus > facts.cpus:
-        return facts.cpus * 10**9, (f"--cpus {options.cpus:g} was lowered to the host's {facts.cpus}",)
-    return round(options.cpus * 1e9), ()
-
-
 def _given(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that are set."""
     return {key: value for key, value in fields.items() if value is not None and value != []}

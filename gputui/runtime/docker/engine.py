@@ -95,7 +95,6 @@ def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
 
 
 def is_podman(version: EngineJson) -> bool:
-    """Return whether an engine with that `/version` is Podman."""
     return any("podman" in str(part.get("Name", "")).lower() for part in version.get("Components") or ())
 
 
@@ -153,18 +152,13 @@ def _warnings(version: EngineJson, info: EngineJson, is_podman: bool) -> Iterato
             "live-restore is off: restarting the Docker daemon ends every job; "
             'set "live-restore": true in its daemon.json'
         )
-    yield from _limits(info)
-
-
-def _limits(info: EngineJson) -> Iterator[str]:
-    fields = {
+    limits = {
         "MemoryLimit": "--memory",
         "SwapLimit": "swap of --memory",
         "CpuCfsQuota": "--cpus",
         "CPUShares": "--cpu-shares",
     }
-    missing = [option for field, option in fields.items() if info.get(field) is False]
-    if missing:
+    if missing := [option for field, option in limits.items() if info.get(field) is False]:
         yield f"the engine's cgroups cannot enforce {', '.join(missing)}: such limits are ignored"
 
 
@@ -177,29 +171,23 @@ def listed_cdi_names(directories: Iterable[str] = ()) -> tuple[str, ...] | None:
 
     Needed for engines that do not list their devices.
     """
-    names = [name for file in _files(tuple(directories) or DIRECTORIES) for name in _names_in(file)]
-    return tuple(f"{CDI_KIND}={name}" for name in dict.fromkeys(names)) or None
-
-
-def _files(directories: Iterable[str]) -> Iterator[Path]:
-    for directory in directories:
+    names: list[str] = []
+    for directory in tuple(directories) or DIRECTORIES:
+        files: list[Path] = []
         with suppress(OSError):
-            yield from sorted(file for file in Path(directory).iterdir() if file.suffix in {".yaml", ".yml", ".json"})
-
-
-def _names_in(file: Path) -> list[str]:
-    with suppress(OSError):
-        if file.stat().st_size <= _LARGEST:
-            text = file.read_text(errors="replace")
-            return _names_in_json(text) if file.suffix == ".json" else _NAME.findall(text) if _KIND.search(text) else []
-    return []
-
-
-def _names_in_json(text: str) -> list[str]:
-    with suppress(ValueError, AttributeError, TypeError, RecursionError):
-        found = json.loads(text)
-        return [str(device["name"]) for device in found.get("devices") or () if found.get("kind") == CDI_KIND]
-    return []
+            files = sorted(file for file in Path(directory).iterdir() if file.suffix in {".yaml", ".yml", ".json"})
+        for file in files:
+            with suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
+                if file.stat().st_size > _LARGEST:
+                    continue
+                text = file.read_text(errors="replace")
+                if file.suffix == ".json":
+                    found = json.loads(text)
+                    devices = found.get("devices") or () if found.get("kind") == CDI_KIND else ()
+                    names += [str(device["name"]) for device in devices]
+                elif _KIND.search(text):
+                    names += _NAME.findall(text)
+    return tuple(f"{CDI_KIND}={name}" for name in dict.fromkeys(names)) or None
 
 
 class MachineFacts(Struct, frozen=True):
@@ -221,11 +209,6 @@ class MachineFacts(Struct, frozen=True):
         system = os.uname()
         return cls(system.nodename, system.release, _memory())
 
-    def contradicts(self, other: MachineFacts) -> bool:
-        """Return whether kernel or memory differ. Names may differ: one of the two may be in a container."""
-        pairs = ((self.kernel, other.kernel), (self.memory, other.memory))
-        return any(one is not None and two is not None and one != two for one, two in pairs)
-
     @property
     def is_complete(self) -> bool:
         """Return whether every fact is known."""
@@ -239,11 +222,26 @@ def runs_here(info: Mapping[str, Any], endpoint: Endpoint | None) -> bool:
     if endpoint.is_ssh:
         return tunnel_to(endpoint.url).is_here()
     engine, here = MachineFacts.of_engine(info), MachineFacts.here()
-    if engine.contradicts(here):
+    # names may differ: one of the two may be in a container
+    pairs = ((engine.kernel, here.kernel), (engine.memory, here.memory))
+    if any(one is not None and two is not None and one != two for one, two in pairs):
         return False
     if endpoint.socket_path:
-        return engine == here or _listener(endpoint.socket_path) not in _FORWARDERS
-    return engine.is_complete and engine == here and _is_own_address(endpoint)
+        if engine == here:
+            return True
+        with suppress(OSError):
+            pid = _listening_pid(endpoint.socket_path)
+            return Path(f"/proc/{pid}/comm").read_text().strip() not in _FORWARDERS
+        return True
+    if not engine.is_complete or engine != here:
+        return False
+    host = urlsplit(endpoint.url).hostname or "127.0.0.1"
+    with suppress(OSError):
+        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with suppress(OSError), socket.socket(family, kind) as probe:
+                probe.bind((address[0], 0))  # only an address of this machine can be bound to
+                return True
+    return False
 
 
 def _memory() -> int | None:
@@ -287,13 +285,6 @@ def _mounts_at_root(pid: int) -> set[str]:
     return set()
 
 
-def _listener(path: str) -> str | None:
-    """Return the command of the process that listens at the socket; None when it is not visible here."""
-    with suppress(OSError):
-        return Path(f"/proc/{_listening_pid(path)}/comm").read_text().strip()
-    return None
-
-
 def _listening_pid(path: str) -> int | None:
     """Return the process that listens at the socket; None when it is not visible here."""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
@@ -302,14 +293,3 @@ def _listening_pid(path: str) -> int | None:
         pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         return int(pid) or None
     return None
-
-
-def _is_own_address(endpoint: Endpoint) -> bool:
-    """Return whether a TCP address belongs to this machine; only then can a socket bind to it."""
-    host = urlsplit(endpoint.url).hostname or "127.0.0.1"
-    with suppress(OSError):
-        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
-            with suppress(OSError), socket.socket(family, kind) as probe:
-                probe.bind((address[0], 0))
-                return True
-    return False

@@ -66,20 +66,17 @@ class ContainerChannel:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def input_fileno(self) -> int:
-        return self._connection.fileno()
+    input_fileno = fileno
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
-        """Return output; None at its end."""
+        """Return output, of the engine's frames those that are complete; None at its end."""
         piece, self._rest = bytes(self._rest), bytearray()
         with suppress(ConnectionError):
             piece = piece or self._connection.recv(_PIECE)
         if not piece:
             return None
-        return [(False, piece)] if self.is_tty else self._parts(piece)
-
-    def _parts(self, piece: bytes) -> list[tuple[bool, bytes]]:
-        """Return the content of the engine's frames; incomplete frames are included once their header is complete."""
+        if self.is_tty:
+            return [(False, piece)]
         self._frames += piece
         found = []
         while len(self._frames) >= _HEADER.size:
@@ -104,10 +101,17 @@ class ContainerChannel:
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the size of the terminal; if the container does not run yet, as soon as it does."""
+
+        def resize_later() -> None:
+            for _ in range(_RESIZES):
+                if self._closed.wait(_RESIZE_EVERY) or self._is_sized():
+                    break
+            self._is_resizing = False
+
         self._size = (rows, columns)
         if not self._is_resizing and not self._is_sized():
             self._is_resizing = True
-            threading.Thread(target=self._resize_later, daemon=True).start()
+            threading.Thread(target=resize_later, daemon=True).start()
 
     def _is_sized(self) -> bool:
         """Set the last requested size; return whether the engine accepted it."""
@@ -117,12 +121,6 @@ class ContainerChannel:
         except RuntimeFault:
             return False
         return asked == self._size
-
-    def _resize_later(self) -> None:
-        for _ in range(_RESIZES):
-            if self._closed.wait(_RESIZE_EVERY) or self._is_sized():
-                break
-        self._is_resizing = False
 
     def exit_code(self) -> int | None:
         with suppress(RuntimeFault):
@@ -141,14 +139,29 @@ def upgraded(
 
     docker-py reads its answers through a buffer, which would keep the beginning of the stream. Raises RuntimeFault.
     """
+    content = b"" if body is None else json.dumps(body).encode()
     with connection.translated():
         made, version = connection.dial()
+        lines = [
+            f"POST /v{version}{path}{f'?{urlencode(query)}' if query else ''} HTTP/1.1",
+            "Host: docker",
+            "Connection: Upgrade",
+            "Upgrade: tcp",
+            "Content-Type: application/json",
+            f"Content-Length: {len(content)}",
+        ]
         try:
-            made.sendall(_request(f"/v{version}{path}", query or {}, body))
-            head, rest = _head_of(made)
+            made.sendall("\r\n".join([*lines, "", ""]).encode() + content)
+            received = b""
+            while b"\r\n\r\n" not in received:
+                piece = made.recv(_PIECE)
+                if not piece or len(received) > _LARGEST_HEAD:
+                    raise ConnectionError("the engine ended the connection")
+                received += piece
+            head, _, rest = received.partition(b"\r\n\r\n")
             status = int(head.split(None, 2)[1])
             if status not in (101, 200):
-                raise fault(_message(made, head, rest), status=status)
+                raise fault(_error_text(made, head, rest), status=status)
             made.settimeout(None)
         except BaseException:
             made.close()
@@ -156,33 +169,7 @@ def upgraded(
         return made, rest
 
 
-def _request(path: str, query: Mapping[str, str], body: Mapping[str, object] | None) -> bytes:
-    content = b"" if body is None else json.dumps(body).encode()
-    target = f"{path}?{urlencode(query)}" if query else path
-    lines = [
-        f"POST {target} HTTP/1.1",
-        "Host: docker",
-        "Connection: Upgrade",
-        "Upgrade: tcp",
-        "Content-Type: application/json",
-        f"Content-Length: {len(content)}",
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + content
-
-
-def _head_of(made: socket.socket) -> tuple[bytes, bytes]:
-    received = b""
-    while b"\r\n\r\n" not in received:
-        piece = made.recv(_PIECE)
-        if not piece or len(received) > _LARGEST_HEAD:
-            raise ConnectionError("the engine ended the connection")
-        received += piece
-    head, _, rest = received.partition(b"\r\n\r\n")
-    return head, rest
-
-
-def _message(made: socket.socket, head: bytes, rest: bytes) -> str:
-    """Return the engine's message for an error."""
+def _error_text(made: socket.socket, head: bytes, rest: bytes) -> str:
     fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
     length = int(fields.get(b"content-length", b"0"))
     with suppress(OSError):
@@ -208,14 +195,25 @@ class DockerExec:
 
     def processes(self, container_id: str) -> tuple[ProcessRow, ...]:
         """Return its processes, sampled from /proc for a local engine, else from the engine's ps."""
-        told = self._connection.call(lambda client: _top(client, container_id))
+        from docker.errors import APIError
+
+        def top(client: APIClient) -> tuple[ProcessRow, ...]:
+            try:
+                found = client.top(container_id, f"-eo {COLUMNS}")
+            except APIError as error:
+                if error.status_code in (404, 409):  # gone, or not running
+                    raise
+                found = client.top(container_id)  # a ps without column options, like busybox's
+            return tuple(process_rows(found["Titles"], found["Processes"] or ()))
+
+        listed = self._connection.call(top)
         if self._runs_here is None:
             info = self._connection.call(lambda client: client.info())
             self._runs_here = runs_here(info, self._connection.endpoint)
         if not self._runs_here:
-            return told
-        seen = {row.pid: row for row in self._sampler.sample(row.pid for row in told)}
-        return tuple(seen.get(row.pid, row) for row in told)
+            return listed
+        sampled = {row.pid: row for row in self._sampler.sample(row.pid for row in listed)}
+        return tuple(sampled.get(row.pid, row) for row in listed)
 
     def attach(self, name: str, interactive: Interactive, permit: Permit, detach_keys: str = "") -> Channel:
         """Attach to a container by its name. Earlier output comes first, unless it has a terminal."""
@@ -291,15 +289,3 @@ def _exec_code(client: APIClient, run: str) -> int | None:
             return None if found.get("ExitCode") is None else int(found["ExitCode"])
         time.sleep(0.01)
     return None
-
-
-def _top(client: APIClient, container_id: str) -> tuple[ProcessRow, ...]:
-    from docker.errors import APIError
-
-    try:
-        found = client.top(container_id, f"-eo {COLUMNS}")
-    except APIError as error:
-        if error.status_code in (404, 409):  # gone, or not running
-            raise
-        found = client.top(container_id)  # a ps without column options, like busybox's
-    return tuple(process_rows(found["Titles"], found["Processes"] or ()))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -141,8 +141,7 @@ class DockerLog:
     def __iter__(self) -> Iterator[bytes]:
         self._is_read = True
         try:
-            messages = self._followed() if self._query.follow else self._messages(self._query)
-            yield from lines(self._format_parts(messages))
+            yield from lines(self._parts())
             if self._limit.is_reached:
                 container_id, limit = self._query.container_id, self._limit
                 with suppress(RuntimeFault):  # its container may be gone by now
@@ -161,64 +160,49 @@ class DockerLog:
         if not self._is_read:
             self._close_all()
 
-    def _format_parts(self, messages: Iterator[Message]) -> Iterator[Part]:
+    def _parts(self) -> Iterator[Part]:
         """Yield output, with the time before each line if stamped; long lines arrive in several messages."""
         begins: dict[int, bool] = {}
-        for stream, content, stamp in messages:
+        for stream, content, stamp in self._followed() if self._query.follow else self._messages(self._query):
             self._limit.count(content)
             is_stamped = self.is_stamped and begins.get(stream, True)
             yield stream, stamp + b" " + content if is_stamped else content
             begins[stream] = content.endswith(b"\n")
 
     def _followed(self) -> Iterator[Message]:
-        """Yield messages until the container has ended, reconnecting as needed."""
-        query, pause = self._query, _FIRST_PAUSE
+        """Yield messages until the container has ended, reconnecting as needed.
+
+        Raises RuntimeFault if it is gone and output was not read.
+        """
+        query, pause, before = self._query, _FIRST_PAUSE, None
         while not self._closed.is_set():
-            before, broke = self._latest, None
+            broke: RuntimeFault | None = None
             try:
                 yield from self._messages(query)
             except (_BrokenOffError, RuntimeUnavailableError) as error:
                 broke = error
             if broke is None and not query.follow:
                 return
-            if self._latest != before:
-                pause = _FIRST_PAUSE
-            runs = self._runs(broke)
-            if runs is None:
-                return
+            latest = self._seen[-1] if self._seen else None
+            if latest != before:
+                pause, before = _FIRST_PAUSE, latest
+            runs = True
+            with suppress(RuntimeUnavailableError):
+                found = self._connection.call(lambda client: by_name(client, self._query.container_id), patient=False)
+                if found is None and broke:
+                    raise _IncompleteError("its container was removed before all of it was read") from broke
+                if found is None:
+                    return
+                runs = state_of(found["State"]["Status"]) is not ContainerState.EXITED
             # after its end the rest is read without following: else Docker 20.10 drops the last messages
-            query = replace(self._resumed(), follow=runs)
+            query = replace(self._query, follow=runs)
+            if self._seen:  # times of the two streams may be slightly out of order: start well before the last message
+                stamps = sorted(unix_time(stamp) for _, stamp in self._seen)
+                is_all = len(stamps) < _REMEMBERED
+                query = replace(query, tail=None, since=stamps[0 if is_all else _REMEMBERED // 2])
             if broke:
                 self._closed.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
-
-    @property
-    def _latest(self) -> object:
-        return self._seen[-1] if self._seen else None
-
-    def _runs(self, broke: RuntimeFault | None) -> bool | None:
-        """Return whether the container may run; None: it is gone, and all of its output was read.
-
-        Raises RuntimeFault if it is gone and output was not read.
-        """
-        try:
-            found = self._connection.call(lambda client: by_name(client, self._query.container_id), patient=False)
-        except RuntimeUnavailableError:
-            return True
-        if found is None and broke:
-            raise _IncompleteError("its container was removed before all of it was read") from broke
-        return None if found is None else state_of(found["State"]["Status"]) is not ContainerState.EXITED
-
-    def _resumed(self) -> LogQuery:
-        """Return the query for output after the received messages, with some overlap.
-
-        Times of the two streams may be slightly out of order, so it starts well before the last message.
-        """
-        if not self._seen:
-            return self._query
-        stamps = sorted(unix_time(stamp) for _, stamp in self._seen)
-        is_all = len(stamps) < _REMEMBERED
-        return replace(self._query, tail=None, since=stamps[0 if is_all else _REMEMBERED // 2])
 
     def _messages(self, query: LogQuery) -> Iterator[Message]:
         """Yield the engine's messages, without repeated ones. Raises RuntimeFault when the stream breaks off."""
@@ -319,7 +303,10 @@ def open_log(client: APIClient, query: LogQuery) -> requests.Response:
     )
     if response.status_code != 200:
         with response:
-            raise fault(_message(response), status=response.status_code)
+            text = response.text
+            with suppress(ValueError, KeyError, TypeError):
+                text = str(response.json()["message"])
+            raise fault(text, status=response.status_code)
     is_told = "Content-Type" in response.headers
     if not is_told and client.inspect_container(query.container_id).get("Config", {}).get("Tty"):
         response.headers["Content-Type"] = _RAW  # engines before API 1.42 do not send it
@@ -330,7 +317,12 @@ def frames_of(response: requests.Response) -> Iterator[Part]:
     """Yield (stream, bytes) of a log. Raises ValueError when it breaks off, RuntimeFault for errors of the engine."""
     chunks = response.iter_content(_CHUNK)
     if response.headers.get("Content-Type") == _RAW:
-        yield from ((1, line) for line in _lines(chunks))  # a container with a terminal has one stream
+        rest = b""  # a container with a terminal has one stream; each line has its own time if times are requested
+        for chunk in chunks:
+            *whole, rest = (rest + chunk).split(b"\n")
+            yield from ((1, line + b"\n") for line in whole)
+        if rest:
+            yield 1, rest
     else:
         for stream, content in frames(chunks):
             if stream == _ENGINE_ERROR:
@@ -338,16 +330,6 @@ def frames_of(response: requests.Response) -> Iterator[Part]:
             yield stream, content
     if not (response.raw.chunked or "Content-Length" in response.headers):
         raise ValueError("the engine did not say where the log ends")
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield lines, each with its own time if times are requested."""
-    rest = b""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line + b"\n" for line in whole)
-    if rest:
-        yield rest
 
 
 def frames(chunks: Iterator[bytes]) -> Iterator[Part]:
@@ -397,7 +379,14 @@ def save(client: APIClient, container_id: str, path: Path) -> None:
                 file.write(content)
                 limit.count(content)
             if notice := _notice(client, container_id, limit):
-                _put_first(file, f"[gputui: {notice}]\n".encode())
+                line, end = f"[gputui: {notice}]\n".encode(), file.tell()
+                for at in reversed(range(0, end, _BLOCK)):  # the content may be larger than the memory
+                    file.seek(at)
+                    block = file.read(min(_BLOCK, end - at))
+                    file.seek(at + len(line))
+                    file.write(block)
+                file.seek(0)
+                file.write(line)
     except RequestException:
         raise  # also an OSError, but of the engine, not of the disk
     except ValueError as error:
@@ -414,21 +403,3 @@ def _notice(client: APIClient, container_id: str, limit: LogLimit) -> str:
         for _, message in frames_of(response):
             return limit.notice(parse_time(message.partition(b" ")[0].decode("ascii", "replace")))
     return ""
-
-
-def _put_first(file: BinaryIO, line: bytes) -> None:
-    """Put a line before the content of a file, which may be larger than the memory."""
-    end = file.tell()
-    for at in reversed(range(0, end, _BLOCK)):
-        file.seek(at)
-        block = file.read(min(_BLOCK, end - at))
-        file.seek(at + len(line))
-        file.write(block)
-    file.seek(0)
-    file.write(line)
-
-
-def _message(response: requests.Response) -> str:
-    with suppress(ValueError, KeyError, TypeError):
-        return str(response.json()["message"])
-    return response.text

@@ -62,12 +62,19 @@ class _UnusableError(Exception):
     """Credentials that cannot be used; the text says why, and names the file or helper."""
 
 
+def _object(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = settings.get(key) or {}
+    if not isinstance(found, dict):
+        raise _UnusableError(f"{key} in {_login_file()} is not an object")
+    return found
+
+
 def find_credentials(image: str, asking: Callable[[str], None] = lambda _: None) -> Credentials:
     """Return the credentials for the image's registry; `asking` is called with the name of a helper that is asked.
 
     Raises docker.errors.InvalidRepository for an invalid name.
     """
-    from docker.auth import INDEX_NAME, INDEX_URL, resolve_repository_name
+    from docker.auth import INDEX_NAME, INDEX_URL, resolve_index_name, resolve_repository_name
     from docker.utils import parse_repository_tag
 
     registry, _ = resolve_repository_name(parse_repository_tag(image)[0])
@@ -78,7 +85,22 @@ def find_credentials(image: str, asking: Callable[[str], None] = lambda _: None)
             asking(helper)
             if found := _ask_helper(helper, server):
                 return Credentials(found)
-        return Credentials(_credentials_in_file(server, settings))
+        # else those that stand in the file itself
+        entries = _object(settings, "auths")
+        host = resolve_index_name(server)
+        same = (one for key, one in entries.items() if resolve_index_name(key) == host)
+        entry = entries.get(server) or next(same, None)
+        if not entry:
+            return Credentials()
+        try:
+            stored = {key: str(entry[key]) for key in _FIELDS if entry.get(key)}
+            if entry.get("auth"):
+                user, _, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
+                stored |= {"username": user, "password": password.rstrip("\0")}
+        except (ValueError, TypeError, AttributeError) as error:
+            what = f"the entry for {host} in {_login_file()} is damaged: run `docker login {host}`"
+            raise _UnusableError(what) from error
+        return Credentials({**stored, "serveraddress": server} if stored else {})
     except _UnusableError as error:
         return Credentials(problem=str(error))
 
@@ -111,13 +133,6 @@ def _login_settings() -> Mapping[str, Any]:
         raise _UnusableError(f"{_login_file()} cannot be read ({why})") from error
     if not isinstance(found, dict):
         raise _UnusableError(f"{_login_file()} is not a JSON object")
-    return found
-
-
-def _object(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = settings.get(key) or {}
-    if not isinstance(found, dict):
-        raise _UnusableError(f"{key} in {_login_file()} is not an object")
     return found
 
 
@@ -161,27 +176,6 @@ def _ask_helper(helper: str, server: str) -> Mapping[str, str]:
     return {"username": user, "password": secret, "serveraddress": server}
 
 
-def _credentials_in_file(server: str, settings: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the credentials that stand in the file itself. Raises _UnusableError."""
-    from docker.auth import resolve_index_name
-
-    entries = _object(settings, "auths")
-    host = resolve_index_name(server)
-    entry = entries.get(server) or next((one for key, one in entries.items() if resolve_index_name(key) == host), None)
-    if not entry:
-        return {}
-    try:
-        found = {key: str(entry[key]) for key in _FIELDS if entry.get(key)}
-        if entry.get("auth"):
-            user, _, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
-            found |= {"username": user, "password": password.rstrip("\0")}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _UnusableError(
-            f"the entry for {host} in {_login_file()} is damaged: run `docker login {host}`"
-        ) from error
-    return {**found, "serveraddress": server} if found else {}
-
-
 _DONE = {"Download complete", "Verifying Checksum", "Extracting", "Pull complete", "Already exists"}
 _RATE_LIMIT = re.compile("rate.?limit|too ?many ?requests", re.IGNORECASE)
 """Words of a registry that refuses for a while, whatever the status: 429, or 403 "denied"."""
@@ -219,20 +213,15 @@ class PullProgress:
         elif layer in self._layers and status in _DONE:
             total = self._layers[layer][1]
             self._layers[layer] = (total, total)
-        return self._message(status)
-
-    def _message(self, status: str) -> str | None:
-        total = sum(each[1] for each in self._layers.values())
-        if total:
+        words = "pulling"
+        if total := sum(each[1] for each in self._layers.values()):
             # never decreases, although late layers make the total larger
             self._share = max(self._share, sum(each[0] for each in self._layers.values()) / total)
-        words = f"pulling {self._share:.0%}".replace("%", " %") if total else "pulling"
+            words = f"pulling {self._share:.0%}".replace("%", " %")
         if status == "Extracting" and self._share == 1:
             words = "unpacking"
-        if words == self._said:
-            return None
-        self._said = words
-        return words
+        before, self._said = self._said, words
+        return words if words != before else None
 
 
 def pull(client: APIClient, image: str, tell: Callable[[str | None], None]) -> None:
@@ -307,29 +296,25 @@ class PullProcess:
         Raises RuntimeFault when the engine or the registry refuses, when there is no progress for
         `RuntimeSettings.pull_stall`, and when `cancelled` is set.
         """
-        process = self._start()
-        try:
-            self._follow(process, tell, cancelled)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with any ssh that it started
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-            try:
-                process.wait(1.0)
-            except subprocess.TimeoutExpired:  # stuck in the kernel
-                threading.Thread(target=process.wait, name="pull-undertaker", daemon=True).start()
-
-    def _start(self) -> subprocess.Popen[bytes]:
         # -P: keeps a json.py in the current directory from being imported instead of Python's own
         command = [sys.executable, "-P", "-m", "gputui.runtime.docker.pull_process"]
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(msgspec.json.encode(PullRequest(self._image, self._settings)) + b"\n")
-        return process
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(msgspec.json.encode(PullRequest(self._image, self._settings)) + b"\n")
+            self._follow(process, tell, cancelled)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with any ssh that it started
+            for end in (process.stdin, process.stdout):
+                if end is not None:
+                    end.close()
+            try:
+                process.wait(1.0)
+            except subprocess.TimeoutExpired:  # stuck in the kernel
+                threading.Thread(target=process.wait, name="pull-undertaker", daemon=True).start()
 
     def _follow(
         self, process: subprocess.Popen[bytes], tell: Callable[[str], None], cancelled: threading.Event
@@ -345,8 +330,15 @@ class PullProcess:
                 if not (data := os.read(descriptor, 65536)):
                     raise self._failed(f"the pull ended with code {process.wait()}")
                 *lines, rest = (rest + data).split(b"\n")
-                if any(self._handle_reply(line) for line in lines):
-                    return
+                for said in (decode_json(line, PullReply) for line in lines):
+                    self._moved_at = time.monotonic()
+                    self._words = said.words or self._words
+                    if said.cause is not None and said.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
+                        raise RuntimeUnavailableError(said.cause.text, hint=said.hint)
+                    if said.cause is not None:
+                        raise RuntimeFault(said.cause, hint=said.hint)
+                    if said.is_done:
+                        return
             idle = time.monotonic() - self._moved_at
             if idle > self._settings.pull_stall.total_seconds():
                 raise self._failed(f"no progress for {format_duration(self._settings.pull_stall)}")
@@ -357,17 +349,6 @@ class PullProcess:
                 self._told = words
                 tell(words)
 
-    def _handle_reply(self, line: bytes) -> bool:
-        """Handle one reply; return whether the image is present. Raises the RuntimeFault that it reports."""
-        said = decode_json(line, PullReply)
-        self._moved_at = time.monotonic()
-        self._words = said.words or self._words
-        if said.cause is not None and said.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
-            raise RuntimeUnavailableError(said.cause.text, hint=said.hint)
-        if said.cause is not None:
-            raise RuntimeFault(said.cause, hint=said.hint)
-        return said.is_done
-
     def _failed(self, why: str) -> RuntimeFault:
         cause = Cause(CauseCode.PULL_FAILED, f"cannot pull {self._image}: {why}")
         return RuntimeFault(cause, hint="does the registry answer?")
@@ -375,8 +356,15 @@ class PullProcess:
 
 def main() -> None:
     """Pull one image for the parent process, and end when the parent does."""
+    from gputui.runtime.docker.connection import Connection
+
+    def end_with_parent() -> None:
+        while os.read(0, 1024):  # until its end of standard input is closed
+            pass
+        os._exit(1)
+
     asked = decode_json(sys.stdin.buffer.readline(), PullRequest)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     said_at = 0.0
 
     def tell(words: str | None) -> None:
@@ -385,33 +373,20 @@ def main() -> None:
             said_at = time.monotonic()
             _send_reply(PullReply(words))
 
-    _send_reply(_pull_reply(asked, tell))
-
-
-def _pull_reply(asked: PullRequest, tell: Callable[[str | None], None]) -> PullReply:
-    """Pull; return the last reply."""
-    from gputui.runtime.docker.connection import Connection
-
+    last = PullReply(is_done=True)
     try:
         Connection(asked.settings).call(lambda client: pull(client, asked.image, tell), patient=False, is_long=True)
-    except RuntimeFault as fault:
-        return PullReply(cause=fault.cause, hint=fault.hint)
+    except RuntimeFault as error:
+        last = PullReply(cause=error.cause, hint=error.hint)
     except Exception as error:  # noqa: BLE001 - the border of this process: every failure becomes a reply
         text = f"cannot pull {asked.image}: {type(error).__name__}: {error}"
-        return PullReply(cause=Cause(CauseCode.PULL_FAILED, text))
-    return PullReply(is_done=True)
+        last = PullReply(cause=Cause(CauseCode.PULL_FAILED, text))
+    _send_reply(last)
 
 
 def _send_reply(said: PullReply) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
     sys.stdout.buffer.flush()
-
-
-def _end_with_parent() -> None:
-    """Exit as soon as the other end of standard input is closed."""
-    while os.read(0, 1024):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

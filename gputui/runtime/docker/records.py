@@ -41,7 +41,6 @@ _MOUNTED = "/var/run/nvidia-container-devices/"
 
 
 def state_of(status: str) -> ContainerState:
-    """Return the state; `exited`, `dead` and `removing` mean ended."""
     return _STATES.get(status, ContainerState.EXITED)
 
 
@@ -55,6 +54,20 @@ def container_record(inspected: EngineJson, *, cause: Cause | None = None) -> Co
     state = inspected["State"]
     stands = state_of(state["Status"])
     is_over = stands is ContainerState.EXITED
+    exit_code = int(state["ExitCode"]) if is_over else None
+    if exit_code is not None and cause is None:
+        if state.get("Error") and exit_code:  # the engine's own
+            cause = cause_of(state["Error"], status=400, exit_code=exit_code)
+        else:
+            cause = cause_of_exit(exit_code, oom_killed=bool(state.get("OOMKilled")))
+    ports = []
+    # {"8888/tcp": [{"HostIp": "0.0.0.0", "HostPort": "49153"}]}: one port for both IP versions
+    for key, bindings in sorted(((inspected.get("NetworkSettings") or {}).get("Ports") or {}).items()):
+        port, _, protocol = key.partition("/")
+        places = {(each.get("HostIp"), each.get("HostPort")) for each in bindings or ()}
+        for ip, host_port in sorted(places, key=str):
+            if host_port and not (ip == "::" and ("0.0.0.0", host_port) in places):
+                ports.append(PublishedPort(int(port), int(host_port), protocol or "tcp", ip or "0.0.0.0"))
     return ContainerRecord(
         id=inspected["Id"],
         job_id=job_id,
@@ -63,12 +76,12 @@ def container_record(inspected: EngineJson, *, cause: Cause | None = None) -> Co
         gpus=labelled_gpus(labels),
         started_at=None if stands is ContainerState.CREATED else parse_time(state.get("StartedAt")),
         ended_at=parse_time(state.get("FinishedAt")) if is_over else None,
-        exit_code=int(state["ExitCode"]) if is_over else None,
-        cause=(cause or _why(state)) if is_over else None,
+        exit_code=exit_code,
+        cause=cause if is_over else None,
         pid=state.get("Pid") or None,
         is_suspended=state["Status"] == "paused",
         notes=(PART_OUT_OF_MEMORY,) if is_over and state.get("OOMKilled") and not state["ExitCode"] else (),
-        ports=tuple(_ports((inspected.get("NetworkSettings") or {}).get("Ports") or {})),
+        ports=tuple(ports),
     )
 
 
@@ -78,27 +91,8 @@ def submitter_of(inspected: EngineJson) -> int | None:
     return int(told) if told.isascii() and told.isdigit() else None
 
 
-def _ports(listed: EngineJson) -> Iterator[PublishedPort]:
-    """Yield the ports of `{"8888/tcp": [{"HostIp": "0.0.0.0", "HostPort": "49153"}]}`, one for both IP versions."""
-    for key, bindings in sorted(listed.items()):
-        port, _, protocol = key.partition("/")
-        told = {(each.get("HostIp"), each.get("HostPort")) for each in bindings or ()}
-        for ip, host_port in sorted(told, key=str):
-            if host_port and not (ip == "::" and ("0.0.0.0", host_port) in told):
-                yield PublishedPort(int(port), int(host_port), protocol or "tcp", ip or "0.0.0.0")
-
-
 def labelled_gpus(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs that a container of ours was created with."""
     return tuple(filter(None, labels.get(GPUS, "").split(",")))
-
-
-def _why(state: EngineJson) -> Cause | None:
-    """Return the cause of the end: the engine's error if there is one, else from the exit code."""
-    exit_code = int(state["ExitCode"])
-    if state.get("Error") and exit_code:
-        return cause_of(state["Error"], status=400, exit_code=exit_code)
-    return cause_of_exit(exit_code, oom_killed=bool(state.get("OOMKilled")))
 
 
 def parse_time(text: str | None) -> datetime | None:
@@ -138,41 +132,42 @@ def adoptable(inspected: Mapping[str, Any], launch: Launch) -> bool:
     return not (never_ran and (launch.held or labelled_gpus(labels) != launch.gpus))
 
 
+def requested_devices(inspected: EngineJson, default_runtime: str = "") -> tuple[str, ...]:
+    """Return the GPUs that a container has requested, as written; `minor:3` for `/dev/nvidia3`, which is no index."""
+    host = inspected["HostConfig"]
+    devices = [token for request in host.get("DeviceRequests") or () for token in _requested(request)]
+    has_request = bool(devices)
+    for device in host.get("Devices") or ():
+        path = str(device.get("PathOnHost", ""))
+        if found := _NODE.fullmatch(path):
+            devices.append(f"minor:{found[1]}")
+        elif path.startswith(f"{CDI_KIND}="):
+            devices.extend(_tokens([path]))
+    runtime = host.get("Runtime") or default_runtime
+    # with a request the engine overrides the variable
+    if not has_request and runtime.startswith("nvidia"):
+        # mounts of device names, else the variable
+        mounted = [str(mount.get("Destination", "")) for mount in inspected.get("Mounts") or ()]
+        names = [path.removeprefix(_MOUNTED) for path in mounted if path.startswith(_MOUNTED)]
+        env = dict(text.partition("=")[::2] for text in inspected["Config"].get("Env") or ())
+        devices.extend(_tokens(names or env.get("NVIDIA_VISIBLE_DEVICES", "").split(",")))
+    return tuple(dict.fromkeys(devices))
+
+
 def foreign_of(inspected: EngineJson, default_runtime: str) -> ForeignContainer | None:
     """Return a foreign container with the GPUs it requested; None when it requested none."""
     devices = requested_devices(inspected, default_runtime)
     if not devices:
         return None
-    labels = inspected["Config"].get("Labels") or {}
+    config = inspected["Config"]
     return ForeignContainer(
         id=inspected["Id"],
         name=str(inspected.get("Name", "")).lstrip("/"),
-        user=labels.get(USER) or None,
+        user=(config.get("Labels") or {}).get(USER) or None,
         devices=devices,
-        image=str(inspected["Config"].get("Image", "")),
+        image=str(config.get("Image", "")),
         started_at=parse_time(inspected["State"].get("StartedAt")),
     )
-
-
-def requested_devices(inspected: EngineJson, default_runtime: str = "") -> tuple[str, ...]:
-    """Return the GPUs that a container has requested, as written."""
-    return tuple(dict.fromkeys(_devices(inspected, default_runtime)))
-
-
-def _devices(inspected: EngineJson, default_runtime: str) -> Iterator[str]:
-    host = inspected["HostConfig"]
-    requested = [token for request in host.get("DeviceRequests") or () for token in _requested(request)]
-    yield from requested
-    for device in host.get("Devices") or ():
-        yield from _node(str(device.get("PathOnHost", "")))
-    runtime = host.get("Runtime") or default_runtime
-    # with a request the engine overrides the variable
-    if not requested and runtime.startswith("nvidia"):
-        # mounts of device names, else the variable
-        mounted = [str(mount.get("Destination", "")) for mount in inspected.get("Mounts") or ()]
-        names = [path.removeprefix(_MOUNTED) for path in mounted if path.startswith(_MOUNTED)]
-        env = dict(text.partition("=")[::2] for text in inspected["Config"].get("Env") or ())
-        yield from _tokens(names or env.get("NVIDIA_VISIBLE_DEVICES", "").split(","))
 
 
 def _requested(request: EngineJson) -> Iterator[str]:
@@ -198,14 +193,6 @@ def _tokens(names: list[str]) -> Iterator[str]:
         token = name.strip().removeprefix(f"{CDI_KIND}=")
         if token not in _NOTHING:
             yield token
-
-
-def _node(path: str) -> Iterator[str]:
-    """Yield `minor:3` for `/dev/nvidia3`: a minor number, which is not an index; nothing for other paths."""
-    if found := _NODE.fullmatch(path):
-        yield f"minor:{found[1]}"
-    elif path.startswith(f"{CDI_KIND}="):
-        yield from _tokens([path])
 
 
 UNKNOWN_EXIT = 255
@@ -250,14 +237,18 @@ def was_cut_short(error: str) -> bool:
 
 def never_ran(client: APIClient, inspected: EngineJson) -> bool:
     """Return whether it is proven that the command of a container that is listed as `created` never ran."""
-    if not was_cut_short(inspected["State"].get("Error") or "") and _is_remembered(client, inspected):
+    created, ident = parse_time(inspected.get("Created")), inspected["Id"]
+    is_cut_short = was_cut_short(inspected["State"].get("Error") or "")
+    # an engine that remembers its creation is the same process, and knows all its starts
+    if not is_cut_short and created and _around(client, created, container=[ident], event=["create"]):
         return True
-    return _lacks_mount_points(client, inspected) or is_podman(client.version())  # Podman asks the runtime itself
-
-
-def saw_end(client: APIClient, record: ContainerRecord) -> bool:
-    """Return whether the engine remembers an event of the end, with which the exit code is the command's own."""
-    return record.ended_at is not None and bool(_around(client, record.ended_at, container=[record.id], event=["die"]))
+    host = inspected.get("HostConfig") or {}
+    if host.get("Init") and _MAKES_MOUNT_POINTS.match(host.get("Runtime") or ""):
+        # the runtime creates the mount point of the init before it runs anything
+        url = f"{client.base_url}/v{client.api_version}/containers/{ident}/archive"
+        if client.head(url, params={"path": _INIT}, timeout=client.timeout).status_code == 404:
+            return True
+    return is_podman(client.version())  # Podman asks the runtime itself
 
 
 def made_success_up(client: APIClient, record: ContainerRecord, engine_began: datetime | None) -> bool:
@@ -297,21 +288,6 @@ def remembers(client: APIClient, nanoseconds: int) -> bool:
     """Return whether the engine remembers the event of that time; a restarted engine does not."""
     at = datetime.fromtimestamp(nanoseconds // 10**9, UTC)
     return any(event.get("timeNano") == nanoseconds for event in _around(client, at))
-
-
-def _is_remembered(client: APIClient, inspected: EngineJson) -> bool:
-    """Return whether the engine remembers its creation: then it is the same process, and knows all its starts."""
-    created = parse_time(inspected.get("Created"))
-    return created is not None and bool(_around(client, created, container=[inspected["Id"]], event=["create"]))
-
-
-def _lacks_mount_points(client: APIClient, inspected: EngineJson) -> bool:
-    """Return whether the mount point of its init is missing, which the runtime creates before it runs anything."""
-    host = inspected.get("HostConfig") or {}
-    if not host.get("Init") or not _MAKES_MOUNT_POINTS.match(host.get("Runtime") or ""):
-        return False
-    url = f"{client.base_url}/v{client.api_version}/containers/{inspected['Id']}/archive"
-    return client.head(url, params={"path": _INIT}, timeout=client.timeout).status_code == 404
 
 
 def _around(client: APIClient, at: datetime, **filters: list[str]) -> list[EngineJson]:
@@ -365,22 +341,32 @@ class ContainerCache:
     def containers(self, client: APIClient) -> tuple[ContainerRecord, ...]:
         """Return this store's containers, oldest first."""
         listed = client.containers(all=True, filters={"label": f"{STORE}={self._store_id}"})
-        found = [self._record(client, summary) for summary in reversed(listed)]
+        found = []
+        for summary in reversed(listed):
+            with self._lock:
+                known = self._records.get(summary["Id"])
+            is_paused = summary["State"] == "paused"
+            if known and known.state is state_of(summary["State"]) and known.is_suspended == is_paused:
+                found.append(known)
+            elif record := self.inspect(client, summary["Id"]):
+                found.append(record)
         self._prune(self._records, {summary["Id"] for summary in listed})
-        return tuple(record for record in found if record)
+        return tuple(found)
 
     def inspect(self, client: APIClient, container_id: str) -> ContainerRecord | None:
-        """Return one container, inspected now; None if it is missing or not ours."""
         inspected = by_name(client, container_id)
         if inspected is None:
             self.forget(container_id)
             return None
-        if container_id not in self._to_be_started and _may_have_run(client, inspected):
+        cause: Cause | None = None
+        state = inspected["State"]
+        is_created = state_of(state["Status"]) is ContainerState.CREATED
+        if is_created and container_id not in self._to_be_started and not never_ran(client, inspected):
             # a start that was still in progress may have ended meanwhile
             inspected = by_name(client, container_id) or inspected
-            cause: Cause | None = MAY_HAVE_RUN
-        else:
-            cause = _init_cause(client, inspected)
+            cause = MAY_HAVE_RUN
+        elif state["Status"] == "exited" and state["ExitCode"] in _MAYBE_INIT:  # the engine's init may have logged why
+            cause = cause_of_init(bytes(client.logs(inspected["Id"], tail=3)))
         record = container_record(inspected, cause=cause)
         if record is None:
             return None
@@ -416,7 +402,9 @@ class ContainerCache:
     def _judged(self, client: APIClient, record: ContainerRecord) -> ContainerRecord:
         """Return the record with a corrected cause, unless only the connection was cut and the engine kept running."""
         judged = self.outages.judge(record, self._booted_at)
-        if judged is record and record.exit_code == UNKNOWN_EXIT and not saw_end(client, record):
+        at, own = record.ended_at, {"container": [record.id], "event": ["die"]}
+        # with an event of the end, the exit code is the command's own
+        if judged is record and record.exit_code == UNKNOWN_EXIT and not (at and _around(client, at, **own)):
             return replace(record, cause=END_NOT_SEEN, exit_code=None)
         if record.exit_code == 0 and not record.cause and made_success_up(client, record, self._engine_began()):
             return replace(record, cause=SUCCESS_NOT_SEEN, exit_code=None)
@@ -432,7 +420,15 @@ class ContainerCache:
         """Return running foreign containers that requested GPUs."""
         listed = client.containers()
         others = [each["Id"] for each in listed if (each.get("Labels") or {}).get(STORE) != self._store_id]
-        found = [self._of_others(client, container_id, default_runtime) for container_id in others]
+        found = []
+        for container_id in others:
+            with self._lock:
+                is_known, one = container_id in self._foreign, self._foreign.get(container_id)
+            if not is_known and (inspected := by_name(client, container_id)) is not None:
+                one = foreign_of(inspected, default_runtime)
+                with self._lock:
+                    self._foreign[container_id] = one
+            found.append(one)
         self._prune(self._foreign, set(others))
         return tuple(each for each in found if each)
 
@@ -467,7 +463,6 @@ class ContainerCache:
             self._to_be_started.add(container_id)
 
     def forget(self, container_id: str) -> None:
-        """Drop one container."""
         with self._lock:
             self._records.pop(container_id, None)
             self._to_be_started.discard(container_id)
@@ -485,43 +480,10 @@ class ContainerCache:
         """Use this machine's boot time, since the engine is local: older containers were ended by the restart."""
         self._booted_at = boot_time()
 
-    def _record(self, client: APIClient, summary: EngineJson) -> ContainerRecord | None:
-        with self._lock:
-            known = self._records.get(summary["Id"])
-        is_paused = summary["State"] == "paused"
-        if known and known.state is state_of(summary["State"]) and known.is_suspended == is_paused:
-            return known
-        return self.inspect(client, summary["Id"])
-
-    def _of_others(self, client: APIClient, container_id: str, default_runtime: str) -> ForeignContainer | None:
-        with self._lock:
-            if container_id in self._foreign:
-                return self._foreign[container_id]
-        inspected = by_name(client, container_id)
-        if inspected is None:
-            return None
-        found = foreign_of(inspected, default_runtime)
-        with self._lock:
-            self._foreign[container_id] = found
-        return found
-
     def _prune(self, kept: dict[str, Any], alive: set[str]) -> None:
         with self._lock:
             for gone in kept.keys() - alive:
                 del kept[gone]
-
-
-def _may_have_run(client: APIClient, inspected: EngineJson) -> bool:
-    return state_of(inspected["State"]["Status"]) is ContainerState.CREATED and not never_ran(client, inspected)
-
-
-def _init_cause(client: APIClient, inspected: EngineJson) -> Cause | None:
-    """Return the failure that the engine's init logged, if the exit code may come from it."""
-    state = inspected["State"]
-    if state["Status"] != "exited" or state["ExitCode"] not in _MAYBE_INIT:
-        return None
-    tail = client.logs(inspected["Id"], tail=3)
-    return cause_of_init(bytes(tail))
 
 
 _STOPPED = {137, 143}
@@ -543,7 +505,6 @@ class Outages:
         self._silent_since: datetime | None = None
 
     def silent(self, now: datetime) -> None:
-        """Record that the engine did not answer in time."""
         with self._lock:
             self._silent_since = self._silent_since or now
 
@@ -559,7 +520,6 @@ class Outages:
             del self._windows[-1:]
 
     def back(self, now: datetime) -> None:
-        """Record that the engine answers again."""
         with self._lock:
             self._silent_since = None
             if self._windows and self._windows[-1][1] is None:
@@ -572,16 +532,17 @@ class Outages:
         if booted_at and record.started_at and record.started_at < booted_at:
             words = f"ended by a restart of the machine (exit code {record.exit_code})"
             return replace(record, cause=Cause(CauseCode.CONTAINER_LOST, words))
-        is_covered = record.ended_at is not None and self._covers(record.ended_at)
-        return ended_with_the_engine(record) if is_covered and record.exit_code != UNKNOWN_EXIT else record
-
-    def _covers(self, at: datetime) -> bool:
+        at = record.ended_at
+        if at is None or record.exit_code == UNKNOWN_EXIT:
+            return record
         with self._lock:
-            return any(lost - _MARGIN <= at and (back is None or at <= back + _MARGIN) for lost, back in self._windows)
+            is_covered = any(
+                lost - _MARGIN <= at and (back is None or at <= back + _MARGIN) for lost, back in self._windows
+            )
+        return ended_with_the_engine(record) if is_covered else record
 
 
 def ended_with_the_engine(record: ContainerRecord) -> ContainerRecord:
-    """Return the record of a container that a restart of the engine ended."""
     words = f"ended by a restart of the Docker engine (exit code {record.exit_code})"
     return replace(record, cause=Cause(CauseCode.CONTAINER_LOST, words))
 

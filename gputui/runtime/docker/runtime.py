@@ -8,11 +8,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -95,32 +94,31 @@ class EventWatcher:
 
     def start(self, wake: Callable[[], None], lost: Lost, back: Callable[[], None]) -> None:
         """Start a daemon thread; it calls `lost` with the reason when the engine is lost, and `back` on its return."""
-        Watcher("docker-events", partial(self._run, wake, lost, back)).start()
+
+        def run() -> None:
+            pause = FIRST_PAUSE
+            while not self._closed.is_set():
+                where = self._connection.where
+                why: RuntimeFault = RuntimeUnavailableError(f"Docker at {where} closed the connection: reconnecting")
+                try:
+                    self._follow(wake, back)
+                    pause = FIRST_PAUSE
+                except RuntimeFault as error:
+                    why = error
+                if self._closed.is_set():
+                    return
+                lost(why)
+                self._closed.wait(pause)
+                pause = min(pause * 2, self._connection.longest_pause)
+
+        Watcher("docker-events", run).start()
 
     def close(self) -> None:
-        """Make the thread end soon."""
         self._closed.set()
         if client := self._client:
             client.shut_down()
 
-    def _run(self, wake: Callable[[], None], lost: Lost, back: Callable[[], None]) -> None:
-        pause = FIRST_PAUSE
-        while not self._closed.is_set():
-            why: RuntimeFault = RuntimeUnavailableError(
-                f"Docker at {self._connection.where} closed the connection: reconnecting"
-            )
-            try:
-                self._watch(wake, back)
-                pause = FIRST_PAUSE
-            except RuntimeFault as error:
-                why = error
-            if self._closed.is_set():
-                return
-            lost(why)
-            self._closed.wait(pause)
-            pause = min(pause * 2, self._connection.longest_pause)
-
-    def _watch(self, wake: Callable[[], None], back: Callable[[], None]) -> None:
+    def _follow(self, wake: Callable[[], None], back: Callable[[], None]) -> None:
         """Follow events until the stream ends; raises RuntimeFault when the engine does not answer at all."""
         client = self._client = self._connection.open()
         try:
@@ -203,7 +201,6 @@ class DockerRuntime:
         return self._set_status(_status_of(facts, self._connection))
 
     def _record_failure(self, error: RuntimeFault) -> RuntimeStatus:
-        """Record that the engine does not answer."""
         self._facts = None
         return self._set_status(
             RuntimeStatus(
@@ -259,7 +256,16 @@ class DockerRuntime:
     # images
 
     def has_image(self, image: str) -> bool:
-        return self._call(lambda client: _has_image(client, image))
+        from docker.errors import ImageNotFound
+
+        def has(client: APIClient) -> bool:
+            try:
+                client.inspect_image(image)  # type: ignore[no-untyped-call]
+            except ImageNotFound:
+                return False
+            return True
+
+        return self._call(has)
 
     def images(self) -> tuple[str, ...]:
         """Return the names of all images of the engine, sorted; an image may have several names."""
@@ -267,7 +273,6 @@ class DockerRuntime:
         return tuple(sorted({name for image in listed for name in image.get("RepoTags") or () if "<none>" not in name}))
 
     def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None:
-        """Pull the image with the credentials of `docker login`."""
         PullProcess(image, self._settings).run(progress, cancelled)
 
     # one container
@@ -287,9 +292,10 @@ class DockerRuntime:
             text = f"{facts.name} at {self._connection.where} has the GPUs of another machine"
             raise RuntimeFault(Cause(CauseCode.GPU_SETUP_FAILED, text), hint="run `gputui doctor`")
         request = create_request(launch, facts, self._settings)
+        wanted = (request.body, launch.name, launch.spec.options.platform)
         for _ in range(_NAME_TRIES):
             try:
-                made = self._call(lambda client: _create(client, request.body, launch))
+                made = str(self._call(lambda client: client.create_container_from_config(*wanted))["Id"])  # type: ignore[no-untyped-call]
                 self._cache.expect_start(made)
                 return Created(made, notes=request.notes)
             except RuntimeFault as error:
@@ -324,18 +330,15 @@ class DockerRuntime:
         except RuntimeFault as error:
             if was_cut_short(error.what) and self._must_inspect(container_id).state is not ContainerState.CREATED:
                 return  # it runs, or nobody knows: the next listing tells
-            raise self._failed_start(container_id, error) from error
-
-    def _failed_start(self, container_id: str, error: RuntimeFault) -> RuntimeFault:
-        """Return the error, refined by the exit code; remove the container if it never ran."""
-        inspected = self._call(lambda client: by_name(client, container_id))
-        if inspected is None or inspected["State"]["Status"] != "created":
-            return error
-        self.remove(container_id)
-        exit_code = int(inspected["State"].get("ExitCode") or 0)
-        if error.cause.code in {CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR} and exit_code in {126, 127}:
-            return fault(str(inspected["State"].get("Error") or error.what), status=400, exit_code=exit_code)
-        return error
+            inspected = self._call(lambda client: by_name(client, container_id))
+            if inspected is None or inspected["State"]["Status"] != "created":
+                raise
+            self.remove(container_id)  # it never ran
+            exit_code = int(inspected["State"].get("ExitCode") or 0)
+            if error.cause.code in {CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR} and exit_code in {126, 127}:
+                text = str(inspected["State"].get("Error") or error.what)
+                raise fault(text, status=400, exit_code=exit_code) from error
+            raise
 
     def terminate(self, container_id: str) -> None:
         """Send the image's stop signal, else SIGTERM."""
@@ -363,11 +366,9 @@ class DockerRuntime:
             self._call_unless_over(lambda client: client.kill(container_id, signal="SIGKILL"))
 
     def suspend(self, container_id: str) -> None:
-        """Freeze all its processes, as `docker pause` does."""
         self._call_unless_over(lambda client: client.pause(container_id), "already paused")
 
     def unsuspend(self, container_id: str) -> None:
-        """Continue its processes, as `docker unpause` does."""
         self._call_unless_over(lambda client: client.unpause(container_id), "is not paused")
 
     def remove(self, container_id: str) -> None:
@@ -393,7 +394,6 @@ class DockerRuntime:
         return self._call(self._cache.containers)
 
     def inspect(self, container_id: str) -> ContainerRecord | None:
-        """Return one container, inspected now."""
         return self._call(lambda client: self._cache.inspect(client, container_id))
 
     def _must_inspect(self, container_id: str) -> ContainerRecord:
@@ -442,22 +442,22 @@ class DockerRuntime:
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` after ends, starts of foreign containers, and returns of the engine."""
+
+        def lost(error: RuntimeFault) -> None:
+            self._cache.lost(self._clock.now())
+            self._record_failure(error)
+
+        def back() -> None:
+            self._cache.outages.back(self._clock.now())
+            self._cache.forget_all()
+            self.check()
+            if self._facts and self._facts.gpus.is_local:
+                self._cache.trust_boot_time()
+
         self._watcher = EventWatcher(self._connection, self._store_id, self._cache.forget, self._cache.see_event)
-        self._watcher.start(wake, self._lost, self._back)
-
-    def _lost(self, error: RuntimeFault) -> None:
-        self._cache.lost(self._clock.now())
-        self._record_failure(error)
-
-    def _back(self) -> None:
-        self._cache.outages.back(self._clock.now())
-        self._cache.forget_all()
-        self.check()
-        if self._facts and self._facts.gpus.is_local:
-            self._cache.trust_boot_time()
+        self._watcher.start(wake, lost, back)
 
     def close(self) -> None:
-        """Close connections and the watching thread."""
         if self._watcher:
             self._watcher.close()
         self._connection.close()
@@ -465,22 +465,6 @@ class DockerRuntime:
 
 def _ask(client: APIClient) -> tuple[EngineJson, EngineJson]:
     return client.version(), client.info()
-
-
-def _create(client: APIClient, body: dict[str, Any], launch: Launch) -> str:
-    platform = launch.spec.options.platform
-    made: dict[str, Any] = client.create_container_from_config(body, launch.name, platform)  # type: ignore[no-untyped-call]
-    return str(made["Id"])
-
-
-def _has_image(client: APIClient, image: str) -> bool:
-    from docker.errors import ImageNotFound
-
-    try:
-        client.inspect_image(image)  # type: ignore[no-untyped-call]
-    except ImageNotFound:
-        return False
-    return True
 
 
 def _status_of(facts: EngineFacts, connection: Connection) -> RuntimeStatus:
@@ -525,7 +509,6 @@ class DockerContainers:
         return self._connection.call(stop, is_long=True)
 
     def logs(self, container_id: str, *, tail: int | None, follow: bool, stamped: bool) -> DockerLog:
-        """Return the container's output, over its own connection."""
         return DockerLog(self._connection, LogQuery(container_id, tail, follow, stamped))
 
     def close(self) -> None:
@@ -540,11 +523,21 @@ def _inspected(client: APIClient, name: str) -> ContainerDetail:
 
 
 def detail_of(inspected: EngineJson) -> ContainerDetail:
-    """Return a container as described by its engine."""
     config, host, state = inspected["Config"], inspected.get("HostConfig") or {}, inspected["State"]
     labels = config.get("Labels") or {}
     restart = (host.get("RestartPolicy") or {}).get("Name") or ""
     timeout = config.get("StopTimeout")
+    mounts, ports = [], []
+    for mount in inspected.get("Mounts") or ():
+        source = (mount.get("Name") if mount.get("Type") == "volume" else mount.get("Source")) or mount.get("Type")
+        mounts.append(f"{source} → {mount.get('Destination')}{'' if mount.get('RW', True) else ' (read-only)'}")
+    for port, bindings in sorted(((inspected.get("NetworkSettings") or {}).get("Ports") or {}).items()):
+        if not bindings:
+            ports.append(f"{port}, not published")
+        places = {(each.get("HostIp") or "0.0.0.0", each.get("HostPort")) for each in bindings or ()}
+        for ip, host_port in sorted(places, key=str):
+            if not (ip == "::" and ("0.0.0.0", host_port) in places):  # one line for both IP versions
+                ports.append(f"{port} on {ip}:{host_port}")
     return ContainerDetail(
         id=str(inspected["Id"]),
         name=str(inspected.get("Name", "")).lstrip("/"),
@@ -554,8 +547,8 @@ def detail_of(inspected: EngineJson) -> ContainerDetail:
         state=str(state.get("Status") or ""),
         started_at=parse_time(state.get("StartedAt")),
         exit_code=None if state.get("Running") else state.get("ExitCode"),
-        mounts=tuple(map(_mount, inspected.get("Mounts") or ())),
-        ports=tuple(_ports((inspected.get("NetworkSettings") or {}).get("Ports") or {})),
+        mounts=tuple(mounts),
+        ports=tuple(ports),
         devices=requested_devices(inspected),
         restart="" if restart == "no" else restart,
         stop_signal=str(config.get("StopSignal") or ""),
@@ -564,21 +557,3 @@ def detail_of(inspected: EngineJson) -> ContainerDetail:
         store=str(labels.get(STORE) or ""),
         job=str(labels.get(JOB) or ""),
     )
-
-
-def _mount(mount: EngineJson) -> str:
-    source = mount.get("Name") if mount.get("Type") == "volume" else mount.get("Source")
-    return (
-        f"{source or mount.get('Type')} → {mount.get('Destination')}{'' if mount.get('RW', True) else ' (read-only)'}"
-    )
-
-
-def _ports(listed: EngineJson) -> Iterator[str]:
-    """Yield each port with its host address; one line for both IP versions."""
-    for port, bindings in sorted(listed.items()):
-        if not bindings:
-            yield f"{port}, not published"
-        told = {(each.get("HostIp") or "0.0.0.0", each.get("HostPort")) for each in bindings or ()}
-        for ip, host_port in sorted(told, key=str):
-            if not (ip == "::" and ("0.0.0.0", host_port) in told):
-                yield f"{port} on {ip}:{host_port}"

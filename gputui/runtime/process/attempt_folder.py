@@ -106,7 +106,14 @@ class Records(Struct, frozen=True):
         sectors = [content[at : at + SECTOR] for at in range(0, STATE_SIZE, SECTOR)]
         is_old = len(content) <= 2 * SECTOR
         start, end, runner, command = (sector.strip() if is_old else unsealed(sector) for sector in sectors)
-        began, ended = parse_start(start), parse_end(end)
+        began, ended = None, None
+        with suppress(ValueError, OverflowError):
+            identity, _, at = start.rpartition(b" ")
+            leader = parse_identity(identity)
+            began = Start(leader, _time(at)) if leader else None
+        with suppress(ValueError, OverflowError):
+            code, at, oom_kills, *refusal = end.split(maxsplit=3)
+            ended = End(int(code), _time(at), int(oom_kills), b"".join(refusal).decode("ascii"))
         parsed = (began, ended) if is_old else (began, ended, runner, command)
         return cls(
             begun=any(sector.strip() for sector in sectors[:2]),
@@ -118,8 +125,20 @@ class Records(Struct, frozen=True):
         )
 
 
+def parse_identity(record: bytes) -> ProcessIdentity | None:
+    """Return the process of a record `PID TICKS BOOT`; None when it is damaged."""
+    try:
+        pid, ticks, boot = record.decode("ascii").split()
+        return ProcessIdentity(int(pid), int(ticks), boot)
+    except ValueError:
+        return None
+
+
+def _time(nanoseconds: bytes) -> datetime:
+    return datetime.fromtimestamp(int(nanoseconds) / 1e9, UTC)
+
+
 def parse_name(name: str, store_id: str) -> tuple[int, int] | None:
-    """Return job id and attempt number of a name of this store; None for other names."""
     match = _NAME.fullmatch(name)
     return (int(match[2]), int(match[3])) if match and match[1] == store_id else None
 
@@ -140,11 +159,9 @@ class AttemptFolder(Struct, frozen=True):
     path: Path
 
     def log(self) -> int:
-        """Open the file with its output; raises OSError."""
         return self.open_file("output.log")
 
     def open_file(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Open one of its files without following links; raises OSError."""
         return self._open_with_reach(name, flags)[0]
 
     def _open_with_reach(self, name: str, flags: int = os.O_RDONLY) -> tuple[int, int | None]:
@@ -173,8 +190,10 @@ class AttemptFolder(Struct, frozen=True):
         finally:
             os.close(parent)
 
+    def held_open(self) -> OpenFolder:
+        return OpenFolder(self.path, self.open_directory())
+
     def status(self) -> os.stat_result:
-        """Return owner and mode of the directory; raises OSError."""
         return self.path.stat(follow_symlinks=False)
 
     def is_ours(self) -> bool:
@@ -183,7 +202,6 @@ class AttemptFolder(Struct, frozen=True):
         return status.st_uid == os.geteuid() and reach_of(status) is None
 
     def manifest(self) -> Manifest | None:
-        """Return the manifest; None if it cannot be read."""
         return self._manifest()[0]
 
     def cgroups(self) -> tuple[str, ...]:
@@ -202,19 +220,16 @@ class AttemptFolder(Struct, frozen=True):
     def records(self) -> Records:
         """Return the wrapper's records, after waiting briefly for one that is being written. Raises OSError."""
         for _ in range(_LOOKS):
-            content, reach = self._state()
+            descriptor, reach = self._open_with_reach("state")
+            try:
+                content = os.read(descriptor, STATE_SIZE)
+            finally:
+                os.close(descriptor)
             found = replace(Records.parse(content), reach=reach)
             if not found.is_damaged:
                 break
             time.sleep(0.001)
         return found
-
-    def _state(self) -> tuple[bytes, int | None]:
-        descriptor, reach = self._open_with_reach("state")
-        try:
-            return os.read(descriptor, STATE_SIZE), reach
-        finally:
-            os.close(descriptor)
 
     def is_watched(self) -> bool | None:
         """Return whether keeper or runner lives; None if this user has no right to know."""
@@ -235,12 +250,16 @@ class AttemptFolder(Struct, frozen=True):
         """Try to hold the wrapper's lock; yield False if a living wrapper has it."""
         descriptor = self.open_file("claim", os.O_RDWR)
         try:
-            yield _lock(descriptor)
+            is_ours = True
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_ours = False
+            yield is_ours
         finally:
             os.close(descriptor)
 
     def is_suspended(self) -> bool:
-        """Return whether its processes are suspended."""
         return (self.path / _SUSPENDED).exists()
 
     def set_suspended(self, *, is_suspended: bool) -> None:
@@ -262,11 +281,6 @@ class OpenFolder(AttemptFolder, frozen=True):
 
     place: int
 
-    @classmethod
-    def open(cls, path: Path) -> OpenFolder:
-        """Open the directory; raises OSError."""
-        return cls(path, AttemptFolder(path).open_directory())
-
     def open_directory(self) -> int:
         return os.dup(self.place)
 
@@ -280,34 +294,6 @@ class OpenFolder(AttemptFolder, frozen=True):
 
     def close(self) -> None:
         os.close(self.place)
-
-
-def parse_start(record: bytes) -> Start | None:
-    """Return the start record; None when it is damaged."""
-    identity, _, at = record.rpartition(b" ")
-    leader = parse_identity(identity)
-    try:
-        return Start(leader, _time(at.decode("ascii"))) if leader else None
-    except (ValueError, OverflowError):
-        return None
-
-
-def parse_identity(record: bytes) -> ProcessIdentity | None:
-    """Return the process of a record `PID TICKS BOOT`; None when it is damaged."""
-    try:
-        pid, ticks, boot = record.decode("ascii").split()
-        return ProcessIdentity(int(pid), int(ticks), boot)
-    except ValueError:
-        return None
-
-
-def parse_end(record: bytes) -> End | None:
-    """Return the end record; None when it is damaged."""
-    try:
-        code, at, oom_kills, *refusal = record.decode("ascii").split(maxsplit=3)
-        return End(int(code), _time(at), int(oom_kills), "".join(refusal))
-    except (ValueError, OverflowError):
-        return None
 
 
 @contextmanager
@@ -343,8 +329,11 @@ def prepare(root: int, launch: Launch, manifest: Manifest, plan: bytes, *, is_re
     shown = 0o644 if is_readable else 0o600
     os.mkdir(aside, 0o700, dir_fd=root)
     try:
-        folder = _just_made(aside, root)
+        folder = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
         try:
+            status = os.fstat(folder)
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise OSError(errno.EPERM, "another user replaced it by another directory", aside)
             _write(folder, "launch.json", msgspec.json.encode(manifest), shown)
             _write(folder, "plan", plan, 0o600)
             _write(folder, "state", b" " * STATE_SIZE, shown)
@@ -358,16 +347,6 @@ def prepare(root: int, launch: Launch, manifest: Manifest, plan: bytes, *, is_re
         _discard(root, aside)
         raise
     return aside
-
-
-def _just_made(name: str, root: int) -> int:
-    """Open a directory just created; raises OSError when it was swapped."""
-    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
-    status = os.fstat(folder)
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        os.close(folder)
-        raise OSError(errno.EPERM, "another user replaced it by another directory", name)
-    return folder
 
 
 def publish(root: int, aside: str, name: str) -> bool:
@@ -409,18 +388,6 @@ def _write(folder: int, name: str, content: bytes, mode: int) -> None:
         os.fsync(file.fileno())
 
 
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _time(nanoseconds: str) -> datetime:
-    return datetime.fromtimestamp(int(nanoseconds) / 1e9, UTC)
-
-
 REFUSALS = frozenset(
     {CauseCode.COMMAND_NOT_FOUND, CauseCode.COMMAND_NOT_EXECUTABLE, CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR}
 )
@@ -431,22 +398,6 @@ _STEPS = {
 }
 Stamp: TypeAlias = tuple[int, int]
 """Inode and change time of an attempt's directory."""
-
-
-def refusal_cause(refusal: str, command: str) -> Cause:
-    """Return the cause of a refusal `STEP ERRNO` of the wrapper."""
-    step, _, number = refusal.partition(" ")
-    code = int(number) if number.isdigit() else 0
-    words = os.strerror(code) if code else "not possible"
-    if step == "runner":
-        return Cause(CauseCode.RUNTIME_ERROR, "its runner was killed before the command began")
-    if step in _STEPS:
-        return Cause(CauseCode.BAD_SPEC, f"{_STEPS[step]} was refused: {words}")
-    if step != "command":
-        return Cause(CauseCode.RUNTIME_ERROR, f"the host could not run it ({step}): {words}")
-    if code in {errno.ENOENT, errno.ENOTDIR}:
-        return Cause(CauseCode.COMMAND_NOT_FOUND, f"the command {command} was not found on this host")
-    return Cause(CauseCode.COMMAND_NOT_EXECUTABLE, f"the command {command} could not be executed: {words}")
 
 
 class AttemptIndex:
@@ -460,7 +411,6 @@ class AttemptIndex:
         self._ended: dict[str, tuple[Stamp, ContainerRecord]] = {}
 
     def all(self) -> tuple[ContainerRecord, ...]:
-        """Return all attempts by job and attempt number. Raises OSError."""
         try:
             names = [each.name for each in self._root.iterdir()]
         except FileNotFoundError:
@@ -489,16 +439,11 @@ class AttemptIndex:
             raise
 
     def forget(self, name: str) -> None:
-        """Drop one attempt from the index."""
         self._manifests.pop(name, None)
         self._ended.pop(name, None)
 
-    def members(self, name: str) -> tuple[int, ...]:
-        """Return the pids of an attempt's processes, without the wrapper's."""
-        return self.reach(name)[0]
-
     def reach(self, name: str) -> tuple[tuple[int, ...], int | None]:
-        """Return the pids of its processes, and the uid whose processes may be signalled (None: any)."""
+        """Return the pids of its processes without the wrapper's, and the uid whose may be signalled (None: any)."""
         folder = AttemptFolder(self._root / name)
         records = folder.records()
         return self._members(folder, records), records.reach
@@ -509,7 +454,7 @@ class AttemptIndex:
         for who in (records.runner, records.start.leader if records.start else None):
             if who is not None and host_processes.is_alive(who):
                 return (who.pid,)
-        return self.members(record.id)
+        return self.reach(record.id)[0]
 
     def _read(self, folder: AttemptFolder, stamp: Stamp, job_id: int, attempt: int) -> ContainerRecord:
         """Read the state: from the end record if there is one, else from the lock of its possible writers."""
@@ -518,9 +463,15 @@ class AttemptIndex:
         gpus = manifest.gpus if manifest else ()
         if not records.begun:
             return ContainerRecord(folder.path.name, job_id, attempt, ContainerState.CREATED, gpus)
-        is_running = records.end is None and self._runs(folder, records)
-        if not is_running and records.end is None:  # it may have ended between the two reads
-            records = folder.records()
+        is_running = False
+        if records.end is None:
+            is_watched = folder.is_watched()
+            if is_watched is None:
+                wrapper = (records.start.leader if records.start else None, records.runner)
+                is_watched = any(who is not None and host_processes.is_alive(who) for who in wrapper)
+            is_running = is_watched or bool(self._members(folder, records))
+            if not is_running:  # it may have ended between the two reads
+                records = folder.records()
         start = records.start
         record = ContainerRecord(
             folder.path.name,
@@ -547,13 +498,6 @@ class AttemptIndex:
             self._manifests[folder.path.name] = (stamp, manifest)
         return manifest
 
-    def _runs(self, folder: AttemptFolder, records: Records) -> bool:
-        is_watched = folder.is_watched()
-        if is_watched is None:
-            wrapper = (records.start.leader if records.start else None, records.runner)
-            is_watched = any(who is not None and host_processes.is_alive(who) for who in wrapper)
-        return is_watched or bool(self._members(folder, records))
-
     def _members(self, folder: AttemptFolder, records: Records) -> tuple[int, ...]:
         leader = records.start.leader if records.start else ProcessIdentity(-1, 0, host_processes.boot_id())
         grouped = cgroups.members(folder.cgroups())
@@ -563,23 +507,37 @@ class AttemptIndex:
 
 
 def _ended(record: ContainerRecord, records: Records, manifest: Manifest | None) -> ContainerRecord:
-    end = records.end
+    """Return the record of an ended attempt; without an end record it matters whether the command may have run."""
+    start, end = records.start, records.end
     if end is None:
-        return replace(record, cause=_lost(records))
+        if start is not None and start.leader.boot != host_processes.boot_id():
+            lost = Cause(CauseCode.CONTAINER_LOST, "the machine was restarted while it ran")
+        elif not records.may_have_run and not records.is_damaged:
+            lost = Cause(CauseCode.CONTAINER_LOST, "its wrapper was killed before its command began")
+        else:
+            why = "its record is damaged" if start is None or records.is_damaged else "its wrapper was killed"
+            text = f"{why}, so its end is unknown: it may have finished its work"
+            lost = Cause(CauseCode.END_UNKNOWN, text)
+        return replace(record, cause=lost)
     if end.refusal:
-        cause: Cause | None = refusal_cause(end.refusal, manifest.command if manifest else "")
+        cause: Cause | None = _refusal_cause(end.refusal, manifest.command if manifest else "")
     else:
         cause = cause_of_exit(end.code, oom_killed=end.oom_kills > 0)
     notes = (PART_OUT_OF_MEMORY,) if end.oom_kills > 0 and cause is None else ()
     return replace(record, ended_at=end.at, exit_code=end.code, cause=cause, notes=notes)
 
 
-def _lost(records: Records) -> Cause:
-    """Return the cause for a missing end record; whether the command may have run decides about a retry."""
-    start = records.start
-    if start is not None and start.leader.boot != host_processes.boot_id():
-        return Cause(CauseCode.CONTAINER_LOST, "the machine was restarted while it ran")
-    if not records.may_have_run and not records.is_damaged:
-        return Cause(CauseCode.CONTAINER_LOST, "its wrapper was killed before its command began")
-    why = "its record is damaged" if start is None or records.is_damaged else "its wrapper was killed"
-    return Cause(CauseCode.END_UNKNOWN, f"{why}, so its end is unknown: it may have finished its work")
+def _refusal_cause(refusal: str, command: str) -> Cause:
+    """Return the cause of a refusal `STEP ERRNO` of the wrapper."""
+    step, _, number = refusal.partition(" ")
+    code = int(number) if number.isdigit() else 0
+    words = os.strerror(code) if code else "not possible"
+    if step == "runner":
+        return Cause(CauseCode.RUNTIME_ERROR, "its runner was killed before the command began")
+    if step in _STEPS:
+        return Cause(CauseCode.BAD_SPEC, f"{_STEPS[step]} was refused: {words}")
+    if step != "command":
+        return Cause(CauseCode.RUNTIME_ERROR, f"the host could not run it ({step}): {words}")
+    if code in {errno.ENOENT, errno.ENOTDIR}:
+        return Cause(CauseCode.COMMAND_NOT_FOUND, f"the command {command} was not found on this host")
+    return Cause(CauseCode.COMMAND_NOT_EXECUTABLE, f"the command {command} could not be executed: {words}")

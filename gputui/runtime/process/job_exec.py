@@ -36,7 +36,7 @@ class TerminalChannel(FrameChannel):
     def __init__(self, folder: OpenFolder) -> None:
         """Connect to the wrapper of an attempt. Raises OSError; RuntimeFault if another user answers."""
         super().__init__(_connected(folder), is_tty=True)
-        self._folder = OpenFolder(folder.path, folder.open_directory())
+        self._folder = folder.held_open()
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
         """Return output; None at the end. Raises GputuiError with the message of a refusal."""
@@ -46,7 +46,6 @@ class TerminalChannel(FrameChannel):
         return parts
 
     def close(self) -> None:
-        """Close the connection."""
         super().close()
         self._folder.close()
 
@@ -97,8 +96,23 @@ class SplitLog:
         if end <= self.position:
             return []
         piece = os.pread(self._log, end - self.position, self.position)
-        parts = list(self._split(self.position, piece))
-        self.position += len(piece)
+        while self._marks is not None and len(content := os.read(self._marks, MARK.size * 4096)) >= MARK.size:
+            self._known += MARK.iter_unpack(content[: len(content) // MARK.size * MARK.size])
+        start = here = self.position
+        end = start + len(piece)
+        self._known = [mark for mark in self._known if mark[1] > start]
+        parts = []
+        for first, last in self._known:
+            if first >= end:
+                break
+            if first > here:
+                parts.append((False, piece[here - start : first - start]))
+            here = max(here, first)
+            parts.append((True, piece[here - start : min(last, end) - start]))
+            here = min(last, end)
+        if here < end:
+            parts.append((False, piece[here - start :]))
+        self.position = end
         return parts
 
     def rest(self) -> Iterator[tuple[bool, bytes]]:
@@ -106,24 +120,7 @@ class SplitLog:
         while parts := self.read():
             yield from parts
 
-    def _split(self, start: int, piece: bytes) -> Iterator[tuple[bool, bytes]]:
-        while self._marks is not None and len(content := os.read(self._marks, MARK.size * 4096)) >= MARK.size:
-            self._known += MARK.iter_unpack(content[: len(content) // MARK.size * MARK.size])
-        here, end = start, start + len(piece)
-        self._known = [mark for mark in self._known if mark[1] > start]
-        for first, last in self._known:
-            if first >= end:
-                break
-            if first > here:
-                yield False, piece[here - start : first - start]
-            here = max(here, first)
-            yield True, piece[here - start : min(last, end) - start]
-            here = min(last, end)
-        if here < end:
-            yield False, piece[here - start :]
-
     def close(self) -> None:
-        """Close both files."""
         os.close(self._log)
         if self._marks is not None:
             os.close(self._marks)
@@ -147,7 +144,6 @@ def kept_log(path: Path) -> SplitLog:
 
 
 def marks_path(path: Path) -> Path:
-    """Return the path of the marks of a saved log."""
     return path.with_suffix(".errors")
 
 
@@ -178,7 +174,7 @@ class PipesChannel:
     is_tty = False
 
     def __init__(self, folder: OpenFolder) -> None:
-        self._folder = folder = OpenFolder(folder.path, folder.open_directory())
+        self._folder = folder = folder.held_open()
         self._log = live_log(folder)
         self._until: int | None = None
         """Offset in the log from which output comes from the wrapper; None: there is no wrapper."""
@@ -199,17 +195,14 @@ class PipesChannel:
             self._wrapper = None
             return
         wrapper.hear = self._hear
-        while not self._is_greeted():
+        while self._until is None:
             parts = wrapper.receive()
             if parts is None:
                 break
             self._early += parts
-        if not self._is_greeted():
+        if self._until is None:
             wrapper.close()
             self._wrapper = None
-
-    def _is_greeted(self) -> bool:
-        return self._until is not None
 
     def _hear(self, kind: bytes, content: bytes) -> None:
         if kind == frames.READY:
@@ -222,12 +215,9 @@ class PipesChannel:
         return self._wrapper is None or behind or bool(self._early)
 
     def fileno(self) -> int:
-        """Return the descriptor of the wrapper's socket; -1 without one."""
         return self._wrapper.fileno() if self._wrapper else -1
 
-    def input_fileno(self) -> int:
-        """Return the descriptor of the wrapper's socket; -1 without one."""
-        return self.fileno()
+    input_fileno = fileno
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
         """Return output; None at the end of the job."""
@@ -256,7 +246,6 @@ class PipesChannel:
         return []
 
     def send(self, data: bytes) -> None:
-        """Send input. Raises OSError."""
         self.on_input()
         try:
             self._connected_wrapper().send(data)
@@ -273,28 +262,24 @@ class PipesChannel:
         return self._wrapper
 
     def end_input(self) -> None:
-        """End the input."""
         if self._wrapper is not None and not self._has_sent:
             with suppress(OSError):
                 self.send(b"")
         if self._wrapper is not None:
             self._wrapper.end_input()
 
-    def resize(self, rows: int, columns: int) -> None:
-        """Do nothing: there is no terminal."""
+    def resize(self, rows: int, columns: int) -> None: ...
 
     def exit_code(self) -> int | None:
         return self._exit_code
 
     def close(self) -> None:
-        """Close the connection and the log."""
         if self._wrapper is not None:
             self._wrapper.close()
         self._log.close()
         self._folder.close()
 
 
-_JOB_EXEC_PIECE = 65536
 _LOOK_EVERY = 0.5
 """Seconds between two checks of whether the job has ended."""
 _GRACE = 2.0
@@ -307,7 +292,6 @@ class HostExecution:
     def __init__(self, folder: AttemptFolder, request: ExecRequest, is_over: Callable[[], bool]) -> None:
         self.is_tty = request.tty
         self.on_input: Callable[[], None] = lambda: None
-        self._is_over = is_over
         self._ready = select.epoll()
         self._sources: dict[int, bool] = {}
         """Descriptors with output, each with whether it is standard error."""
@@ -315,15 +299,36 @@ class HostExecution:
         self._process = self._start(folder, request)
         for source in self._sources:
             self._ready.register(source, select.EPOLLIN)
-        threading.Thread(target=self._end_with_job, daemon=True).start()
+
+        def end_with_job() -> None:
+            """Hang up the command when its job has ended, and kill it a little later."""
+            while self._process.poll() is None:
+                if is_over():
+                    self._signal(signal.SIGHUP)
+                    with suppress(subprocess.TimeoutExpired):
+                        self._process.wait(_GRACE)
+                    self._signal(signal.SIGKILL)
+                    return
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_LOOK_EVERY)
+
+        threading.Thread(target=end_with_job, daemon=True).start()
 
     def _start(self, folder: AttemptFolder, request: ExecRequest) -> subprocess.Popen[bytes]:
         place = folder.open_directory()
-        theirs = self._open_tty(request) if request.tty else self._open_pipes(request)
+        if request.tty:
+            self._input, stdin = os.openpty()
+            stdout = stderr = stdin
+            self._sources = {self._input: False}
+            self.resize(request.rows, request.columns)
+        else:
+            stdin, self._input = os.pipe() if request.stdin else (os.open(os.devnull, os.O_RDONLY), None)
+            out, stdout = os.pipe()
+            err, stderr = os.pipe()
+            self._sources = {out: False, err: True}
         streams = "tty" if request.tty else "pipes"
         enter = [sys.executable, "-I", "-m", "gputui.runtime.process.enter", str(place), streams, request.term]
         loader = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
-        stdin, stdout, stderr = theirs
         try:
             return subprocess.Popen(
                 [*enter, *request.command],
@@ -338,21 +343,8 @@ class HostExecution:
             text = f"the command could not be started: {error.strerror}"
             raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, text)) from error
         finally:
-            for descriptor in {place, *theirs}:
+            for descriptor in {place, stdin, stdout, stderr}:
                 os.close(descriptor)
-
-    def _open_tty(self, request: ExecRequest) -> tuple[int, int, int]:
-        ours, theirs = os.openpty()
-        self._sources, self._input = {ours: False}, ours
-        self.resize(request.rows, request.columns)
-        return theirs, theirs, theirs
-
-    def _open_pipes(self, request: ExecRequest) -> tuple[int, int, int]:
-        stdin, self._input = os.pipe() if request.stdin else (os.open(os.devnull, os.O_RDONLY), None)
-        out, out_theirs = os.pipe()
-        err, err_theirs = os.pipe()
-        self._sources = {out: False, err: True}
-        return stdin, out_theirs, err_theirs
 
     @property
     def has_pending(self) -> bool:
@@ -369,22 +361,20 @@ class HostExecution:
         """Return output; None when no process holds the streams any more."""
         if not self._sources:
             return None
-        found = [(source, self._read(source)) for source, _ in self._ready.poll()]
-        parts = [(self._sources[source], piece) for source, piece in found if piece]
-        for source, piece in found:
-            if not piece:
-                self._ready.unregister(source)
-                del self._sources[source]
-                if source != self._input:
-                    os.close(source)
+        parts = []
+        for source, _ in self._ready.poll():
+            try:
+                piece = os.read(source, _PIECE)
+            except OSError:  # EIO: no process holds the terminal any more
+                piece = b""
+            if piece:
+                parts.append((self._sources[source], piece))
+                continue
+            self._ready.unregister(source)
+            del self._sources[source]
+            if source != self._input:
+                os.close(source)
         return parts
-
-    @staticmethod
-    def _read(source: int) -> bytes:
-        try:
-            return os.read(source, _JOB_EXEC_PIECE)
-        except OSError:  # EIO: no process holds the terminal any more
-            return b""
 
     def send(self, data: bytes) -> None:
         """Write to standard input. Raises OSError."""
@@ -421,36 +411,12 @@ class HostExecution:
             self._input = None
         self._ready.close()
 
-    def _end_with_job(self) -> None:
-        """Hang up the command when its job has ended, and kill it a little later."""
-        while self._process.poll() is None:
-            if self._is_over():
-                self._signal(signal.SIGHUP)
-                with suppress(subprocess.TimeoutExpired):
-                    self._process.wait(_GRACE)
-                self._signal(signal.SIGKILL)
-                return
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LOOK_EVERY)
-
     def _signal(self, number: int) -> None:
         with suppress(OSError):
             try:
                 os.killpg(self._process.pid, number)
             except ProcessLookupError:  # it has no process group yet
                 self._process.send_signal(number)
-
-
-def check_ours(folder: AttemptFolder) -> None:
-    """Raise a fault unless this user's scheduler created the attempt: its plan determines the command's user."""
-    try:
-        if folder.is_ours():
-            return
-        owner = account_name(folder.status().st_uid)
-    except OSError as error:
-        raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, f"{folder.path.name} is gone")) from error
-    text = f"it runs under the scheduler of {owner}, which alone can start commands in it"
-    raise RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text))
 
 
 class ProcessExec:
@@ -462,7 +428,6 @@ class ProcessExec:
         self._sampler = ProcessSampler()
 
     def processes(self, container_id: str) -> tuple[ProcessRow, ...]:
-        """Return the job's processes, without the wrapper's."""
         return tuple(self._sampler.sample(sorted(self._members(container_id))))
 
     def attach(self, name: str, interactive: Interactive, permit: Permit, detach_keys: str = "") -> Channel:
@@ -475,7 +440,10 @@ class ProcessExec:
             return TerminalChannel(folder) if interactive.tty else PipesChannel(folder)
 
     def execute(self, name: str, request: ExecRequest, permit: Permit) -> Channel:
-        """Run a command with the environment, limits and user of the attempt."""
+        """Run a command with the environment, limits and user of the attempt.
+
+        Raises a fault unless this user's scheduler created the attempt: its plan determines the command's user.
+        """
 
         def is_over() -> bool:
             try:
@@ -485,7 +453,14 @@ class ProcessExec:
             return record is None or record.state is ContainerState.EXITED
 
         with self._entered(name, permit) as folder:
-            check_ours(folder)
+            try:
+                is_ours = folder.is_ours()
+                owner = "" if is_ours else account_name(folder.status().st_uid)
+            except OSError as error:
+                raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, f"{name} is gone")) from error
+            if not is_ours:
+                text = f"it runs under the scheduler of {owner}, which alone can start commands in it"
+                raise RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text))
             self._members(name)
             return HostExecution(folder, request, is_over)
 
@@ -493,7 +468,7 @@ class ProcessExec:
     def _entered(self, name: str, permit: Permit) -> Iterator[OpenFolder]:
         """Open the attempt's directory once, so that the same directory is checked and used."""
         try:
-            folder = OpenFolder.open(self._root / name)
+            folder = AttemptFolder(self._root / name).held_open()
         except PermissionError as error:
             permit(None)
             raise _unreachable(error) from error
@@ -507,11 +482,10 @@ class ProcessExec:
         finally:
             folder.close()
 
-    def close(self) -> None:
-        """Do nothing: there are no connections."""
+    def close(self) -> None: ...
 
     def _members(self, container_id: str) -> tuple[int, ...]:
-        pids = self._index.members(container_id)
+        pids, _ = self._index.reach(container_id)
         if not pids:
             raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, "all its processes have ended"))
         return pids

@@ -24,7 +24,10 @@ def kept_log(path: Path) -> Iterator[BinaryIO]:
 
     Each caller writes its own partial file, so concurrent writers of one log cannot mix their output.
     """
-    _remove_stale(path)
+    for left in path.parent.glob(f".{path.name}.*.part"):  # of killed processes
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                left.unlink()
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -36,14 +39,6 @@ def kept_log(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove partial files of this log that killed processes left behind."""
-    for part in path.parent.glob(f".{path.name}.*.part"):
-        with suppress(OSError):
-            if time.time() - part.stat().st_mtime > _ABANDONED:
-                part.unlink()
 
 
 _BLOCK = 65536

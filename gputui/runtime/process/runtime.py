@@ -59,19 +59,6 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 _ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def check_options(launch: Launch) -> None:
-    """Raise BAD_SPEC for container-only options."""
-    spec = launch.spec
-    if spec.image is not None:
-        raise refused("the job has an image, but this runtime runs commands of the host, without containers")
-    if not spec.command or not spec.command[0]:
-        raise refused("a host job needs a command")
-    for field, value in asdict(spec.options).items():
-        if field not in _OF_HOSTS and value not in (None, ()) and value is not False:
-            option = _OPTIONS.get(field) or "--" + field.replace("_", "-")
-            raise refused(f"{option} works only for containers, not for host jobs")
-
-
 def plan_of(launch: Launch, *, log_limit: int) -> bytes:
     """Return the plan: `key=value` records, each ended by NUL; raises BAD_SPEC."""
     options = launch.spec.options
@@ -85,26 +72,28 @@ def plan_of(launch: Launch, *, log_limit: int) -> bytes:
         records += [("soft", f"{which}:{soft}") for which, soft in limits if which is not None]
     records += [("rlimit", _rlimit(each, is_bound=launch.box is not None)) for each in options.ulimits]
     records += [("cwd", options.workdir or env.get("HOME") or "/"), ("log_limit", str(log_limit))]
-    records += _session(launch, account)
+    if (interactive := launch.spec.interactive) is not None:
+        owner = account.uid if launch.run_as is None else launch.run_as
+        records += [("session", "tty" if interactive.tty else "pipes"), ("session_uid", str(owner))]
+        records += [("session_input", "1")] if interactive.stdin else []
     if account.is_other:
         records += [("uid", str(account.uid)), ("gid", str(account.gid))]
         records += [("group", str(group)) for group in account.groups]
-    return encode_plan(records)
+    return _encoded(records)
 
 
-def _session(launch: Launch, account: Account) -> list[tuple[str, str]]:
-    """Return the records of an interactive job; empty for others."""
-    interactive = launch.spec.interactive
-    if interactive is None:
-        return []
-    owner = account.uid if launch.run_as is None else launch.run_as
-    records = [("session", "tty" if interactive.tty else "pipes"), ("session_uid", str(owner))]
-    return records + ([("session_input", "1")] if interactive.stdin else [])
-
-
-def encode_plan(records: Iterable[tuple[str, str]]) -> bytes:
+def _encoded(records: Iterable[tuple[str, str]]) -> bytes:
     """Return the records in the wrapper's format."""
-    return b"".join(_record(key, value) for key, value in records)
+    encoded = []
+    for key, value in records:
+        try:
+            content = os.fsencode(value)
+        except UnicodeEncodeError:
+            content = b"\0"
+        if b"\0" in content:
+            raise refused(f"{value[:40]!a} holds characters that no command line or environment can")
+        encoded.append(key.encode() + b"=" + content + b"\0")
+    return b"".join(encoded)
 
 
 def environment(launch: Launch, account: Account) -> dict[str, str]:
@@ -134,35 +123,23 @@ def _rlimit(text: str, *, is_bound: bool) -> str:
     name, _, limits = text.partition("=")
     soft, _, hard = limits.partition(":")
     which = _known(name.strip())
-    numbers = [_limit(each) for each in (soft, hard or soft)]
-    if which is None or None in numbers:
+    numbers = []
+    for each in (soft, hard or soft):
+        if each.strip() in {"-1", "unlimited"}:
+            numbers.append(resource.RLIM_INFINITY)
+        elif each.isascii() and each.isdigit() and len(each) < 19:
+            numbers.append(int(each))
+    if which is None or len(numbers) < 2:
         raise refused(f"--ulimit {text!a} is not NAME=SOFT[:HARD] of a limit this host knows")
     most = resource.getrlimit(which)[1]
-    if is_bound and any(number > most or number < 0 for number in numbers if number is not None) and most >= 0:
+    if is_bound and any(number > most or number < 0 for number in numbers) and most >= 0:
         raise refused(f"--ulimit {text!a} is more than {most}, the most that the scheduler itself may have")
     return f"{which}:{numbers[0]}:{numbers[1]}"
 
 
 def _known(name: str) -> int | None:
-    """Return the number of the limit; None if this host does not know it."""
     which = getattr(resource, f"RLIMIT_{name.upper()}", None)
     return which if isinstance(which, int) else None
-
-
-def _limit(text: str) -> int | None:
-    if text.strip() in {"-1", "unlimited"}:
-        return resource.RLIM_INFINITY
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
-def _record(key: str, value: str) -> bytes:
-    try:
-        encoded = os.fsencode(value)
-    except UnicodeEncodeError:
-        encoded = b"\0"
-    if b"\0" in encoded:
-        raise refused(f"{value[:40]!a} holds characters that no command line or environment can")
-    return key.encode() + b"=" + encoded + b"\0"
 
 
 log = logging.getLogger(__name__)
@@ -221,40 +198,35 @@ class ExitWatch:
     def _ring(self) -> None:
         os.eventfd_write(self._bell, 1)
 
-    def _run(self) -> None:
-        while not self._closed:
-            if self._wait() and not self._closed:
-                for wake in tuple(self._wakes):
-                    try:
-                        wake()
-                    except Exception:  # one listener's failure must not affect the others
-                        log.exception("a listener for ends of host jobs failed")
-        self._close_descriptors()
-
-    def _wait(self) -> bool:
-        """Wait for an event; return whether a process ended."""
-        poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
-        with self._lock:
-            pids = {descriptor: pid for pid, descriptor in self._pids.items()}
-            pause = _BLIND * 1000 if self._blind else None
-        for descriptor in pids:
-            poll.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll(pause)}
-        if self._bell in ready:
-            os.eventfd_read(self._bell)
-        with self._lock:
-            ended = [pids[descriptor] for descriptor in ready & pids.keys()]
-            for pid in ended:
-                os.close(self._pids.pop(pid))
-            vanished = {pid for pid in self._blind if read_stat(pid) is None}
-            self._blind -= vanished
-        return bool(ended or vanished)
-
     def _close_descriptors(self) -> None:
         for descriptor in (self._bell, *self._pids.values()):
             os.close(descriptor)
         self._pids.clear()
+
+    def _run(self) -> None:
+        while not self._closed:
+            poll = select.poll()
+            poll.register(self._bell, select.POLLIN)
+            with self._lock:
+                pids = {descriptor: pid for pid, descriptor in self._pids.items()}
+                pause = _BLIND * 1000 if self._blind else None
+            for descriptor in pids:
+                poll.register(descriptor, select.POLLIN)
+            ready = {descriptor for descriptor, _ in poll.poll(pause)}
+            if self._bell in ready:
+                os.eventfd_read(self._bell)
+            with self._lock:
+                ended = [pids[descriptor] for descriptor in ready & pids.keys()]
+                for pid in ended:
+                    os.close(self._pids.pop(pid))
+                vanished = {pid for pid in self._blind if read_stat(pid) is None}
+                self._blind -= vanished
+            for wake in tuple(self._wakes) if (ended or vanished) and not self._closed else ():
+                try:
+                    wake()
+                except Exception:  # one listener's failure must not affect the others
+                    log.exception("a listener for ends of host jobs failed")
+        self._close_descriptors()
 
 
 _PATIENCE = 10.0
@@ -269,13 +241,7 @@ class ProcessRuntime:
 
     name = "process"
 
-    def __init__(
-        self,
-        store_id: str,
-        directory: Path,
-        settings: RuntimeSettings,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, store_id: str, directory: Path, settings: RuntimeSettings, clock: Clock) -> None:
         self._store_id = store_id
         self._root = directory / "attempts"
         self._log_limit = settings.log_max_size * settings.log_max_files
@@ -294,27 +260,59 @@ class ProcessRuntime:
         """Return whether attempts can be kept and started here, and remove stale directories and groups."""
         looked = self._current_status()
         if looked.up:
+
+            def is_stale(name: str) -> bool:
+                is_own = parse_name(name, self._store_id) is not None
+                return is_own and self._root.is_dir() and not (self._root / name).exists()
+
             remove_stale(self._root, self._clock.now())
-            cgroups.remove_stale(self._is_stale, self._clock.now())
+            cgroups.remove_stale(is_stale, self._clock.now())
         if (looked.up, looked.text, looked.warnings) != (self._status.up, self._status.text, self._status.warnings):
             self._status = looked
         return self._status
 
     def has_image(self, image: str) -> bool:
-        """Return True: host processes have no image."""
-        return True
+        return True  # host processes have none
 
-    def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None:
-        """Do nothing: host processes have no image."""
+    def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None: ...
 
     def create(self, launch: Launch) -> Created:
         """Create the attempt's directory without starting it; raises BAD_SPEC for options of containers."""
-        check_options(launch)
+        spec = launch.spec
+        if spec.image is not None:
+            raise refused("the job has an image, but this runtime runs commands of the host, without containers")
+        if not spec.command or not spec.command[0]:
+            raise refused("a host job needs a command")
+        for field, value in asdict(spec.options).items():
+            if field not in _OF_HOSTS and value not in (None, ()) and value is not False:
+                option = _OPTIONS.get(field) or "--" + field.replace("_", "-")
+                raise refused(f"{option} works only for containers, not for host jobs")
         with self._disk():
-            place = self._root / launch.name
-            if place.is_dir() and (adopted := self._adopt(place, launch)) is not None:
-                return adopted
-            return self._make(launch)
+            folder = AttemptFolder(self._root / launch.name)
+            if folder.path.is_dir():
+                manifest = folder.manifest()
+                if not self._was_removed(folder, manifest, launch):
+                    return Created(launch.name, adopted=True, notes=manifest.notes if manifest else ())
+            planned = plan_of(launch, log_limit=self._log_limit)
+            with attempts_in(self._root) as (root, is_others):
+                group = cgroups.make(launch.name, spec.options)
+                manifest = Manifest(
+                    launch.gpus, launch.tag, spec.command[0], group.folders, group.notes, launch.submitter
+                )
+                planned += _encoded(group.records())
+                is_new = publish(root, prepare(root, launch, manifest, planned, is_readable=is_others), launch.name)
+            return Created(launch.name, adopted=not is_new, notes=group.notes)
+
+    def _was_removed(self, folder: AttemptFolder, manifest: Manifest | None, launch: Launch) -> bool:
+        """Remove an existing attempt that has never started and is different; return whether it was removed."""
+        if manifest is None or manifest.gpus != launch.gpus or not folder.is_ours():
+            with _owned(folder), folder.claimed() as mine:
+                if mine and not folder.records().begun:
+                    cgroups.remove(folder.cgroups())  # with the limits that they have
+                    folder.move_away()
+                    self._index.forget(launch.name)
+                    return True
+        return False
 
     def start(self, container_id: str) -> None:
         """Start the wrapper, which runs the command once, no matter how often the wrapper is started.
@@ -329,7 +327,7 @@ class ProcessRuntime:
             if answer not in {b"already", b"busy", b"moved"}:
                 raise _fault(f"the wrapper of {container_id} did not start: {answer[-500:].decode(errors='replace')}")
             if time.monotonic() > deadline:
-                raise _unknown(container_id)
+                raise _silent(container_id)
             time.sleep(0.002)  # another wrapper is about to write its start record
         record = self._there(container_id)
         if record.cause is not None and record.cause.code in attempt_folder.REFUSALS:
@@ -377,7 +375,6 @@ class ProcessRuntime:
         return records
 
     def inspect(self, container_id: str) -> ContainerRecord | None:
-        """Return one attempt; None when there is none."""
         with self._disk():
             record = self._index.find(container_id)
         if record is not None:
@@ -385,17 +382,13 @@ class ProcessRuntime:
         return record
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
-        """Return nothing: the probe sees foreign processes."""
-        return ()
+        return ()  # the probe sees foreign processes
 
     def root_directory(self) -> str:
-        """Return this process's own."""
         return "/"
 
     def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
-        """Return nothing: the probe sees processes of other state directories."""
-        del container_id
-        return ()
+        return ()  # the probe sees processes of other state directories
 
     def save_log(self, container_id: str, path: Path) -> None:
         from gputui.runtime.process.job_exec import save_marks  # with all of attaching, so not before a job has ended
@@ -459,7 +452,6 @@ class ProcessRuntime:
             self.containers()
 
     def close(self) -> None:
-        """End the watching thread; attempts keep running."""
         self._watch.close()
 
     def _current_status(self) -> RuntimeStatus:
@@ -469,42 +461,16 @@ class ProcessRuntime:
             up, text = False, f"{parent} cannot be written to: host jobs cannot be kept there"
         elif not sys.executable:
             up, text = False, "the Python interpreter does not know its own path: host jobs cannot be started"
-        warnings = tuple(_beyond(each) for each in sorted(self._out_of_reach) if self._may_run(each))
+        warnings = []
+        for name in sorted(self._out_of_reach):
+            try:
+                record = self._index.find(name)
+                may_run = record is not None and record.state is ContainerState.RUNNING
+            except OSError:
+                may_run = True
+            warnings += [_beyond(name)] if may_run else []
         capability = RuntimeFeatures(limits=True)
-        return RuntimeStatus(self.name, up, text, platform.release(), self._clock.now(), warnings, capability)
-
-    def _is_stale(self, name: str) -> bool:
-        return parse_name(name, self._store_id) is not None and self._root.is_dir() and not (self._root / name).exists()
-
-    def _may_run(self, container_id: str) -> bool:
-        try:
-            record = self._index.find(container_id)
-        except OSError:
-            return True
-        return record is not None and record.state is ContainerState.RUNNING
-
-    def _make(self, launch: Launch) -> Created:
-        planned = plan_of(launch, log_limit=self._log_limit)
-        with attempts_in(self._root) as (root, is_others):
-            group = cgroups.make(launch.name, launch.spec.options)
-            command, submitter = launch.spec.command[0], launch.submitter
-            manifest = Manifest(launch.gpus, launch.tag, command, group.folders, group.notes, submitter)
-            planned += encode_plan(group.records())
-            is_new = publish(root, prepare(root, launch, manifest, planned, is_readable=is_others), launch.name)
-        return Created(launch.name, adopted=not is_new, notes=group.notes)
-
-    def _adopt(self, place: Path, launch: Launch) -> Created | None:
-        """Return the existing attempt as adopted; None if it was removed, having never started and being different."""
-        folder = AttemptFolder(place)
-        manifest = folder.manifest()
-        if manifest is None or manifest.gpus != launch.gpus or not folder.is_ours():
-            with _owned(folder), folder.claimed() as mine:
-                if mine and not folder.records().begun:
-                    cgroups.remove(folder.cgroups())  # with the limits that they have
-                    folder.move_away()
-                    self._index.forget(launch.name)
-                    return None
-        return Created(launch.name, adopted=True, notes=manifest.notes if manifest else ())
+        return RuntimeStatus(self.name, up, text, platform.release(), self._clock.now(), tuple(warnings), capability)
 
     def _folder(self, container_id: str) -> AttemptFolder:
         return AttemptFolder(self._root / container_id)
@@ -544,7 +510,7 @@ class ProcessRuntime:
                 if not (part := file.read(4096)):
                     return heard
                 heard += part
-            raise _unknown(container_id)
+            raise _silent(container_id)
 
     def _send(self, container_id: str, number: int) -> None:
         """Signal all its processes; for SIGKILL also those created meanwhile."""
@@ -602,7 +568,7 @@ def _beyond(container_id: str) -> str:
     return f"{container_id} runs as another user, whose processes {who} cannot end; let root schedule"
 
 
-def _unknown(container_id: str) -> RuntimeUnavailableError:
+def _silent(container_id: str) -> RuntimeUnavailableError:
     return RuntimeUnavailableError(f"the wrapper of {container_id} has not answered for {_PATIENCE:.0f} s")
 
 
@@ -630,7 +596,6 @@ class DemoRuntime(ProcessRuntime):
         self._wakes: list[Callable[[], None]] = []
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when an attempt of this store may have ended, or a simulated container has."""
         super().watch(wake)
         self._wakes.append(wake)
 

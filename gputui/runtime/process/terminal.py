@@ -82,8 +82,6 @@ class Terminal:
         self._log = log
         self._is_tty = is_tty
         self._users = {0, os.geteuid(), owner}
-        self._sources: dict[int, bytes] = {}
-        """Descriptors with output, and the kind of their frames."""
         self._input: int | None = None
         self._is_input_over = False
         self._is_draining = False
@@ -91,8 +89,23 @@ class Terminal:
         """Input that the command has not accepted yet."""
         self._unseen = bytearray()
         self._clients: list[TerminalClient] = []
+        self._sources: dict[int, bytes]
+        """Descriptors with output, and the kind of their frames."""
         self._marks = -1
-        self._theirs = self._open_tty() if is_tty else self._open_pipes(place, has_input=has_input)
+        if is_tty:
+            self._input, theirs = os.openpty()
+            self._sources = {self._input: frames.OUTPUT}
+            self._theirs = (theirs, theirs, theirs)
+        else:
+            self._marks = os.open(MARKS, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
+            os.fchmod(self._marks, os.fstat(log).st_mode & 0o777)
+            theirs, self._input = os.pipe() if has_input else (os.open(os.devnull, os.O_RDONLY), None)
+            out, out_theirs = os.pipe()
+            err, err_theirs = os.pipe()
+            self._sources = {out: frames.OUTPUT, err: frames.ERRORS}
+            self._theirs = (theirs, out_theirs, err_theirs)
+        if self._input is not None:
+            os.set_blocking(self._input, False)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
@@ -105,24 +118,6 @@ class Terminal:
         listener.setblocking(False)
         self._listener = listener
         self._bell, self._ring = os.pipe()
-
-    def _open_tty(self) -> tuple[int, int, int]:
-        ours, theirs = os.openpty()
-        os.set_blocking(ours, False)
-        self._sources[ours] = frames.OUTPUT
-        self._input = ours
-        return theirs, theirs, theirs
-
-    def _open_pipes(self, place: int, *, has_input: bool) -> tuple[int, int, int]:
-        self._marks = os.open(MARKS, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
-        os.fchmod(self._marks, os.fstat(self._log).st_mode & 0o777)
-        theirs, self._input = os.pipe() if has_input else (os.open(os.devnull, os.O_RDONLY), None)
-        if self._input is not None:
-            os.set_blocking(self._input, False)
-        out, out_theirs = os.pipe()
-        err, err_theirs = os.pipe()
-        self._sources = {out: frames.OUTPUT, err: frames.ERRORS}
-        return theirs, out_theirs, err_theirs
 
     def enter(self) -> None:
         """Give the calling process, which becomes the command, its streams; a tty in its own session."""
@@ -155,11 +150,19 @@ class Terminal:
 
     def serve(self, timeout: float | None = None) -> None:
         """Pass on input and output once there is any; return after that, after a signal, or after `timeout` seconds."""
-        watched = self._watched()
+        is_held_up = self._is_held_up()
+        watched = {self._bell: select.POLLIN, self._listener.fileno(): select.POLLIN}
+        if not is_held_up:
+            watched |= dict.fromkeys(self._sources, select.POLLIN)
+        if self._pending and self._input is not None:
+            watched[self._input] = watched.get(self._input, 0) | select.POLLOUT
+        for client in self._clients:
+            mask = select.POLLIN if len(self._pending) < _BACKLOG else 0
+            watched[client.connection.fileno()] = mask | (select.POLLOUT if client.waiting else 0)
         poll = select.poll()
         for descriptor, mask in watched.items():
             poll.register(descriptor, mask)
-        pause = timeout if timeout is not None else (_PATIENCE if self._is_held_up() else None)
+        pause = timeout if timeout is not None else (_PATIENCE if is_held_up else None)
         ready = dict(poll.poll(None if pause is None else pause * 1000))
         if self._bell in ready:
             os.read(self._bell, _PIECE)
@@ -173,17 +176,6 @@ class Terminal:
         for source in [each for each in self._sources if ready.get(each, 0) & ~select.POLLOUT]:
             self._read(source)
         self._cut_off()
-
-    def _watched(self) -> dict[int, int]:
-        watched = {self._bell: select.POLLIN, self._listener.fileno(): select.POLLIN}
-        if not self._is_held_up():
-            watched |= dict.fromkeys(self._sources, select.POLLIN)
-        if self._pending and self._input is not None:
-            watched[self._input] = watched.get(self._input, 0) | select.POLLOUT
-        for client in self._clients:
-            mask = select.POLLIN if len(self._pending) < _BACKLOG else 0
-            watched[client.connection.fileno()] = mask | (select.POLLOUT if client.waiting else 0)
-        return watched
 
     def _is_held_up(self) -> bool:
         return not self._is_draining and any(map(self._holds_up, self._clients))
@@ -221,33 +213,33 @@ class Terminal:
             return False
         uid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         client = TerminalClient(connection)
-        if refusal := self._refusal(uid):
+        refusal = b""
+        if uid not in self._users:
+            refusal = b"this job is another user's"
+        elif len(self._clients) >= _MOST_CLIENTS:
+            refusal = b"%d terminals are attached to this job, the most: leave one" % _MOST_CLIENTS
+        if refusal:
             with connection, suppress(OSError):
                 client.send(frames.frame(frames.REFUSED, refusal))
             return True
         self._clients.append(client)
-        self._guarded(client, self._greet, 0)
+
+        def greet(client: TerminalClient, _mask: int) -> None:
+            """Send the size of the log and the output that no client has seen yet."""
+            client.send(frames.frame(frames.READY, b"%d" % os.fstat(self._log).st_size))
+            if self._unseen:
+                client.send(frames.frame(frames.OUTPUT, bytes(self._unseen)))
+                self._unseen.clear()
+
+        self._guarded(client, greet, 0)
         return True
-
-    def _refusal(self, uid: int) -> bytes:
-        """Return why that user may not attach now; empty if it may."""
-        if uid not in self._users:
-            return b"this job is another user's"
-        full = len(self._clients) >= _MOST_CLIENTS
-        return b"%d terminals are attached to this job, the most: leave one" % _MOST_CLIENTS if full else b""
-
-    def _greet(self, client: TerminalClient, _mask: int) -> None:
-        """Send a new client the size of the log and the output that no client has seen yet."""
-        client.send(frames.frame(frames.READY, b"%d" % os.fstat(self._log).st_size))
-        if self._unseen:
-            client.send(frames.frame(frames.OUTPUT, bytes(self._unseen)))
-            self._unseen.clear()
 
     def _drop(self, client: TerminalClient) -> None:
         self._clients.remove(client)
         client.connection.close()
         if client.has_written and not self._is_tty:  # as docker run -i: the input ends with its client
-            self._end_input()
+            self._is_input_over = True
+            self._feed()
 
     def _hear(self, client: TerminalClient, mask: int) -> None:
         if mask & select.POLLOUT:
@@ -272,8 +264,8 @@ class Terminal:
                 os.utime(self._log)  # input counts as a sign of life
             self._feed()
         elif kind == frames.END_OF_INPUT and not self._is_tty:
-            client.has_written = True
-            self._end_input()
+            client.has_written = self._is_input_over = True
+            self._feed()
 
     def _feed(self) -> None:
         """Write pending input as far as the command accepts it."""
@@ -290,10 +282,6 @@ class Terminal:
             del self._pending[:written]
         if not self._pending and self._is_input_over:
             self._close_input()
-
-    def _end_input(self) -> None:
-        self._is_input_over = True
-        self._feed()
 
     def _close_input(self) -> None:
         descriptor, self._input = self._input, None
@@ -313,25 +301,20 @@ class Terminal:
                 os.close(source)
             return
         kind = self._sources[source]
-        self._keep(kind, piece)
-        if self._is_tty and not self._clients:
-            self._unseen += piece
-            del self._unseen[:-_UNSEEN]
-        for client in tuple(self._clients):
-            self._guarded(client, lambda each, _: each.send(frames.frame(kind, piece)), 0)
-
-    def _keep(self, kind: bytes, piece: bytes) -> None:
-        """Append output to the log; on a full disk it is lost, and the job continues."""
-        with suppress(OSError):
+        with suppress(OSError):  # on a full disk it is lost, and the job continues
             at = os.fstat(self._log).st_size
             if kind == frames.ERRORS:  # the mark first, so that a reader never assigns these bytes to the other stream
                 os.write(self._marks, MARK.pack(at, at + len(piece)))
             rest = memoryview(piece)
             while rest:
                 rest = rest[os.write(self._log, rest) :]
+        if self._is_tty and not self._clients:
+            self._unseen += piece
+            del self._unseen[:-_UNSEEN]
+        for client in tuple(self._clients):
+            self._guarded(client, lambda each, _: each.send(frames.frame(kind, piece)), 0)
 
     def drain(self) -> None:
-        """Read the remaining output of the command."""
         self._is_draining = True
         deadline = time.monotonic() + _DRAIN
         while self._sources and (left := deadline - time.monotonic()) > 0:

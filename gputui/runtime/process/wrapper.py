@@ -215,7 +215,6 @@ def read_plan(place: int) -> Instructions:
 
 
 def read_state(place: int, offset: int) -> bytes:
-    """Return one record from disk."""
     descriptor = os.open("state", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place)
     try:
         return os.pread(descriptor, SECTOR, offset)
@@ -387,7 +386,6 @@ def end_the_rest(child: int) -> None:
 
 
 def reap(pid: int) -> bool:
-    """Reap a child if it has ended; return whether it has."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
@@ -410,15 +408,9 @@ def children() -> list[int]:
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:  # noqa: PTH123
             return [int(pid) for pid in file.read().split()]
-    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
-        return children_by_search()
-
-
-def children_by_search() -> list[int]:
-    """Return the pids of this process's children from a search of /proc."""
-    found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit():
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN: search /proc
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
                     parent = int(file.read().rpartition(b")")[2].split()[1])
@@ -426,7 +418,7 @@ def children_by_search() -> list[int]:
                 continue
             if parent == os.getpid():
                 found.append(int(name))
-    return found
+        return found
 
 
 def keep_log_small(log: int, limit: int) -> None:
