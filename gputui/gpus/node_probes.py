@@ -7,14 +7,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
-import re
 import selectors
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -22,134 +22,25 @@ from typing import Protocol
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gputui.domain.decoding import decode_msgpack, msgpack_decoder
 from gputui.domain.errors import GputuiError
-from gputui.domain.gpu import GpuProcess, Link, ProbeCode, ProbeReading, ProbeStatus
-from gputui.domain.telemetry import Consumption
+from gputui.domain.gpu import ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.text import plain
 from gputui.gpus.readings import (
     DECODER,
-    MOST_BYTES,
+    MOST_GPUS,
     Facts,
     Failed,
-    GpuFacts,
-    Reading,
     ReadingAssembler,
     Sweep,
+    UntrustedError,
+    checked_facts,
+    checked_sweep,
     describe_failure,
-    within,
 )
 from gputui.ports import Clock, NodeProbes
 from gputui.threads import Watcher, fault_words
-
-MOST_GPUS = 128
-"""Maximum number of GPUs and MIG instances of a node."""
-MOST_PROCESSES = 512
-"""Maximum number of processes on a GPU that are kept."""
-_MOST_LINKS = MOST_GPUS
-_MOST_XIDS = 100
-_HIGHEST_XID = 1000
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}", re.ASCII)
-_CONTAINER = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_MOST_PID = 2**22
-_USED: Mapping[str, float] = {
-    "cpu": 1e12,
-    "memory": MOST_BYTES,
-    "memory_peak": MOST_BYTES,
-    "io_read": 2**60,
-    "io_written": 2**60,
-}
-"""Highest value of each count of a control group."""
-_MOST_AGE = 60.0
-"""Highest age of such a reading, in seconds."""
-
-
-class UntrustedError(ValueError):
-    """A line that no probe would write."""
-
-
-def checked_facts(facts: Facts) -> Facts:
-    """Return the facts with figures and texts that do no harm; raises UntrustedError."""
-    if len(facts.gpus) > MOST_GPUS:
-        raise UntrustedError(f"it lists {len(facts.gpus)} GPUs")
-    facts.gpus = tuple(map(_checked_gpu, facts.gpus))
-    if len({gpu.uuid for gpu in facts.gpus}) != len(facts.gpus):
-        raise UntrustedError("it lists a GPU twice")
-    facts.driver = _text(facts.driver, 40)
-    return facts
-
-
-def checked_sweep(sweep: Sweep, known: Collection[str]) -> Sweep:
-    """Return the sweep without readings of unknown GPUs, and with figures and texts that do no harm."""
-    sweep.samples = tuple(_cleaned(reading) for reading in sweep.samples[:MOST_GPUS] if reading.uuid in known)
-    sweep.xids = tuple(
-        (uuid, code)
-        for uuid, code in sweep.xids[:_MOST_XIDS]
-        if 0 < code < _HIGHEST_XID and (uuid is None or uuid in known)
-    )
-    sweep.host = None  # the console shows no hosts of a cluster
-    return sweep
-
-
-def _checked_gpu(gpu: GpuFacts) -> GpuFacts:
-    if not _UUID.fullmatch(gpu.uuid) or not 0 <= gpu.index < MOST_GPUS:
-        raise UntrustedError(f"it lists a GPU {_short(gpu.uuid, 20)!r} with index {gpu.index}")
-    if gpu.mig_parent is not None and not _UUID.fullmatch(gpu.mig_parent):
-        raise UntrustedError("it lists an instance of no GPU")
-    return replace(
-        gpu,
-        error=_short(gpu.error, 100),
-        model=_text(gpu.model, 60),
-        mig_profile=_text(gpu.mig_profile, 16),
-        pci_bus_id=_text(gpu.pci_bus_id, 20),
-        mig_index=within(gpu.mig_index, MOST_GPUS),
-        links=tuple(map(_link, gpu.links[:_MOST_LINKS])),
-    )
-
-
-def _link(link: Link) -> Link:
-    return Link(link.peer[:100], _short(link.kind, 8), within(link.lanes, 1000) or 0)
-
-
-def _cleaned(reading: Reading) -> Reading:
-    processes = reading.processes
-    return replace(
-        reading,
-        error=_short(reading.error, 100),
-        unidentified=_short(reading.unidentified, 100),
-        processes=tuple(map(_process, processes[:MOST_PROCESSES])) if isinstance(processes, tuple) else processes,
-    )
-
-
-def _process(process: GpuProcess) -> GpuProcess:
-    is_container = process.container_id is not None and _CONTAINER.fullmatch(process.container_id)
-    return replace(
-        process,
-        pid=within(process.pid, _MOST_PID) or 0,
-        user=_text(process.user, 40),
-        command=_text(process.command, 200),
-        container_id=process.container_id if is_container else None,
-        session=None,
-        attempt=None,
-        ticks=None,
-        used=_used(process.used) if process.used is not None else None,
-        used_age=within(process.used_age, _MOST_AGE) or 0.0,
-    )
-
-
-def _used(used: Consumption) -> Consumption:
-    return Consumption(**{name: within(getattr(used, name), most) for name, most in _USED.items()})
-
-
-def _text(text: str | None, most: int) -> str | None:
-    return None if text is None else _short(text, most) or None
-
-
-def _short(text: str, most: int) -> str:
-    return plain(text[: 4 * most], most)  # cut first: making a long text plain takes long
-
 
 MOST_OF_A_LINE = 2 * 1024**2
 """Maximum number of bytes of a line."""
@@ -166,8 +57,6 @@ NodeCommand = Callable[[str, timedelta], Sequence[str]]
 
 
 class ProbeFault(Exception):  # noqa: N818 - most are faults of the node
-    """Reason why the process of a probe is of no more use."""
-
     def __init__(self, code: ProbeCode, text: str) -> None:
         super().__init__(text)
         self.code = code
@@ -193,7 +82,6 @@ class NodeProcess:
         self.complaints = b""
 
     def send(self, command: str) -> None:
-        """Send the probe a command, from any thread; it is dropped if the process has ended or does not read."""
         with self._lock, contextlib.suppress(OSError):
             if not self._is_closed:
                 os.write(self._in, command.encode() + b"\n")
@@ -207,23 +95,15 @@ class NodeProcess:
         return True
 
     def read(self) -> bytes | None:
-        """Return new output; None at its end."""
         with contextlib.suppress(BlockingIOError):
             return os.read(self.out, 1 << 18) or None
         return b""
 
-    def wait(self, seconds: float) -> None:
-        """Wait for its end, no longer than that."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-
     @property
     def code(self) -> int | None:
-        """Exit code; None while it lives."""
         return self._process.poll()
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send a signal to the process and its children."""
         if self._process.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, number)
@@ -235,6 +115,25 @@ class NodeProcess:
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
+
+    @property
+    def last_line(self) -> str:
+        """Last line that it wrote on stderr."""
+        lines = [line.strip() for line in self.complaints.decode(errors="replace").splitlines() if line.strip()]
+        return plain(lines[-1], 200) if lines else ""
+
+    def end_words(self) -> str:
+        """Return why it ended, once its output has."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.5)
+        code, last = self.code, self.last_line
+        if code == _NOT_FOUND:
+            return f"gputui is not installed there ({last or 'exit code 127'})"
+        if code == 2 and "No such command" in last:
+            return f"gputui there is too old: {last}"
+        if code == _SSH_FAILED:
+            return last or "ssh cannot connect"
+        return last or ("the connection was closed" if not code else f"its command ended with exit code {code}")
 
 
 class NodeOutput:
@@ -252,7 +151,6 @@ class NodeOutput:
 
     @property
     def reading(self) -> ProbeReading:
-        """Return the latest reading."""
         return self._readings.reading(self.status)
 
     def begin(self) -> None:
@@ -271,42 +169,44 @@ class NodeOutput:
                 raise ProbeFault(ProbeCode.UNREACHABLE, "no readings: it sends too long a line")
             self._buffer = self._buffer[-MOST_OF_A_LINE:]  # a login shell writes it, of which nothing is read
             lines = [line for line in lines if len(line) <= MOST_OF_A_LINE]
-        found = [self._take_line(line, now) for line in lines if line.strip()]
+        found = []
+        for each in filter(bytes.strip, lines):
+            try:
+                line = DECODER.decode(each)
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+                self._garbled += 1
+                if self.has_begun or self._garbled > MOST_GARBLED:
+                    shown = plain(each[:80].decode(errors="replace"), 60)
+                    raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: it sends {shown!r}") from None
+                continue
+            try:
+                found.append(self._ingest(line, now))
+            except UntrustedError as error:
+                raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {error}") from None
         return any(found)
 
+    def _ingest(self, line: Facts | Sweep | Failed, now: datetime) -> bool:
+        """Ingest a line; return whether there is a new reading. Raises ProbeFault, and UntrustedError."""
+        if isinstance(line, Failed):
+            code = _CODES.get(line.code, ProbeCode.FAILED)
+            raise ProbeFault(code, f"no readings: {describe_failure(code, plain(line.text[:400], 100))}")
+        if isinstance(line, Facts):
+            self._readings.ingest(checked_facts(line), now)
+            self._known = frozenset(gpu.uuid for gpu in line.gpus)
+            if len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
+                self._readings, self._known = ReadingAssembler(), frozenset()
+                raise UntrustedError("its GPUs change all the time")
+            return False
+        self._readings.ingest(checked_sweep(line, self._known), now)
+        if line.samples:
+            self.has_begun = True
+            self.status = self.status if self.status.code is ProbeCode.OK else ProbeStatus(ProbeCode.OK, "", now)
+        return bool(line.samples)
+
     def fail(self, fault: ProbeFault, now: datetime) -> None:
-        """Note why there are no new readings."""
         text = str(fault)
         if (fault.code, text) != (self.status.code, self.status.text):
             self.status = ProbeStatus(fault.code, text, now)
-
-    def _take_line(self, data: bytes, now: datetime) -> bool:
-        try:
-            line = DECODER.decode(data)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-            self._garbled += 1
-            if self.has_begun or self._garbled > MOST_GARBLED:
-                shown = plain(data[:80].decode(errors="replace"), 60)
-                raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: it sends {shown!r}") from None
-            return False
-        try:
-            if isinstance(line, Failed):
-                code = _CODES.get(line.code, ProbeCode.FAILED)
-                raise ProbeFault(code, f"no readings: {describe_failure(code, plain(line.text[:400], 100))}")
-            if isinstance(line, Facts):
-                self._readings.ingest(checked_facts(line), now)
-                self._known = frozenset(gpu.uuid for gpu in line.gpus)
-                if len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
-                    self._readings, self._known = ReadingAssembler(), frozenset()
-                    raise UntrustedError("its GPUs change all the time")
-                return False
-            self._readings.ingest(checked_sweep(line, self._known), now)
-            if line.samples:
-                self.has_begun = True
-                self.status = self.status if self.status.code is ProbeCode.OK else ProbeStatus(ProbeCode.OK, "", now)
-            return bool(line.samples)
-        except UntrustedError as error:
-            raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {error}") from None
 
 
 log = logging.getLogger(__name__)
@@ -394,8 +294,17 @@ class SshNodeProbes:
             for name in wanted:
                 self._latest.setdefault(name, NodeOutput(self._clock.now()).reading)
             if self._thread is None:
-                self._selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
-                self._thread = Watcher("node-probes", self._run, self._break)
+
+                def woken() -> None:
+                    with contextlib.suppress(OSError):
+                        os.read(self._wake_out, 1024)
+
+                def anew(error: Exception) -> None:  # all nodes: it is not known which of them the error is about
+                    for node in tuple(self._nodes.values()):
+                        self._fail(node, ProbeFault(ProbeCode.FAILED, f"no readings: {fault_words(error)}"))
+
+                self._selector.register(self._wake_out, selectors.EVENT_READ, woken)
+                self._thread = Watcher("node-probes", self._run, anew)
                 self._thread.start()
         self._wake()
 
@@ -442,42 +351,68 @@ class SshNodeProbes:
                 if name not in self._nodes:
                     with self._lock:
                         self._nodes[name] = _Followed(name, NodeOutput(self._clock.now()))
-            self._start_due(time.monotonic())
-            for key, _ in self._selector.select(self._until_next()):
+            waiting = sorted((node for node in self._nodes.values() if not node.process), key=lambda node: node.due_at)
+            now = time.monotonic()
+            due = [node for node in waiting if node.due_at <= now]
+            for node in due[: max(0, self._room())]:
+                self._start(node, now)
+            # until something is due without output
+            now = time.monotonic()
+            at = min((node.due_at for node in self._nodes.values() if node.process is None), default=math.inf)
+            soon = max(0.05, min(5.0, at - now)) if self._room() > 0 else 5.0
+            for key, _ in self._selector.select(min(soon, 0.5 if self._ending else 5.0)):
                 key.data()
-            self._look_after()
-        self._end_all()
+            self._check(time.monotonic())
+        for node in self._nodes.values():
+            self._stop(node)
+        deadline = time.monotonic() + _KILL_AFTER
+        while (left := [each for each, _ in self._ending if each.code is None]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for process in left:
+            process.end(signal.SIGKILL)
+        self._close_pipes()
 
-    def _break(self, error: Exception) -> None:
-        """Read all nodes anew: it is not known which of them the error is about."""
-        for node in tuple(self._nodes.values()):
-            self._fail(node, ProbeFault(ProbeCode.FAILED, f"no readings: {fault_words(error)}"))
+    def _room(self) -> int:
+        return MOST_STARTING - sum(node.is_starting for node in self._nodes.values())
 
-    def _woken(self) -> None:
-        with contextlib.suppress(OSError):
-            os.read(self._wake_out, 1024)
-
-    def _start_due(self, now: float) -> None:
-        room = MOST_STARTING - sum(node.is_starting for node in self._nodes.values())
-        waiting = [node for node in self._nodes.values() if node.process is None and node.due_at <= now]
-        for node in sorted(waiting, key=lambda node: node.due_at)[: max(0, room)]:
-            self._start(node, now)
+    def _check(self, now: float) -> None:
+        """Give up probes that are silent, kill processes that do not end, and tell the others that they are read."""
+        silent = (self.interval + SILENT_AFTER).total_seconds()
+        for node in list(self._nodes.values()):
+            patience = max(ANSWER_WITHIN, silent) if node.is_starting else silent
+            if node.process is not None and now - node.heard_at > patience:
+                last = node.process.last_line
+                words = f"no answer within {patience:.0f} s" + (f": {last}" if last else "")
+                self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {words}"))
+        if now - self._told_at > ALIVE_EVERY:
+            self._told_at = now
+            for node in self._nodes.values():
+                if node.process is not None:
+                    node.process.send("alive")
+        for process, since in self._ending:
+            if now - since > _KILL_AFTER:
+                process.end(signal.SIGKILL)
+        self._ending = [(process, since) for process, since in self._ending if process.code is None]
 
     def _start(self, node: _Followed, now: float) -> None:
         node.began_at = node.heard_at = now
         node.output.begin()
         try:
             process = NodeProcess(self._command(node.name, self.interval))
-        except GputuiError as error:
-            self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {error}"))
+        except (GputuiError, OSError) as error:
+            words = str(error)
+            if isinstance(error, OSError):
+                words = f"{error.filename or 'its command'}: {error.strerror}"
+            self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {words}"))
             return
-        except OSError as error:
-            words = f"no readings: {error.filename or 'its command'}: {error.strerror}"
-            self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, words))
-            return
+
+        def read_complaints() -> None:
+            if node.process is not None and not node.process.read_complaints():
+                self._selector.unregister(node.process.err)
+
         node.process = process
         self._selector.register(process.out, selectors.EVENT_READ, lambda: self._read(node))
-        self._selector.register(process.err, selectors.EVENT_READ, lambda: self._read_complaints(node))
+        self._selector.register(process.err, selectors.EVENT_READ, read_complaints)
         if node.name == self._focus[0]:
             process.send(f"pcie {self._focus[1] or '-'}")
 
@@ -487,7 +422,7 @@ class SshNodeProbes:
         data = process.read()
         if data is None:
             process.read_complaints()
-            self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {_end_words(process)}"))
+            self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {process.end_words()}"))
             return
         now = time.monotonic()
         try:
@@ -504,37 +439,6 @@ class SshNodeProbes:
             if now - node.began_at > STEADY_AFTER:
                 node.failures = 0
             self._publish(node)
-
-    def _read_complaints(self, node: _Followed) -> None:
-        if (process := node.process) is not None and not process.read_complaints():
-            self._selector.unregister(process.err)
-
-    def _look_after(self) -> None:
-        """Give up probes that are silent, kill processes that do not end, and tell the others that they are read."""
-        now, silent = time.monotonic(), (self.interval + SILENT_AFTER).total_seconds()
-        for node in list(self._nodes.values()):
-            patience = max(ANSWER_WITHIN, silent) if node.is_starting else silent
-            if node.process is not None and now - node.heard_at > patience:
-                last = _last_line(node.process)
-                words = f"no answer within {patience:.0f} s" + (f": {last}" if last else "")
-                self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {words}"))
-        if now - self._told_at > ALIVE_EVERY:
-            self._told_at = now
-            for node in self._nodes.values():
-                if node.process is not None:
-                    node.process.send("alive")
-        for process, since in self._ending:
-            if now - since > _KILL_AFTER:
-                process.end(signal.SIGKILL)
-        self._ending = [(process, since) for process, since in self._ending if process.code is None]
-
-    def _until_next(self) -> float:
-        """Return the seconds until something is due without output."""
-        now = time.monotonic()
-        due = [node.due_at - now for node in self._nodes.values() if node.process is None]
-        has_room = sum(node.is_starting for node in self._nodes.values()) < MOST_STARTING
-        soon = max(0.05, min(due, default=5.0)) if has_room else 5.0
-        return min(soon, 0.5 if self._ending else 5.0)
 
     def _fail(self, node: _Followed, fault: ProbeFault) -> None:
         """End the process of a node, and note when to try again."""
@@ -564,16 +468,6 @@ class SshNodeProbes:
                 self._latest[node.name] = node.output.reading
         self._changed()
 
-    def _end_all(self) -> None:
-        for node in self._nodes.values():
-            self._stop(node)
-        deadline = time.monotonic() + _KILL_AFTER
-        while (left := [each for each, _ in self._ending if each.code is None]) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        for process in left:
-            process.end(signal.SIGKILL)
-        self._close_pipes()
-
     def _close_pipes(self) -> None:
         self._selector.close()
         os.close(self._wake_out)
@@ -581,26 +475,7 @@ class SshNodeProbes:
 
 
 def interval_of(least: timedelta, nodes: int) -> timedelta:
-    """Return the time between two readings of each of so many nodes."""
     return least * max(1.0, nodes / USUAL_NODES)
-
-
-def _last_line(process: NodeProcess) -> str:
-    lines = [line.strip() for line in process.complaints.decode(errors="replace").splitlines() if line.strip()]
-    return plain(lines[-1], 200) if lines else ""
-
-
-def _end_words(process: NodeProcess) -> str:
-    """Return why the process of a node ended."""
-    process.wait(0.5)  # its output has ended already
-    code, last = process.code, _last_line(process)
-    if code == _NOT_FOUND:
-        return f"gputui is not installed there ({last or 'exit code 127'})"
-    if code == 2 and "No such command" in last:
-        return f"gputui there is too old: {last}"
-    if code == _SSH_FAILED:
-        return last or "ssh cannot connect"
-    return last or ("the connection was closed" if not code else f"its command ended with exit code {code}")
 
 
 LOOKS_LAST = 30.0
@@ -628,9 +503,7 @@ class ProbeTurn(Protocol):
         """Take the lock if it is free; return whether this process has it. Raises OSError if there can be none."""
         ...
 
-    def release(self) -> None:
-        """Leave the lock to others."""
-        ...
+    def release(self) -> None: ...
 
 
 class _Published(Struct):
@@ -689,10 +562,21 @@ class SharedNodeProbes:
     def follow(self, nodes: Iterable[str]) -> None:
         """Read these nodes, and no others; take the turn of a process that has ended."""
         self._wanted = tuple(dict.fromkeys(nodes))
-        if self._mine is None and not self._is_closed and self._has_turn():
-            self._mine = self._make(self._published)
+        if self._mine is None and not self._is_closed:
+            try:
+                has_turn = self._turn.take()
+            except OSError:  # nothing can be shared: a full or read-only disk
+                has_turn = True
+            if has_turn:
+
+                def published() -> None:
+                    if self._mine is not None:
+                        self._files.publish(self._mine.readings())
+                    self._changed()
+
+                self._mine = self._make(published)
         if self._mine is None:
-            self._files.look()
+            self._files.touch("looks")
             if self._focus.node is not None:
                 self._files.ask(self._focus)
             return
@@ -704,7 +588,7 @@ class SharedNodeProbes:
     def readings(self) -> Mapping[str, ProbeReading]:
         """Return the latest reading of each node; those of the process before while this one connects."""
         if self._mine is None:
-            self._files.look()
+            self._files.touch("looks")
             found = self._files.readings(self._wanted)
             starting = NodeOutput(self._clock.now()).reading
             return {name: found.get(name, starting) for name in self._wanted}
@@ -715,7 +599,6 @@ class SharedNodeProbes:
         }
 
     def want_pcie(self, node: str | None, uuid: str | None) -> None:
-        """Read details of this GPU of a node, here or in the process that has the nodes read; None: of no GPU."""
         self._focus = _Focus(node, uuid)
         if self._mine is not None:
             self._mine.want_pcie(node, uuid)
@@ -728,17 +611,6 @@ class SharedNodeProbes:
         if self._mine is not None:
             self._mine.close()
         self._turn.release()
-
-    def _has_turn(self) -> bool:
-        try:
-            return self._turn.take()
-        except OSError:  # nothing can be shared: a full or read-only disk
-            return True
-
-    def _published(self) -> None:
-        if self._mine is not None:
-            self._files.publish(self._mine.readings())
-        self._changed()
 
 
 class _Files:
@@ -754,9 +626,6 @@ class _Files:
         self.known: dict[str, ProbeReading] = {}
         """Readings of another process, by node."""
 
-    def look(self) -> None:
-        self._touch("looks")
-
     def publish(self, readings: Mapping[str, ProbeReading]) -> None:
         """Write the readings that are new, if anybody looks."""
         with self._lock, contextlib.suppress(OSError):
@@ -767,14 +636,21 @@ class _Files:
                 if self._written.get(node) is not reading:
                     self._replace(_file_of(node), _ENCODER.encode(_Published(node, reading)))
                     self._written[node] = reading
-            self._touch("news")
+            self.touch("news")
 
     def readings(self, nodes: Iterable[str]) -> Mapping[str, ProbeReading]:
         """Return the readings of these nodes by another process; the last ones known if it does not answer."""
         with contextlib.suppress(OSError):
-            if self._age("news") <= NEWS_LAST:
-                for node in nodes:
-                    self._read(node)
+            for node in nodes if self._age("news") <= NEWS_LAST else ():
+                path = self._directory / _file_of(node)
+                with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+                    status = path.stat()
+                    version = status.st_ino, status.st_mtime_ns, status.st_size
+                    if self._seen.get(node) == version:
+                        continue
+                    found = _DECODER.decode(path.read_bytes())
+                    if found.node == node:
+                        self._seen[node], self.known[node] = version, found.reading
         return self.known
 
     def ask(self, focus: _Focus) -> None:
@@ -790,20 +666,7 @@ class _Files:
                 return decode_msgpack((self._directory / "focus").read_bytes(), _Focus)
         return _Focus()
 
-    def _read(self, node: str) -> None:
-        path = self._directory / _file_of(node)
-        try:
-            status = path.stat()
-            version = status.st_ino, status.st_mtime_ns, status.st_size
-            if self._seen.get(node) == version:
-                return
-            found = _DECODER.decode(path.read_bytes())
-        except (FileNotFoundError, msgspec.DecodeError):
-            return
-        if found.node == node:
-            self._seen[node], self.known[node] = version, found.reading
-
-    def _touch(self, name: str) -> None:
+    def touch(self, name: str) -> None:
         now = self._wall()
         if abs(now - self._touched.get(name, 0.0)) < _TOUCH_EVERY:
             return

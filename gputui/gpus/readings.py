@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cache
 from types import MappingProxyType
@@ -24,12 +25,14 @@ from gputui.domain.gpu import (
     HealthCode,
     HostFigures,
     HostSample,
+    Link,
     ProbeCode,
     ProbeReading,
     ProbeStatus,
 )
 from gputui.domain.gpu_history import Steady
-from gputui.domain.text import plural
+from gputui.domain.telemetry import Consumption
+from gputui.domain.text import plain, plural
 
 
 class GpuFacts(Gpu, frozen=True, kw_only=True):
@@ -141,20 +144,19 @@ _FACTS: Mapping[str, float] = {
 }
 
 
-def _reading(reading: Reading) -> Reading:
+def _bounded_reading(reading: Reading) -> Reading:
     reading = _bounded(reading, _FIGURES)
     used, processes = reading.memory_used, reading.processes
+    if isinstance(processes, tuple):
+        processes = tuple(
+            replace(each, memory=within(each.memory, MOST_BYTES), sm=within(each.sm, 1.0)) for each in processes
+        )
     return replace(
         reading,
         memory_used=within(used, reading.memory_total) if reading.memory_total else used,
         slow=reading.slow and _bounded(reading.slow, _SLOW_FIGURES),
-        processes=tuple(map(_process, processes)) if isinstance(processes, tuple) else processes,
+        processes=processes,
     )
-
-
-def _process(process: GpuProcess) -> GpuProcess:
-    memory, sm = within(process.memory, MOST_BYTES), within(process.sm, 1.0)
-    return process if (memory, sm) == (process.memory, process.sm) else replace(process, memory=memory, sm=sm)
 
 
 def _bounded(values: _Values, highest: Mapping[str, float]) -> _Values:
@@ -169,6 +171,110 @@ def _bounded(values: _Values, highest: Mapping[str, float]) -> _Values:
 def within(value: _Number | None, most: float) -> _Number | None:
     """Return the value if it is a number from 0 to `most`, else None."""
     return value if value is not None and 0 <= value <= most else None
+
+
+# readings of other machines, which need not be a probe's
+
+MOST_GPUS = 128
+"""Maximum number of GPUs and MIG instances of a node."""
+MOST_PROCESSES = 512
+"""Maximum number of processes on a GPU that are kept."""
+_MOST_LINKS = MOST_GPUS
+_MOST_XIDS = 100
+_HIGHEST_XID = 1000
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}", re.ASCII)
+_CONTAINER = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_MOST_PID = 2**22
+_USED: Mapping[str, float] = {
+    "cpu": 1e12,
+    "memory": MOST_BYTES,
+    "memory_peak": MOST_BYTES,
+    "io_read": 2**60,
+    "io_written": 2**60,
+}
+"""Highest value of each count of a control group."""
+_MOST_AGE = 60.0
+"""Highest age of such a reading, in seconds."""
+
+
+class UntrustedError(ValueError):
+    """A line that no probe would write."""
+
+
+def checked_facts(facts: Facts) -> Facts:
+    """Return the facts with figures and texts that do no harm; raises UntrustedError."""
+    if len(facts.gpus) > MOST_GPUS:
+        raise UntrustedError(f"it lists {len(facts.gpus)} GPUs")
+    gpus = []
+    for gpu in facts.gpus:
+        if not _UUID.fullmatch(gpu.uuid) or not 0 <= gpu.index < MOST_GPUS:
+            raise UntrustedError(f"it lists a GPU {_short(gpu.uuid, 20)!r} with index {gpu.index}")
+        if gpu.mig_parent is not None and not _UUID.fullmatch(gpu.mig_parent):
+            raise UntrustedError("it lists an instance of no GPU")
+        links = gpu.links[:_MOST_LINKS]
+        clean = replace(
+            gpu,
+            error=_short(gpu.error, 100),
+            model=_text(gpu.model, 60),
+            mig_profile=_text(gpu.mig_profile, 16),
+            pci_bus_id=_text(gpu.pci_bus_id, 20),
+            mig_index=within(gpu.mig_index, MOST_GPUS),
+            links=tuple(Link(each.peer[:100], _short(each.kind, 8), within(each.lanes, 1000) or 0) for each in links),
+        )
+        gpus.append(clean)
+    facts.gpus = tuple(gpus)
+    if len({gpu.uuid for gpu in facts.gpus}) != len(facts.gpus):
+        raise UntrustedError("it lists a GPU twice")
+    facts.driver = _text(facts.driver, 40)
+    return facts
+
+
+def checked_sweep(sweep: Sweep, known: Collection[str]) -> Sweep:
+    """Return the sweep without readings of unknown GPUs, and with figures and texts that do no harm."""
+    samples = []
+    for reading in sweep.samples[:MOST_GPUS]:
+        if reading.uuid not in known:
+            continue
+        processes = reading.processes
+        if isinstance(processes, tuple):
+            processes = tuple(map(_checked_process, processes[:MOST_PROCESSES]))
+        error, unidentified = _short(reading.error, 100), _short(reading.unidentified, 100)
+        samples.append(replace(reading, error=error, unidentified=unidentified, processes=processes))
+    sweep.samples = tuple(samples)
+    sweep.xids = tuple(
+        (uuid, code)
+        for uuid, code in sweep.xids[:_MOST_XIDS]
+        if 0 < code < _HIGHEST_XID and (uuid is None or uuid in known)
+    )
+    sweep.host = None  # the console shows no hosts of a cluster
+    return sweep
+
+
+def _checked_process(process: GpuProcess) -> GpuProcess:
+    is_container = process.container_id is not None and _CONTAINER.fullmatch(process.container_id)
+    used = process.used
+    if used is not None:
+        used = Consumption(**{name: within(getattr(used, name), most) for name, most in _USED.items()})
+    return replace(
+        process,
+        pid=within(process.pid, _MOST_PID) or 0,
+        user=_text(process.user, 40),
+        command=_text(process.command, 200),
+        container_id=process.container_id if is_container else None,
+        session=None,
+        attempt=None,
+        ticks=None,
+        used=used,
+        used_age=within(process.used_age, _MOST_AGE) or 0.0,
+    )
+
+
+def _text(text: str | None, most: int) -> str | None:
+    return None if text is None else _short(text, most) or None
+
+
+def _short(text: str, most: int) -> str:
+    return plain(text[: 4 * most], most)  # cut first: making a long text plain takes long
 
 
 LOST = Health(HealthCode.LOST, "lost: the driver cannot reach it; reset it or reboot the host")
@@ -261,17 +367,6 @@ def health_of(slow: SlowReadings, fatal_xid: int | None) -> Health:
     return Health()
 
 
-def was_reset(before: SlowReadings | None, now: SlowReadings) -> bool:
-    """Return whether the GPU was reset between two readings.
-
-    A reset clears the driver's request for recovery and the volatile count of uncorrected memory errors.
-    """
-    if before is None:
-        return False
-    asked_before = bool(before.recovery) and now.recovery == 0
-    return asked_before or (bool(before.ecc_uncorrected) and now.ecc_uncorrected == 0)
-
-
 def unreadable_health(error: str) -> Health:
     """Return the health of a GPU whose reading failed with `error`."""
     return LOST if error == "lost" else Health(HealthCode.UNKNOWN, f"cannot be identified: {error}")
@@ -308,7 +403,6 @@ class SteadyReasons:
 
 
 def describe_failure(code: ProbeCode, detail: str = "") -> str:
-    """Return the sentence for a failure of the probe or the driver, with advice."""
     return _WORDS[code].format(detail=detail or "no details given")
 
 
@@ -339,7 +433,6 @@ class ReadingAssembler:
         return self._registry.gpus
 
     def ingest(self, line: Facts | Sweep, now: datetime) -> None:
-        """Add one line of the probe."""
         if isinstance(line, Facts):
             line.cuda = within(line.cuda, 10**6)
             line.gpus = tuple(_bounded(gpu, _FACTS) for gpu in line.gpus)
@@ -352,48 +445,46 @@ class ReadingAssembler:
             for uuid in self._registry.vanished:
                 self._fail(uuid, VANISHED, now)
         else:
-            line.samples = tuple(map(_reading, line.samples))
-            self._ingest_sweep(line, now)
+            for name, code in line.xids:
+                if name is None:
+                    self._strays.add(code)
+                    continue
+                uuid = self._registry.known_uuid(name)
+                self._xids[uuid] = code
+                if code in FATAL_XIDS and self._fatal_xid(uuid) is None:
+                    self._fatal[uuid] = (code, now)
+            if line.host is not None:
+                self._host.ingest(line.host, now)
+            for reading in map(_bounded_reading, line.samples):
+                uuid = self._registry.known_uuid(reading.uuid)
+                if reading.error:
+                    self._fail(uuid, unreadable_health(reading.error), now)
+                else:
+                    self._samples[uuid] = self._sample(uuid, reading, now)
+            self._taken_at = now if line.samples else self._taken_at
+            if line.lists:
+                lists = (sample.processes or () for sample in self._samples.values())
+                is_any_invisible = any(not process.visible for processes in lists for process in processes)
+                self._foreign_pids = not line.hosts_pids and is_any_invisible
 
     def reading(self, status: ProbeStatus) -> ProbeReading:
         """Return all current data as one reading."""
-        kept = {gpu.uuid: self._samples[gpu.uuid] for gpu in self.gpus if gpu.uuid in self._samples}
-        samples = MappingProxyType(kept)
+        gpus = self.gpus
+        samples = MappingProxyType({gpu.uuid: self._samples[gpu.uuid] for gpu in gpus if gpu.uuid in self._samples})
+        notes = list(self.unanswered)
+        if lax := [str(gpu.index) for gpu in gpus if gpu.persistence is False]:
+            advice = "run nvidia-smi -pm 1, or every reading is slow"
+            notes.append(f"persistence mode is off on GPU {', '.join(lax)}: {advice}")
+        if self._foreign_pids:
+            notes.append(
+                "GPU processes live in another PID namespace: run gputui with --pid=host to see whose they are"
+            )
+        unknown = [gpu for gpu in gpus if gpu.uuid.startswith("GPU-unknown-")]
+        notes += [f"GPU {gpu.index} was never identified: {gpu.uuid} stands for it" for gpu in unknown]
+        notes += [f"Xid {code} came from a GPU that the driver did not name" for code in sorted(self._strays)]
         return ProbeReading(
-            status,
-            self.gpus,
-            samples,
-            self._taken_at,
-            self._driver,
-            tuple(self._notes()),
-            self._cuda,
-            self._host.sample,
+            status, gpus, samples, self._taken_at, self._driver, tuple(notes), self._cuda, self._host.sample
         )
-
-    def _ingest_sweep(self, sweep: Sweep, now: datetime) -> None:
-        for uuid, code in sweep.xids:
-            self._ingest_xid(uuid, code, now)
-        if sweep.host is not None:
-            self._host.ingest(sweep.host, now)
-        for reading in sweep.samples:
-            uuid = self._registry.known_uuid(reading.uuid)
-            if reading.error:
-                self._fail(uuid, unreadable_health(reading.error), now)
-            else:
-                self._samples[uuid] = self._sample(uuid, reading, now)
-        if sweep.samples:
-            self._taken_at = now
-        if sweep.lists:
-            self._foreign_pids = not sweep.hosts_pids and self._any_invisible()
-
-    def _ingest_xid(self, uuid: str | None, code: int, now: datetime) -> None:
-        if uuid is None:
-            self._strays.add(code)
-            return
-        uuid = self._registry.known_uuid(uuid)
-        self._xids[uuid] = code
-        if code in FATAL_XIDS and self._fatal_xid(uuid) is None:
-            self._fatal[uuid] = (code, now)
 
     def _fail(self, uuid: str, health: Health, now: datetime) -> None:
         """Keep the last sample of a GPU, which ages, with a new health."""
@@ -402,24 +493,28 @@ class ReadingAssembler:
 
     def _sample(self, uuid: str, reading: Reading, now: datetime) -> GpuSample:
         if reading.slow is not None:
-            if was_reset(self._slow.get(uuid), reading.slow):
+            before, read = self._slow.get(uuid) or SlowReadings(), reading.slow
+            # a reset clears the driver's request for recovery and the volatile count of uncorrected memory errors
+            if (before.recovery and read.recovery == 0) or (before.ecc_uncorrected and read.ecc_uncorrected == 0):
                 self._fatal.pop(uuid, None)
             self._slow[uuid] = reading.slow
         slow = self._slow.get(uuid) or SlowReadings()
         last = self._samples.get(uuid) or GpuSample(uuid, now)
+        gpu, host = self._registry.get(uuid), self._host.sample
+        limit = slow.power_limit or (gpu.power_limit if gpu else None)
+        reasons = throttle_reasons(reading.throttle, limit, gpu.default_power_limit if gpu else None)
         listed = {"lists_processes": last.lists_processes} if reading.processes is UNSET else {"processes_at": now}
         health = health_of(slow, self._fatal_xid(uuid))
         own = {
             "uuid": uuid,
             "sampled_at": now,
             "memory_free": None,
-            "throttle": self._throttle(uuid, reading.throttle, slow.power_limit, now),
+            "throttle": self._reasons.update(uuid, reasons, now),
             "xid": self._xids.get(uuid),
             "health": unreadable_health(reading.unidentified) if reading.unidentified else health,
         }
         told = _shared(slow, GpuSample) | _shared(reading, GpuSample)
         sample = replace(last, **(told | listed | own))
-        gpu, host = self._registry.get(sample.uuid), self._host.sample
         if gpu is None or not gpu.unified:
             return sample
         each = [process.memory for process in sample.processes] if sample.processes is not None else [None]
@@ -429,35 +524,12 @@ class ReadingAssembler:
         used = None if None in each else sum(filter(None, each))
         return replace(sample, memory_used=used, memory_total=gpu.memory_total, memory_free=free)
 
-    def _throttle(self, uuid: str, bits: int | None, limit: float | None, now: datetime) -> tuple[str, ...]:
-        gpu = self._registry.get(uuid)
-        usual = gpu.default_power_limit if gpu else None
-        reasons = throttle_reasons(bits, limit or (gpu.power_limit if gpu else None), usual)
-        return self._reasons.update(uuid, reasons, now)
-
     def _fatal_xid(self, uuid: str) -> int | None:
         """Return the fatal Xid that still counts: neither a reset nor an operator's resume followed it."""
         code, at = self._fatal.get(uuid, (None, None))
         resumed_at = self.resumed.get(uuid)
         is_forgiven = at is not None and resumed_at is not None and at <= resumed_at
         return None if is_forgiven else code
-
-    def _any_invisible(self) -> bool:
-        lists = (sample.processes or () for sample in self._samples.values())
-        return any(not process.visible for processes in lists for process in processes)
-
-    def _notes(self) -> Iterable[str]:
-        yield from self.unanswered
-        lax = [str(gpu.index) for gpu in self.gpus if gpu.persistence is False]
-        if lax:
-            yield f"persistence mode is off on GPU {', '.join(lax)}: run nvidia-smi -pm 1, or every reading is slow"
-        if self._foreign_pids:
-            yield "GPU processes live in another PID namespace: run gputui with --pid=host to see whose they are"
-        for gpu in self.gpus:
-            if gpu.uuid.startswith("GPU-unknown-"):
-                yield f"GPU {gpu.index} was never identified: {gpu.uuid} stands for it"
-        for code in sorted(self._strays):
-            yield f"Xid {code} came from a GPU that the driver did not name"
 
 
 @cache
@@ -495,40 +567,36 @@ class GpuRegistry:
 
     def update(self, listing: Iterable[GpuFacts]) -> frozenset[str]:
         """Update the registry from a new list; return the UUIDs of GPUs that were lost and are back."""
-        listed = tuple(listing)
+        listed, before = tuple(listing), self._gpus
         named = {facts.uuid for facts in listed if not facts.error}
-        self._names = {facts.uuid: known for facts in listed if facts.error and (known := self._identify(facts, named))}
+        self._names = {}
+        for facts in listed:
+            if facts.error:  # it may be the GPU with this index that is not listed under its own UUID
+                same = (gpu for gpu in before.values() if gpu.index == facts.index and gpu.mig_parent is None)
+                if known := next((gpu.uuid for gpu in same if gpu.uuid not in named), None):
+                    self._names[facts.uuid] = known
         present = {self.known_uuid(facts.uuid) for facts in listed}
-        before = self._gpus
-        self._gpus = {uuid: gpu for uuid, gpu in before.items() if uuid in present or self._stays(gpu, present, named)}
+
+        def stays(gpu: Gpu) -> bool:
+            """Return whether it is listed, or lost, rather than identified meanwhile or partitioned differently."""
+            is_identified, is_gone = gpu.uuid.startswith("GPU-unknown-"), gpu.mig_parent in named
+            return gpu.uuid in present or not (is_identified or is_gone)
+
+        self._gpus = {uuid: gpu for uuid, gpu in before.items() if stays(gpu)}
         for facts in listed:
             uuid = self.known_uuid(facts.uuid)
-            if uuid not in before or not facts.error:
-                own = {"uuid": uuid, "index": self._index(facts, uuid), "drivers_uuid": None}
-                self._gpus[uuid] = Gpu(**_shared(facts, Gpu) | own)
+            if uuid in before and facts.error:
+                continue
+            indices = {gpu.index for gpu in self._gpus.values()}
+            index = facts.index if facts.index not in indices else max(indices) + 1
+            parent = self._gpus.get(facts.mig_parent) if facts.mig_parent is not None else None
+            if (known_gpu := parent or self._gpus.get(uuid)) is not None:
+                index = known_gpu.index
+            self._gpus[uuid] = Gpu(**_shared(facts, Gpu) | {"uuid": uuid, "index": index, "drivers_uuid": None})
         self.vanished = frozenset(self._gpus) - present
         back = named & self._absent
         self._absent = {uuid for uuid in self._gpus if uuid not in named}
         return frozenset(back)
-
-    def _identify(self, facts: GpuFacts, named: set[str]) -> str | None:
-        """Return the UUID of the GPU with this index that is not listed under its own UUID."""
-        same = (gpu for gpu in self._gpus.values() if gpu.index == facts.index and gpu.mig_parent is None)
-        return next((gpu.uuid for gpu in same if gpu.uuid not in named), None)
-
-    def _stays(self, gpu: Gpu, present: set[str], named: set[str]) -> bool:
-        """Return whether an unlisted GPU is lost, rather than identified meanwhile or partitioned differently."""
-        if gpu.uuid.startswith("GPU-unknown-"):
-            return False
-        return gpu.mig_parent is None or gpu.mig_parent not in named
-
-    def _index(self, facts: GpuFacts, uuid: str) -> int:
-        if facts.mig_parent is not None and (parent := self._gpus.get(facts.mig_parent)):
-            return parent.index
-        if (known := self._gpus.get(uuid)) is not None:
-            return known.index
-        taken = {gpu.index for gpu in self._gpus.values()}
-        return facts.index if facts.index not in taken else max(taken) + 1
 
 
 LOOK_BACK = timedelta(minutes=10)
@@ -545,17 +613,14 @@ class HostAssembler:
     def __init__(self) -> None:
         self.sample: HostSample | None = None
         self._disks: tuple[DiskUse, ...] = ()
-        self._fillings: dict[str, Filling] = {}
+        self._fillings: defaultdict[str, Filling] = defaultdict(Filling)
 
     def ingest(self, reading: HostReading, now: datetime) -> None:
-        """Add a reading."""
         if reading.disks is not UNSET:
-            self._disks = tuple(self._disk(disk, now) for disk in reading.disks)
+            self._disks = tuple(
+                replace(disk, full_in=self._fillings[disk.mount].full_in(disk.free, now)) for disk in reading.disks
+            )
         self.sample = HostSample(**asdict(reading) | {"disks": self._disks, "sampled_at": now})
-
-    def _disk(self, disk: DiskUse, now: datetime) -> DiskUse:
-        filling = self._fillings.setdefault(disk.mount, Filling())
-        return replace(disk, full_in=filling.full_in(disk.free, now))
 
 
 class Filling:

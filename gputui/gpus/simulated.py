@@ -14,6 +14,7 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
+
 from gputui.domain.container import ForeignContainer, ProcessRow
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import (
@@ -25,7 +26,6 @@ from gputui.domain.gpu import (
     Gpu,
     GpuProcess,
     GpuSample,
-    Health,
     HostSample,
     Link,
     ProbeCode,
@@ -34,7 +34,7 @@ from gputui.domain.gpu import (
 )
 from gputui.domain.gpu_history import STEP, TakenStep, mean
 from gputui.domain.gpu_processes import ContainerDetail, ProcessTarget, SignalOutcome
-from gputui.domain.job import Job
+from gputui.domain.job import Attempt, Job
 from gputui.domain.state import JobState
 from gputui.domain.text import shown
 from gputui.gpus.readings import FATAL_XIDS, LOST, SlowReadings, SteadyReasons, health_of
@@ -170,9 +170,20 @@ class SimulatedProbe:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        def run() -> None:
+            while not self._closed:
+                self._wake.clear()
+                reading = self._read()
+                for tell in self._subscribers:
+                    try:
+                        tell(reading)
+                    except Exception:  # an error in one listener must not affect the others
+                        log.exception("a listener of the simulated probe failed")
+                self._wake.wait(self._interval)
+
         with self._lock:
             if self._thread is None and not self._closed:
-                self._thread = Watcher("gpu-simulation", self._run)
+                self._thread = Watcher("gpu-simulation", run)
                 self._thread.start()
 
     def latest(self) -> ProbeReading:
@@ -237,46 +248,37 @@ class SimulatedProbe:
         self.refresh()
 
     def heal(self, index: int) -> None:
-        """Clear simulated faults of this GPU."""
         self._lost.pop(self.gpus[index].uuid, None)
         self._xids.pop(self.gpus[index].uuid, None)
         self.refresh()
 
     def reading_at(self, now: datetime) -> ProbeReading:
         """Return the reading at that time, given the jobs and the simulated faults."""
-        samples = MappingProxyType({gpu.uuid: self._sample(gpu, now) for gpu in self.gpus})
+        samples = {}
+        for gpu in self.gpus:
+            lost_at = self._lost.get(gpu.uuid)
+            sample = self._healthy(gpu, now if lost_at is None else min(now, lost_at))
+            samples[gpu.uuid] = sample if lost_at is None else replace(sample, health=LOST)
         busy = sum(sample.utilization or 0.0 for sample in samples.values())
         host = simulated_host(self._seed, now, busy, self._roles)
-        return ProbeReading(self._status, self.gpus, samples, now, _DRIVER, host=host)
-
-    def _run(self) -> None:
-        while not self._closed:
-            self._wake.clear()
-            self._publish(self._read())
-            self._wake.wait(self._interval)
+        return ProbeReading(self._status, self.gpus, MappingProxyType(samples), now, _DRIVER, host=host)
 
     def _read(self) -> ProbeReading:
         with self._lock:  # so that a reading begun before `follow` does not replace the one made after it
             self._latest = self._reasons.in_reading(self.reading_at(self._clock.now()))
             return self._latest
 
-    def _publish(self, reading: ProbeReading) -> None:
-        for tell in self._subscribers:
-            try:
-                tell(reading)
-            except Exception:  # an error in one listener must not affect the others
-                log.exception("a listener of the simulated probe failed")
-
-    def _sample(self, gpu: Gpu, now: datetime) -> GpuSample:
-        lost_at = self._lost.get(gpu.uuid)
-        if lost_at is not None:
-            return replace(self._healthy(gpu, min(now, lost_at)), health=LOST)
-        return self._healthy(gpu, now)
-
     def _healthy(self, gpu: Gpu, now: datetime) -> GpuSample:
-        loads = [(job, load) for job in self._jobs.get(gpu.uuid, ()) if (load := self._load(gpu, job, now))]
+        jobs = self._jobs.get(gpu.uuid, ())
+        loads, listed = [], []
+        for job in jobs:  # those whose containers run by then
+            attempt = job.attempt
+            if attempt is not None and attempt.started_at is not None and now >= attempt.started_at:
+                key = f"{self._seed} {gpu.index} {job.id} {attempt.number}"
+                loads.append((job, load := Load(key, (now - attempt.started_at).total_seconds())))
+                listed.append(self._process(job, attempt, load))
         others, foreign = self._foreign.get(gpu.uuid, (0.0, ()))
-        processes = (*(self._process(job, load) for job, load in loads), *foreign)
+        processes = (*listed, *foreign)
         used = sum(process.memory or 0 for process in processes)
         active = [load for job, load in loads if not job.is_suspended]
         busy = min(1.0, sum(load.utilization for load in active))
@@ -285,6 +287,8 @@ class SimulatedProbe:
         busy = max(busy, others)
         limit = self._caps.get(gpu.uuid, model.power_limit)
         watts = power(model, busy, tremble)
+        code, at, resumed_at = self._xids.get(gpu.uuid), self._xid_at.get(gpu.uuid), self._resumed.get(gpu.uuid)
+        is_forgiven = at is not None and resumed_at is not None and at <= resumed_at
         sample = GpuSample(
             uuid=gpu.uuid,
             sampled_at=now,
@@ -305,31 +309,26 @@ class SimulatedProbe:
             processes_at=now,
             ecc_corrected=0,
             ecc_uncorrected=0,
-            xid=self._xids.get(gpu.uuid),
-            health=self._health(gpu),
+            xid=code,
+            health=health_of(SlowReadings(), code if code in FATAL_XIDS and not is_forgiven else None),
         )
-        if self._pcie == ALL_SHARES or (self._pcie != gpu.uuid and len(self._jobs.get(gpu.uuid, ())) > 1):
+        if self._pcie == gpu.uuid:  # with throughput
+            lanes = max((link.lanes for link in gpu.links), default=0)
+            sent = min(1.0, sum(load.utilization for job, load in loads if len(job.gpus) > 1)) * 0.22 * lanes * _LANE
+            sample = replace(
+                sample,
+                pcie_tx=round(busy, 2) * 2.4e9,
+                pcie_rx=round(busy, 2) * 4.1e9,
+                nvlink_tx=sent if lanes else None,
+                nvlink_rx=sent * (0.97 + 0.06 * chance(gpu.uuid, now)) if lanes else None,
+            )
+            return replace(sample, processes=_with_shares(processes, round(busy, 2)))
+        if self._pcie == ALL_SHARES or len(jobs) > 1:
             return replace(sample, processes=_with_shares(processes, busy))
-        if self._pcie != gpu.uuid:
-            return sample
-        return with_details(sample, gpu, min(1.0, sum(load.utilization for job, load in loads if len(job.gpus) > 1)))
+        return sample
 
-    def _health(self, gpu: Gpu) -> Health:
-        code, at, resumed_at = self._xids.get(gpu.uuid), self._xid_at.get(gpu.uuid), self._resumed.get(gpu.uuid)
-        is_forgiven = at is not None and resumed_at is not None and at <= resumed_at
-        return health_of(SlowReadings(), code if code in FATAL_XIDS and not is_forgiven else None)
-
-    def _load(self, gpu: Gpu, job: Job, now: datetime) -> Load | None:
-        """Return the load of a job on a GPU; None while its container does not run."""
-        attempt = job.attempt
-        if attempt is None or attempt.started_at is None or now < attempt.started_at:
-            return None
-        key = f"{self._seed} {gpu.index} {job.id} {attempt.number}"
-        return Load(key, (now - attempt.started_at).total_seconds())
-
-    def _process(self, job: Job, load: Load) -> GpuProcess:
+    def _process(self, job: Job, attempt: Attempt, load: Load) -> GpuProcess:
         """Return the job's process, which uses part of the GPU's memory, or of the memory promised to a sharing job."""
-        attempt = job.attempts[-1]
         named = _ATTEMPT_NAME.search(attempt.container_id or "")  # a host attempt's name tells the store too
         store = self._store_id or (named[1] if named else "")
         return GpuProcess(
@@ -346,7 +345,25 @@ class SimulatedProbe:
 
 def make_gpus(count: int, model: Model, seed: int) -> tuple[Gpu, ...]:
     """Return GPUs of that model on two sockets, the same for the same seed."""
-    uuids = tuple(_uuid(seed, index) for index in range(count))
+    uuids = []
+    for index in range(count):
+        a, b, c, d = (int(chance(seed, index, part) * 0xFFFFFFFF) for part in range(4))
+        rest = f"{b >> 16:04x}-4{b & 0xFFF:03x}-8{c >> 20:03x}-{c & 0xFFFFF:05x}{d & 0xFFFFFFF:07x}"
+        uuids.append(f"GPU-{a:08x}-{rest}")
+
+    def link(index: int, other: int) -> Link:
+        joined = other == index ^ 1 if model.pairs else other // _BOARD == index // _BOARD
+        if model.lanes and joined:
+            return Link(uuids[other], "NVLINK", model.lanes)
+        same = _numa(index, count) == _numa(other, count)
+        if same and index // 2 == other // 2:
+            return Link(uuids[other], "PXB")
+        return Link(uuids[other], "NODE" if same else "SYS")
+
+    def near(index: int) -> Iterator[int]:
+        is_large = count > _MOST_PATHS
+        return (each for each in range(count) if each != index and not (is_large and each // _BOARD != index // _BOARD))
+
     return tuple(
         Gpu(
             uuid=uuid,
@@ -356,7 +373,7 @@ def make_gpus(count: int, model: Model, seed: int) -> tuple[Gpu, ...]:
             pci_bus_id=f"{index // 32:08X}:{0x10 + index % 32 * 4:02X}:00.0",
             numa_node=_numa(index, count),
             minor=index,
-            links=tuple(_links(index, uuids, model)),
+            links=tuple(link(index, other) for other in near(index)),
             power_limit=model.power_limit,
             default_power_limit=model.power_limit,
             persistence=True,
@@ -365,30 +382,8 @@ def make_gpus(count: int, model: Model, seed: int) -> tuple[Gpu, ...]:
     )
 
 
-def _uuid(seed: int, index: int) -> str:
-    a, b, c, d = (int(chance(seed, index, part) * 0xFFFFFFFF) for part in range(4))
-    return f"GPU-{a:08x}-{b >> 16:04x}-4{b & 0xFFF:03x}-8{c >> 20:03x}-{c & 0xFFFFF:05x}{d & 0xFFFFFFF:07x}"
-
-
 def _numa(index: int, count: int) -> int:
     return int(index >= (count + 1) // 2)
-
-
-def _links(index: int, uuids: tuple[str, ...], model: Model) -> list[Link]:
-    near = [other for other in range(len(uuids)) if other != index]
-    if len(uuids) > _MOST_PATHS:
-        near = [other for other in near if other // _BOARD == index // _BOARD]
-    return [_link(index, other, uuids, model) for other in near]
-
-
-def _link(index: int, other: int, uuids: tuple[str, ...], model: Model) -> Link:
-    joined = other == index ^ 1 if model.pairs else other // _BOARD == index // _BOARD
-    if model.lanes and joined:
-        return Link(uuids[other], "NVLINK", model.lanes)
-    same = _numa(index, len(uuids)) == _numa(other, len(uuids))
-    if same and index // 2 == other // 2:
-        return Link(uuids[other], "PXB")
-    return Link(uuids[other], "NODE" if same else "SYS")
 
 
 class Load(Struct, frozen=True):
@@ -435,23 +430,7 @@ def temperature(warmth: float, jitter: float) -> float:
     return float(round(31 + 41 * warmth + 1.5 * jitter))
 
 
-def with_details(sample: GpuSample, gpu: Gpu, shared: float) -> GpuSample:
-    """Return the sample with throughput and shares of processes; `shared` is the load of jobs on several GPUs."""
-    busy = sample.utilization or 0.0
-    lanes = max((link.lanes for link in gpu.links), default=0)
-    sent = shared * 0.22 * lanes * _LANE
-    return replace(
-        sample,
-        pcie_tx=busy * 2.4e9,
-        pcie_rx=busy * 4.1e9,
-        nvlink_tx=sent if lanes else None,
-        nvlink_rx=sent * (0.97 + 0.06 * chance(gpu.uuid, sample.sampled_at)) if lanes else None,
-        processes=_with_shares(sample.processes or (), busy),
-    )
-
-
 def _with_shares(processes: tuple[GpuProcess, ...], busy: float) -> tuple[GpuProcess, ...]:
-    """Return the processes with shares in proportion to their memory."""
     whole = sum(process.memory or 0 for process in processes)
     return tuple(
         replace(process, sm=round(busy * (process.memory or 0) / whole, 2) if whole else None) for process in processes
@@ -474,6 +453,11 @@ def simulated_host(seed: int, now: datetime, busy: float, roles: Iterable[str]) 
     flutter, slow = wave(f"{seed} host", at, 6), wave(f"{seed} host", at, 90)
     cpu = min(0.97, 0.03 + 0.055 * busy * (1 + 0.15 * flutter + 0.1 * slow))
     reading = 1e8 * busy * (1 + 0.5 * wave(f"{seed} received", at, 12))
+    disks, day = [], timedelta(days=1).total_seconds()
+    for role in sorted(_DISKS.keys() & set(roles), reverse=True):
+        mount, total, used = _DISKS[role]
+        share = used + 0.04 * (at % day) / day  # it fills up by four points in a day, and is cleaned at midnight
+        disks.append(DiskUse(mount, (role,), total, round(total * (1 - share))))
     return HostSample(
         sampled_at=datetime.fromtimestamp(at, UTC),
         cpu=round(cpu, 3),
@@ -485,14 +469,8 @@ def simulated_host(seed: int, now: datetime, busy: float, roles: Iterable[str]) 
         swap_used=0,
         received=round(reading + 2e6 * (1 + flutter)),
         sent=round(reading / 5 + 1e6 * (1 + slow)),
-        disks=tuple(_disk(*_DISKS[role], role, at) for role in sorted(set(roles), reverse=True) if role in _DISKS),
+        disks=tuple(disks),
     )
-
-
-def _disk(mount: str, total: int, used: float, role: str, at: float) -> DiskUse:
-    """Return a disk that fills up by four points in a day, and is cleaned at midnight."""
-    share = used + 0.04 * (at % timedelta(days=1).total_seconds()) / timedelta(days=1).total_seconds()
-    return DiskUse(mount, (role,), total, round(total * (1 - share)))
 
 
 FOREIGN, DRAINED, CAPPED = 5, 6, 2
@@ -528,19 +506,18 @@ def started_at(process: GpuProcess) -> datetime | None:
 
 def readings_of_past(probe: SimulatedProbe, jobs: Iterable[Job], since: datetime, now: datetime) -> Iterator[TakenStep]:
     """Yield the readings that these ended jobs would have left; changes `probe`, which is then useless."""
+
+    def running(job: Job) -> Job:
+        attempt = replace(job.attempts[-1], ended_at=None, cause=None, exit_code=None)
+        return job.evolve(attempts=(attempt,), ended_at=None, exit_code=None, cause=None, state=JobState.RUNNING)
+
     known = [(job, job.started_at, job.ended_at) for job in jobs]
     at = since
     while at < now:
-        probe.follow(_running(job) for job, began, ended in known if began and ended and began <= at < ended)
+        probe.follow(running(job) for job, began, ended in known if began and ended and began <= at < ended)
         samples: dict[str, GpuSample] = dict(probe.reading_at(at).samples)
         yield TakenStep(at, {uuid: mean([sample]) for uuid, sample in samples.items()})
         at += STEP
-
-
-def _running(job: Job) -> Job:
-    """Return the job as it was while running."""
-    attempt = replace(job.attempts[-1], ended_at=None, cause=None, exit_code=None)
-    return job.evolve(attempts=(attempt,), ended_at=None, exit_code=None, cause=None, state=JobState.RUNNING)
 
 
 _LOADED = timedelta(seconds=20)
@@ -555,10 +532,27 @@ class SimulatedProcesses:
         self._clock = clock
 
     def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> Mapping[int, ProcessRow]:
-        del with_parents
+        """Return a few cores that feed the GPU of each, and memory that grows while it loads its data."""
         samples, now = self._latest().samples.values(), self._clock.now()
         listed = {each.pid: (each, sample) for sample in samples for each in sample.processes or ()}
-        return {pid: _row(*listed[pid], now) for pid in pids if pid in listed}
+        at = now.timestamp() // _EVERY * _EVERY
+        rows = {}
+        for pid in filter(listed.__contains__, pids):
+            process, sample = listed[pid]
+            began = started_at(process)
+            age = None if began is None else max(timedelta(0), now - began)
+            loaded = 1.0 if age is None else min(1.0, 0.1 + age / _LOADED)
+            cores = 1.1 + 2.5 * chance(pid, "cores") if sample.utilization else 0.0  # none while its job is suspended
+            rows[pid] = ProcessRow(
+                pid,
+                user=process.user or "",
+                command=process.command or "",
+                cpu=round(cores * (1 + 0.25 * wave(f"{pid} cores", at, 8)), 2),
+                memory=round((3 + 15 * chance(pid, "memory")) * loaded * _GIB),
+                age=age,
+                ticks=process.ticks,
+            )
+        return rows
 
     def environment(self, target: ProcessTarget) -> tuple[str, ...]:
         raise GputuiError(f"pid {target.pid} is simulated: it has no environment")
@@ -566,24 +560,6 @@ class SimulatedProcesses:
     def signal(self, target: ProcessTarget, number: int, patience: float, before: Callable[[], None]) -> SignalOutcome:
         del number, patience, before
         raise GputuiError(f"pid {target.pid} is simulated: it gets no signals")
-
-
-def _row(process: GpuProcess, sample: GpuSample, now: datetime) -> ProcessRow:
-    """Return the values of a process: a few cores that feed its GPU, and memory that grows while it loads its data."""
-    began = started_at(process)
-    age = None if began is None else max(timedelta(0), now - began)
-    loaded = 1.0 if age is None else min(1.0, 0.1 + age / _LOADED)
-    at = now.timestamp() // _EVERY * _EVERY
-    cores = 1.1 + 2.5 * chance(process.pid, "cores") if sample.utilization else 0.0  # none while its job is suspended
-    return ProcessRow(
-        process.pid,
-        user=process.user or "",
-        command=process.command or "",
-        cpu=round(cores * (1 + 0.25 * wave(f"{process.pid} cores", at, 8)), 2),
-        memory=round((3 + 15 * chance(process.pid, "memory")) * loaded * _GIB),
-        age=age,
-        ticks=process.ticks,
-    )
 
 
 UPTIME = timedelta(hours=5, minutes=48)
@@ -641,8 +617,7 @@ class SimulatedContainers:
         began = self.inspect(container_id).started_at or self._began
         return SimulatedOutput(began, tail=tail, follow=follow, is_stamped=stamped)
 
-    def close(self) -> None:
-        """Close nothing."""
+    def close(self) -> None: ...
 
 
 class SimulatedOutput:

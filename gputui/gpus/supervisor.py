@@ -19,7 +19,6 @@ from contextlib import suppress
 from datetime import datetime
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading, ProbeStatus
@@ -27,7 +26,7 @@ from gputui.domain.job import Job
 from gputui.domain.settings import GpuSettings
 from gputui.domain.text import format_duration
 from gputui.gpus.probe import calls
-from gputui.gpus.readings import DECODER, Failed, ReadingAssembler, Sweep, describe_failure
+from gputui.gpus.readings import DECODER, Facts, Failed, ReadingAssembler, Sweep, describe_failure
 from gputui.ports import Clock, GpuProbe
 from gputui.threads import Watcher, fault_words
 
@@ -40,20 +39,12 @@ _WHOLE = 3
 _UNANSWERED = "the driver does not answer"
 
 
-def is_unanswered(note: str) -> bool:
-    return note.startswith(_UNANSWERED)
-
-
-class _Entry(Struct):
-    pause: float
-    retry_at: float
-
-
 class HungCalls:
     """Hung calls by name: `FUNCTION LABEL` for one GPU, `FUNCTION` for all, `* LABEL` for all calls to one GPU."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, tuple[float, float]] = {}
+        """Seconds of pause and the second at which to try again, by name."""
 
     def add(self, call: str, now: float) -> bool:
         """Add a call that hung; return whether readings are possible without it."""
@@ -61,24 +52,31 @@ class HungCalls:
         if function in _ESSENTIAL:
             self._entries.clear()
             return False
-        self._skip(call if label else function, now)
+
+        def skip(key: str, instead_of: Sequence[str] = ()) -> None:
+            for each in instead_of:
+                del self._entries[each]
+            before = self._entries.get(key)
+            pause = min(_LONGEST_PAUSE, 2 * before[0]) if before else _FIRST_PAUSE
+            self._entries[key] = pause, now + pause
+
+        skip(call if label else function)
         beside = [key for key in self._entries if key.partition(" ")[0] == function and key != function]
         if len(beside) > 1:  # it is not the one GPU
-            self._merge(beside, function, now)
+            skip(function, beside)
         on_gpu = [key for key in self._entries if label and key.partition(" ")[2] == label]
         if len(on_gpu) >= _WHOLE:
-            self._merge(on_gpu, f"* {label}", now)
+            skip(f"* {label}", on_gpu)
         return True
 
     def retry_at(self, now: float) -> float:
         """Return when the next of the skipped calls is to be tried again."""
-        return min((entry.retry_at for entry in self._entries.values() if now < entry.retry_at), default=math.inf)
+        return min((at for _, at in self._entries.values() if now < at), default=math.inf)
 
     def skipped(self, now: float) -> list[str]:
         """Return the calls that are not to be made; forgets those that were tried again without hanging."""
-        kept = {key: entry for key, entry in self._entries.items() if now < entry.retry_at + _LONGEST_PAUSE}
-        self._entries = kept
-        return [key for key, entry in kept.items() if now < entry.retry_at]
+        self._entries = {key: one for key, one in self._entries.items() if now < one[1] + _LONGEST_PAUSE}
+        return [key for key, (_, at) in self._entries.items() if now < at]
 
     def notes(self, now: float) -> Iterator[str]:
         """Yield a sentence for each call that is skipped."""
@@ -87,16 +85,6 @@ class HungCalls:
             where = f" for GPU {label}" if label else ""
             what = "any call" if function == "*" else function
             yield f"the driver does not answer {what}{where}: what that reads is unknown"
-
-    def _skip(self, key: str, now: float) -> None:
-        before = self._entries.get(key)
-        pause = min(_LONGEST_PAUSE, 2 * before.pause) if before else _FIRST_PAUSE
-        self._entries[key] = _Entry(pause, now + pause)
-
-    def _merge(self, keys: list[str], key: str, now: float) -> None:
-        for each in keys:
-            del self._entries[each]
-        self._skip(key, now)
 
 
 _MOST_OF_A_LINE = 64 * 1024**2
@@ -179,11 +167,14 @@ class ProbeProcess:
         return lines if data and len(self._buffer) < _MOST_OF_A_LINE else None
 
     def describe_end(self) -> str:
-        """Return how the process ended, as text."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
         code = self._process.returncode
-        how = "closed its output" if code is None else _exit_words(code)
+        how = "closed its output" if code is None else f"exit code {code}"
+        if code is not None and code < 0:
+            how = f"killed by signal {-code}"
+            with suppress(ValueError):
+                how = f"killed by {signal.Signals(-code).name}"
         last = self._complaints.decode(errors="replace").strip().rpartition("\n")[2]
         return f"{how}: {last}" if last else how
 
@@ -205,15 +196,6 @@ class ProbeProcess:
         threading.Thread(target=self._process.wait, name="gpu-probe-undertaker", daemon=True).start()
 
 
-def _exit_words(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
 _CODES = {str(code): code for code in ProbeCode}
 
 
@@ -233,6 +215,8 @@ class NvmlProbe:
         self._pauses = pauses
         self._spawn = spawn
         self._patience = (settings.hang_after + settings.sample_interval).total_seconds()
+        self.longest_silence = 2 * self._patience
+        """Seconds from the driver's last answer after which a call counts as hung, at most."""
         self._readings = ReadingAssembler()
         self._status = ProbeStatus(since=clock.now())
         self._latest = ProbeReading(self._status)
@@ -257,7 +241,11 @@ class NvmlProbe:
             if self._thread is not None or self._closed.is_set():
                 return
             self._wake_out, self._wake_in = os.pipe()
-            self._thread = Watcher("gpu-probe", self._run, self._break)
+
+            def died(error: Exception) -> None:
+                self._fail(ProbeCode.DIED, f"its output cannot be taken: {fault_words(error)}")
+
+            self._thread = Watcher("gpu-probe", self._run, died)
             self._thread.start()
 
     def latest(self) -> ProbeReading:
@@ -316,7 +304,6 @@ class NvmlProbe:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the current probe process."""
         child = self._process
         return child.pid if child else None
 
@@ -326,36 +313,25 @@ class NvmlProbe:
         child = self._process
         return self._answered + (child.calls[0] if child else 0)
 
-    @property
-    def longest_silence(self) -> float:
-        """Seconds from the driver's last answer after which a call counts as hung, at most."""
-        return 2 * self._patience
-
     def _run(self) -> None:
+        """Start a process and read it until it ends, hangs or the probe is closed; then the next."""
         while not self._closed.is_set():
             self._stuck = [child for child in self._stuck if child.is_stuck]
             if len(self._stuck) < MOST_STUCK:
-                self._serve_one()
+                try:
+                    child = self._spawn(self._settings, self._hung.skipped(time.monotonic()))
+                except OSError as error:
+                    self._fail(ProbeCode.DIED, f"it cannot be started: {error.strerror}")
+                else:
+                    self._process = child
+                    try:
+                        self._listen(child)
+                    finally:
+                        self._answered, self._process = self._answered + child.calls[0], None
+                        child.abandon()
+                        self._stuck.append(child)
             if self._failures:
                 self._closed.wait(self._pauses[min(self._failures, len(self._pauses)) - 1])
-
-    def _break(self, error: Exception) -> None:
-        self._fail(ProbeCode.DIED, f"its output cannot be taken: {fault_words(error)}")
-
-    def _serve_one(self) -> None:
-        """Start a process and read it until it ends, hangs or the probe is closed."""
-        try:
-            child = self._spawn(self._settings, self._hung.skipped(time.monotonic()))
-        except OSError as error:
-            self._fail(ProbeCode.DIED, f"it cannot be started: {error.strerror}")
-            return
-        self._process = child
-        try:
-            self._listen(child)
-        finally:
-            self._answered, self._process = self._answered + child.calls[0], None
-            child.abandon()
-            self._stuck.append(child)
 
     def _listen(self, child: ProbeProcess) -> None:
         born = time.monotonic()
@@ -380,41 +356,38 @@ class NvmlProbe:
                 deadline = time.monotonic() + self._patience  # the driver is slow, but it answers
             if time.monotonic() >= retry_at and not any(each.is_stuck for each in self._stuck):
                 return  # the next process tries the skipped call again
-            for line in lines:
-                if not self._handle_line(line, child):
+            for data in lines:
+                try:
+                    line = DECODER.decode(data)
+                except msgspec.DecodeError as error:
+                    self._fail(ProbeCode.DIED, f"its output cannot be read: {error}")
                     return
+                if isinstance(line, Failed):
+                    self._fail(_CODES.get(line.code, ProbeCode.FAILED), line.text)
+                    return
+                self._ingest(line, child)
             if self._failures and time.monotonic() - born > STEADY_AFTER:
                 self._failures = 0
 
-    def _handle_line(self, data: bytes, child: ProbeProcess) -> bool:
-        """Handle one line; return False when it is the last."""
-        try:
-            line = DECODER.decode(data)
-        except msgspec.DecodeError as error:
-            self._fail(ProbeCode.DIED, f"its output cannot be read: {error}")
-            return False
-        if isinstance(line, Failed):
-            self._fail(_CODES.get(line.code, ProbeCode.FAILED), line.text)
-            return False
+    def _ingest(self, line: Facts | Sweep, child: ProbeProcess) -> None:
         self._readings.ingest(line, self._clock.now())
         if isinstance(line, Sweep) and line.samples:
             self._publish(ProbeCode.OK)
-        else:  # it is new or restarted, and lacks what the previous one was asked
-            if self._pcie:
-                child.send(f"pcie {self._pcie}")
-            if self._shared:
-                child.send(self._shares_command)
-            if self._disks:
-                child.send(f"disks {json.dumps(self._disks)}")
-            self._publish(self._status.code, self._status.text)
-        return True
+            return
+        # it is new or restarted, and lacks what the previous one was asked
+        if self._pcie:
+            child.send(f"pcie {self._pcie}")
+        if self._shared:
+            child.send(self._shares_command)
+        if self._disks:
+            child.send(f"disks {json.dumps(self._disks)}")
+        self._publish(self._status.code, self._status.text)
 
     def _fail(self, code: ProbeCode, detail: str) -> None:
         self._failures += 1
         self._publish(code, describe_failure(code, detail))
 
     def _publish(self, code: ProbeCode, text: str = "") -> None:
-        """Publish the current reading and status to all subscribers."""
         if (code, text) != (self._status.code, self._status.text):
             self._status = ProbeStatus(code, text, self._clock.now())
             if code is not ProbeCode.OK:
@@ -435,7 +408,8 @@ _HANGING = frozenset({ProbeCode.WEDGED, ProbeCode.WEDGED_AT_START})
 def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:
     """Start the probe, wait for a complete reading or a failure, and close it.
 
-    Wait for `timeout` seconds, and longer as long as the driver answers calls: slowly, or after one that hung.
+    Wait for `timeout` seconds, and longer as long as the driver answers calls: slowly, or after one that hung. Without
+    a reading, the status is that the driver hangs, or is slow.
     """
     came = threading.Event()
     probe.subscribe(lambda reading: came.set() if _is_final(reading) else None)
@@ -445,34 +419,24 @@ def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:
         if not _is_final(probe.latest()):
             answered, since, silence = 0, begun, timeout
             while time.monotonic() - since < silence and time.monotonic() - begun < _LONGEST and not came.wait(timeout):
-                if _answered(probe) > answered:
-                    answered, since, silence = _answered(probe), time.monotonic(), timeout + _silence(probe)
-        return _in_time(probe.latest(), timeout, time.monotonic() - begun if _answered(probe) else 0.0)
+                if isinstance(probe, NvmlProbe) and probe.answered > answered:
+                    answered, since, silence = probe.answered, time.monotonic(), timeout + probe.longest_silence
+        reading = probe.latest()
+        if reading.status.code is not ProbeCode.STARTING:
+            return reading
+        took = time.monotonic() - begun if isinstance(probe, NvmlProbe) and probe.answered else 0.0
+        code = ProbeCode.SLOW if took > timeout else ProbeCode.WEDGED_AT_START
+        text = describe_failure(code, f"{max(took, timeout):.3g}s")
+        return replace(reading, status=ProbeStatus(code, text, reading.status.since))
     finally:
         probe.close()
 
 
-def _answered(probe: GpuProbe) -> int:
-    return probe.answered if isinstance(probe, NvmlProbe) else 0
-
-
-def _silence(probe: GpuProbe) -> float:
-    return probe.longest_silence if isinstance(probe, NvmlProbe) else 0.0
-
-
 def _is_final(reading: ProbeReading) -> bool:
     """Return whether nothing more will come: a call that hangs and can be skipped is followed by another try."""
-    is_tried_again = reading.status.code in _HANGING and any(map(is_unanswered, reading.notes))
+    notes = [note for note in reading.notes if note.startswith(_UNANSWERED)]
+    is_tried_again = reading.status.code in _HANGING and bool(notes)
     return is_whole(reading) and not is_tried_again
-
-
-def _in_time(reading: ProbeReading, timeout: float, took: float) -> ProbeReading:
-    """Return the reading; if there is none after the time-out, with a status that the driver hangs, or is slow."""
-    if reading.status.code is not ProbeCode.STARTING:
-        return reading
-    code = ProbeCode.SLOW if took > timeout else ProbeCode.WEDGED_AT_START
-    text = describe_failure(code, f"{max(took, timeout):.3g}s")
-    return replace(reading, status=ProbeStatus(code, text, reading.status.since))
 
 
 def is_whole(reading: ProbeReading) -> bool:

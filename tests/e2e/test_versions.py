@@ -242,8 +242,8 @@ def test_consoles_over_servers_of_another_version_are_told_which_to_update(
 
 OTHER = """
 import gputui
-from gputui.api import messages
-gputui.__version__, messages.API = "0.9", "{}"
+from gputui.api import http
+gputui.__version__, http.API = "0.9", "{}"
 from gputui.__main__ import main
 main()
 """

@@ -11,14 +11,13 @@ import pytest
 from gputui.domain.gpu import ProbeCode
 from gputui.gpus.node_probes import (
     MOST_GARBLED,
-    MOST_GPUS,
     MOST_OF_A_LINE,
-    MOST_PROCESSES,
     MOST_WITHIN,
     WINDOW,
     NodeOutput,
     ProbeFault,
 )
+from gputui.gpus.readings import MOST_GPUS, MOST_PROCESSES
 from tests.cases import cases
 from tests.factories import GIB, NOW
 from tests.gpus.standin import uuid

@@ -76,33 +76,26 @@ class ActivityReader:
         """Return the means since the last call, 0 to 1, None at the first; empty if the GPU has no counters."""
         if not self._is_supported:
             return {}
-        taken = self._take(self._spare or read("nvmlGpmSampleAlloc"))
+        taken = self._spare or read("nvmlGpmSampleAlloc")  # None if the driver provides none
+        if taken is not None and self._instance is None:
+            taken = read("nvmlGpmSampleGet", self._whole.handle, taken)
+        elif taken is not None:
+            taken = read("nvmlGpmMigSampleGet", self._whole.handle, self._instance, taken)
         self._last, self._spare, before = taken, self._last, self._last
-        return dict(_UNKNOWN) if taken is None or before is None else _metrics(before, taken)
+        if taken is None or before is None:
+            return dict(_UNKNOWN)
+        wanted = pynvml.c_nvmlGpmMetricsGet_t()
+        wanted.version, wanted.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 2
+        wanted.sample1, wanted.sample2 = before, taken
+        wanted.metrics[0].metricId, wanted.metrics[1].metricId = _SM, _MEMORY
+        if read("nvmlGpmMetricsGet", wanted) is None:
+            return dict(_UNKNOWN)
+        return {"sm_activity": _share(wanted.metrics[0]), "memory_activity": _share(wanted.metrics[1])}
 
     def close(self) -> None:
-        """Free the samples."""
         for sample in filter(None, (self._last, self._spare)):
             read("nvmlGpmSampleFree", sample)
         self._last = self._spare = None
-
-    def _take(self, sample: Any) -> Any:
-        """Return the filled sample; None if the driver provides none."""
-        if sample is None:
-            return None
-        if self._instance is None:
-            return read("nvmlGpmSampleGet", self._whole.handle, sample)
-        return read("nvmlGpmMigSampleGet", self._whole.handle, self._instance, sample)
-
-
-def _metrics(before: Any, after: Any) -> dict[str, object]:
-    wanted = pynvml.c_nvmlGpmMetricsGet_t()
-    wanted.version, wanted.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 2
-    wanted.sample1, wanted.sample2 = before, after
-    wanted.metrics[0].metricId, wanted.metrics[1].metricId = _SM, _MEMORY
-    if read("nvmlGpmMetricsGet", wanted) is None:
-        return dict(_UNKNOWN)
-    return {"sm_activity": _share(wanted.metrics[0]), "memory_activity": _share(wanted.metrics[1])}
 
 
 def _share(metric: Any) -> float | None:
@@ -125,7 +118,6 @@ class Activity:
         return reader.read()
 
     def close(self) -> None:
-        """Free everything, since handles may change."""
         for reader in self._readers.values():
             try:
                 reader.close()
@@ -301,29 +293,25 @@ class Probe:
         found = list_processes(device.handle, self._others.get(device.uuid, {}))
         if found is None:
             return None
-        details = self._details_of(device.uuid)
-        shares = details.shares(device.handle) if details is not None else {}
-        return [
-            {"pid": pid, "memory": memory, "compute": compute}
-            | ({"sm": shares[pid]} if pid in shares else {})
-            | self._facts(pid)
-            for pid, memory, compute in found
-        ]
-
-    def _facts(self, pid: int) -> dict[str, object]:
-        facts = self._processes.facts(pid)
-        if self._groups is None or not facts.get("visible", True):
-            return facts
-        container_id = facts["container_id"]
-        found = self._groups.of(pid, str(container_id) if container_id else None, time.monotonic())
-        return facts | {"used": found[0], "used_age": round(found[1], 3)} if found is not None else facts
-
-    def _details_of(self, uuid: str) -> DetailReadings | None:
-        """Return the detail readings of a GPU with wanted process shares."""
+        details, uuid = None, device.uuid
         if uuid == self._focus.uuid:
-            return self._focus
-        is_wanted = self._focus.uuid == ALL_SHARES or uuid in self.shared
-        return self._sharing.setdefault(uuid, DetailReadings(uuid)) if is_wanted else None
+            details = self._focus
+        elif self._focus.uuid == ALL_SHARES or uuid in self.shared:
+            details = self._sharing.setdefault(uuid, DetailReadings(uuid))
+        shares = details.shares(device.handle) if details is not None else {}
+        processes = []
+        for pid, memory, compute in found:
+            process: dict[str, object] = {"pid": pid, "memory": memory, "compute": compute}
+            if pid in shares:
+                process["sm"] = shares[pid]
+            facts = self._processes.facts(pid)
+            process |= facts
+            if self._groups is not None and facts.get("visible", True):
+                container_id = facts["container_id"]
+                used = self._groups.of(pid, str(container_id) if container_id else None, time.monotonic())
+                process |= {"used": used[0], "used_age": round(used[1], 3)} if used is not None else {}
+            processes.append(process)
+        return processes
 
 
 def driven_gpus(directory: str) -> frozenset[str] | None:
@@ -360,13 +348,10 @@ class Xids:
         for device in devices:
             if self._set is not None and device.parent is None and device.handle is not None:
                 self._uuids[_address(device.handle)] = device.uuid
-                self._register(device.handle)
-
-    def _register(self, handle: object) -> None:
-        try:
-            read("nvmlDeviceRegisterEvents", handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
-        except LostError:
-            return
+                try:
+                    read("nvmlDeviceRegisterEvents", device.handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
+                except LostError:
+                    continue
 
     def collect(self) -> list[tuple[str | None, int]]:
         """Return UUID (None if the driver does not name it) and code of each event since the last call."""
@@ -376,21 +361,17 @@ class Xids:
                 event = call("nvmlEventSetWait_v2", self._set, 0)
             except (pynvml.NVMLError, LostError):
                 break  # no event, or a lost GPU, which the sweep reports itself
-            found.append((self._uuid(event.device), int(event.eventData)))
+            uuid = self._uuids.get(_address(event.device))
+            if uuid is None and event.device:
+                try:
+                    named = read("nvmlDeviceGetUUID", event.device)
+                    uuid = None if named is None else str(named)
+                except LostError:
+                    uuid = None
+            found.append((uuid, int(event.eventData)))
         return found
 
-    def _uuid(self, handle: object) -> str | None:
-        known = self._uuids.get(_address(handle))
-        if known is not None or not handle:
-            return known
-        try:
-            named = read("nvmlDeviceGetUUID", handle)
-        except LostError:
-            return None
-        return None if named is None else str(named)
-
     def close(self) -> None:
-        """Free the event set."""
         if self._set is not None:
             read("nvmlEventSetFree", self._set)
             self._set = None
@@ -438,19 +419,17 @@ class Commands:
         if lines:
             signal.alarm(self._patience)
         for line in lines:
-            self._apply(line.decode(errors="replace"))
+            text = line.decode(errors="replace")
+            words = text.split()
+            if words[:1] == ["disks"]:
+                self.disks = json.loads(text.removeprefix("disks"))
+            elif words[:1] == ["shares"]:
+                self.shared = frozenset(words[1:])
+            elif words == ["refresh"]:
+                self.refresh = True
+            elif len(words) == 2 and words[0] == "pcie":
+                self.pcie = None if words[1] == "-" else words[1]
         return bool(data)
-
-    def _apply(self, line: str) -> None:
-        words = line.split()
-        if words[:1] == ["disks"]:
-            self.disks = json.loads(line.removeprefix("disks"))
-        elif words[:1] == ["shares"]:
-            self.shared = frozenset(words[1:])
-        elif words == ["refresh"]:
-            self.refresh = True
-        elif len(words) == 2 and words[0] == "pcie":
-            self.pcie = None if words[1] == "-" else words[1]
 
 
 def run(
