@@ -14,7 +14,6 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-
 from gputui.domain.container import ForeignContainer, ProcessRow
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import (
