@@ -39,8 +39,8 @@ class Look:
     day: Callable[[], Snapshot] = sample.rich_snapshot
     make: Callable[[Snapshot], Console] = Console
     then: Callable[[Console, Pilot[ExitChoice]], Awaitable[None]] = field(default=_nothing)
-    sizes: tuple[str, ...] = (SMALL, WIDE)
-    """Names of terminal sizes: by default the narrowest and the widest."""
+    sizes: tuple[str, ...] = (SMALL,)
+    """Names of terminal sizes: the main screen has three, other screens the narrowest."""
     has_message: bool = False
     """True if notifications are visible; else they would hide the subject of the picture."""
 

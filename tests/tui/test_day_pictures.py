@@ -24,7 +24,7 @@ from gputui.tui.screens.what_if import WhatIf
 from tests.tui import days, plans, sample
 from tests.tui.console import Console
 from tests.tui.foresight import watched
-from tests.tui.pictures import SIZES, SMALL, Look, looks_as_it_did, sizes_of
+from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of
 from tests.tui.test_commands_inside import FakeInside
 from tests.tui.test_logs_screen import FAILED
 from tests.tui.test_pictures import Compare
@@ -103,34 +103,29 @@ async def needs_a_gpu(console: Console, pilot: Pilot[ExitChoice]) -> None:
     await pilot.pause()
 
 
-NARROW = (SMALL,)
-"""Sizes where the widest screen shows nothing that other pictures of the same screen do not."""
-MAIN = {
-    **{day.__name__: Look(Main, day=day) for day in days.THAT_CHANGE_PANES},
-    **{day.__name__: Look(Main, day=day, sizes=NARROW) for day in days.THAT_ADD_WORDS},
-}
+MAIN = {day.__name__: Look(Main, day=day) for day in (*days.THAT_CHANGE_PANES, *days.THAT_ADD_WORDS)}
 ELSEWHERE = {
-    "gpu-xid": Look(GpuDetailScreen, ("shift+tab", *"jjj", "i"), days.sick, sizes=NARROW),
-    "gpu-not-supported": Look(GpuDetailScreen, ("i",), days.not_supported, sizes=NARROW),
-    "gpu-drained": Look(GpuDetailScreen, ("shift+tab", "G", "i", "left"), days.drained, sizes=NARROW),
+    "gpu-xid": Look(GpuDetailScreen, ("shift+tab", *"jjj", "i"), days.sick),
+    "gpu-not-supported": Look(GpuDetailScreen, ("i",), days.not_supported),
+    "gpu-drained": Look(GpuDetailScreen, ("shift+tab", "G", "i", "left"), days.drained),
     "gpu-cut": Look(GpuDetailScreen, ("shift+tab", "i"), days.instances),
     "gpu-shared": Look(GpuDetailScreen, ("shift+tab", "i"), days.shared),
     "job-gone": Look(Detail, ("a", "a", "2", "enter"), days.gone),
-    "job-on-vanished-gpu": Look(Detail, ("enter",), days.vanished, sizes=NARROW),
-    "log-gone": Look(Main, ("tab",), make=without_log(REMOVED), sizes=NARROW),
-    "log-of-failed": Look(Main, ("2", "j", "e"), make=with_failed_log, then=at_its_error, sizes=NARROW),
+    "job-on-vanished-gpu": Look(Detail, ("enter",), days.vanished),
+    "log-gone": Look(Main, ("tab",), make=without_log(REMOVED)),
+    "log-of-failed": Look(Main, ("2", "j", "e"), make=with_failed_log, then=at_its_error),
     "logs-gone": Look(LogsScreen, ("L",), make=without_log(NO_ENGINE)),
-    "processes-over": Look(ProcessesScreen, ("X",), make=inside(None), then=over, sizes=NARROW),
-    "processes-refused": Look(ProcessesScreen, ("X",), make=inside(NO_ENGINE), sizes=NARROW),
-    "submit-no-engine": Look(Submit, ("s",), sample.no_docker, then=needs_a_gpu, sizes=NARROW),
-    "submit-no-gpu": Look(Submit, ("s",), sample.no_gpu, then=needs_a_gpu, sizes=NARROW),
+    "processes-over": Look(ProcessesScreen, ("X",), make=inside(None), then=over),
+    "processes-refused": Look(ProcessesScreen, ("X",), make=inside(NO_ENGINE)),
+    "submit-no-engine": Look(Submit, ("s",), sample.no_docker, then=needs_a_gpu),
+    "submit-no-gpu": Look(Submit, ("s",), sample.no_gpu, then=needs_a_gpu),
     "timeline-paused": Look(TimelineScreen, ("T",), days.plan_paused, watched),
     "timeline-sick": Look(TimelineScreen, ("T",), days.plan_sick, watched),
-    "timeline-empty": Look(TimelineScreen, ("T",), sample.empty_queue, sizes=NARROW),
-    "timeline-no-gpu": Look(TimelineScreen, ("T",), sample.no_gpu, sizes=NARROW),
-    "what-if-paused": Look(WhatIf, (*"jjjj", "plus"), days.plan_paused, watched, sizes=NARROW),
-    "action-refused": Look(Main, then=refused, has_message=True, sizes=NARROW),
-    "read-only": Look(Main, make=looking_on, sizes=NARROW),
+    "timeline-empty": Look(TimelineScreen, ("T",), sample.empty_queue),
+    "timeline-no-gpu": Look(TimelineScreen, ("T",), sample.no_gpu),
+    "what-if-paused": Look(WhatIf, (*"jjjj", "plus"), days.plan_paused, watched),
+    "action-refused": Look(Main, then=refused, has_message=True),
+    "read-only": Look(Main, make=looking_on),
 }
 """Bad days on the screens where they matter most."""
 TINY = {

@@ -70,16 +70,15 @@ def matches(
     return compare(console.app, terminal_size=SIZES[size], run_before=before)  # type: ignore[arg-type]
 
 
-AT_BOTH_SIZES = pytest.mark.parametrize("size", SIZES)
 NARROW = pytest.mark.parametrize("size", ["80x24"])
 
 
 class TestForm:
-    @AT_BOTH_SIZES
+    @NARROW
     def test_an_empty_form_matches_its_picture(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: None, is_sound=False)
 
-    @AT_BOTH_SIZES
+    @NARROW
     def test_a_pasted_line_matches_its_picture(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: form.fill_line(LINE))
 
@@ -96,7 +95,7 @@ class TestForm:
         assert matches(snap_compare, size, lambda form: None, "ctrl+r", "down", is_sound=False)
 
 
-@AT_BOTH_SIZES
+@NARROW
 def test_the_edit_form_matches_its_picture(snap_compare: Compare, size: str) -> None:
     console = watched()
 

@@ -463,7 +463,7 @@ def test_holders_come_in_the_order_they_have_on_the_gpu() -> None:
     assert holders(view(0), jobs) == ()
 
 
-@pytest.mark.parametrize("size", [(80, 24), WIDE], ids=["80x24", "200x50"])
+@pytest.mark.parametrize("size", [(80, 24)], ids=["80x24"])
 class TestPictures:
     def test_a_gpu_matches_its_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert matches(snap_compare, sample.looked_at(), size, "i", history=True)

@@ -182,7 +182,6 @@ async def test_the_next_attempt_is_followed_when_it_starts() -> None:
         assert console.logs.opened[-1][0] == 101
 
 
-AT_BOTH_SIZES = pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
 NARROW = pytest.mark.parametrize("size", [(80, 24)], ids=["80x24"])
 
 
@@ -200,11 +199,11 @@ class TestPictures:
 
         return snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
 
-    @AT_BOTH_SIZES
+    @NARROW
     def test_attempts_with_an_error_match_their_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "A", "e", "e")
 
-    @AT_BOTH_SIZES
+    @NARROW
     def test_logs_of_running_jobs_match_their_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "L")
 

@@ -36,7 +36,7 @@ from tests.tui import plans, sample
 from tests.tui.console import Console
 from tests.tui.foresight import watched
 from tests.tui.occupied import occupied, occupied_console
-from tests.tui.pictures import SIZES, SMALL, WIDE, Look, looks_as_it_did, sizes_of
+from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of
 from tests.tui.test_commands_inside import FakeInside
 from tests.tui.test_commands_notices import job_over
 from tests.tui.test_pictures import Compare
@@ -148,30 +148,30 @@ async def undone(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 SCREENS = {
     "help": Look(Help, ("question_mark",)),
-    "help-searched": Look(Help, ("question_mark", "slash", *"drain"), sizes=(SMALL,)),
-    "help-of-log": Look(Help, ("tab", "question_mark"), sizes=(SMALL,)),
+    "help-searched": Look(Help, ("question_mark", "slash", *"drain")),
+    "help-of-log": Look(Help, ("tab", "question_mark")),
     "menu": Look(Menu, then=right_click),
     "confirm": Look(Confirm, ("c",)),
     "prompt": Look(Prompt, ("P",)),
-    "prompt-save-log": Look(Prompt, ("tab", "S"), sizes=(SMALL,)),
-    "prompt-again": Look(Prompt, ("E",), sizes=(SMALL,)),
+    "prompt-save-log": Look(Prompt, ("tab", "S")),
+    "prompt-again": Look(Prompt, ("E",)),
     "leave": Look(LeaveDialog, ("q",)),
     "copy": Look(CopyDialog, ("y",), whole),
     "columns": Look(ColumnChooser, ("vertical_line", "j", "space"), with_array),
     "edit": Look(Submit, (*"jjjjj", "e")),
-    "edit-wrong": Look(Submit, (*"jjjjj", "e", "x"), sizes=(SMALL,)),
+    "edit-wrong": Look(Submit, (*"jjjjj", "e", "x")),
     "themes": Look(Themes, ("ctrl+t", "down", "down")),
     "palette": Look(CommandFinder, ("colon",)),
-    "palette-typed": Look(CommandFinder, ("colon", *"pri"), sizes=(SMALL,)),
-    "palette-refused": Look(CommandFinder, ("colon", *"hold"), sizes=(SMALL,)),
+    "palette-typed": Look(CommandFinder, ("colon", *"pri")),
+    "palette-refused": Look(CommandFinder, ("colon", *"hold")),
     "notices": Look(Notices, ("exclamation_mark",), sample.warned),
-    "notices-before": Look(Notices, then=happened, sizes=(SMALL,)),
+    "notices-before": Look(Notices, then=happened),
     "detail": Look(Detail, ("enter",), whole),
     "detail-waiting": Look(Detail, (*"jjjjj", "enter")),
-    "detail-failed": Look(Detail, ("2", "j", "enter"), sizes=(SMALL,)),
+    "detail-failed": Look(Detail, ("2", "j", "enter")),
     "processes": Look(ProcessesScreen, ("X",), make=with_inside),
     "gpu-free": Look(GpuDetailScreen, ("shift+tab", "G", "i", *(["left"] * 3)), sample.linked),
-    "submit-clone": Look(Submit, (*"jjjjjj", "C"), sizes=(SMALL,)),
+    "submit-clone": Look(Submit, (*"jjjjjj", "C")),
     "choose-template": Look(Choose, ("s", "ctrl+l"), make=with_templates),
     "logs-four": Look(LogsScreen, (*"pjpjpjp", "L"), plans.contended),
     "log-typed": Look(LogPrompt, ("tab", "ampersand", *"loss")),
@@ -181,15 +181,15 @@ SCREENS = {
     "main": Look(Main, day=plans.contended, sizes=tuple(SIZES)),
     "timeline": Look(TimelineScreen, ("T", "i", "j", "greater_than_sign"), plans.contended, watched),
     "what-if-drain": Look(WhatIf, ("shift+tab", "j", "d"), plans.contended, watched),
-    "what-if-hold": Look(WhatIf, (*"jjjj", "h"), plans.contended, watched, sizes=(SMALL,)),
-    "filter": Look(Main, ("slash", *"bob"), sizes=(SMALL,)),
-    "filter-wrong": Look(Main, ("slash", *"gpus>=x"), sizes=(SMALL,)),
-    "filter-kept": Look(Main, ("slash", *"tenant:alice", "enter"), sizes=(SMALL,)),
-    "gpus": Look(Main, ("shift+tab", "j"), sizes=(SMALL,)),
-    "log": Look(Main, ("tab", "k"), sizes=(SMALL,)),
-    "zoomed-queue": Look(Main, ("z",), sizes=(SMALL,)),
+    "what-if-hold": Look(WhatIf, (*"jjjj", "h"), plans.contended, watched),
+    "filter": Look(Main, ("slash", *"bob")),
+    "filter-wrong": Look(Main, ("slash", *"gpus>=x")),
+    "filter-kept": Look(Main, ("slash", *"tenant:alice", "enter")),
+    "gpus": Look(Main, ("shift+tab", "j")),
+    "log": Look(Main, ("tab", "k")),
+    "zoomed-queue": Look(Main, ("z",)),
     "zoomed-gpus": Look(Main, ("shift+tab", "z")),
-    "zoomed-log": Look(Main, ("tab", "z"), sizes=(SMALL,)),
+    "zoomed-log": Look(Main, ("tab", "z")),
     "grid-cards": Look(Main, ("v",)),
     "grid-rows": Look(Main, ("v", "v")),
     "grid-compact": Look(Main, ("v", "v", "v")),
@@ -197,14 +197,14 @@ SCREENS = {
     "unfolded": Look(Main, ("O",), with_array),
     "finished": Look(Main, ("2",), standing, with_past),
     "gpu-processes": Look(GpuProcessesScreen, ("U",), occupied, occupied_console, process_view),
-    "gpu-processes-tree": Look(GpuProcessesScreen, ("U",), occupied, occupied_console, process_tree, sizes=(SMALL,)),
+    "gpu-processes-tree": Look(GpuProcessesScreen, ("U",), occupied, occupied_console, process_tree),
     "gpu-process": Look(ProcessPage, ("U",), occupied, occupied_console, process_page),
-    "signal": Look(Confirm, ("U",), occupied, occupied_console, signal_question, sizes=(SMALL,)),
+    "signal": Look(Confirm, ("U",), occupied, occupied_console, signal_question),
     "container": Look(ContainerScreen, ("U",), occupied, occupied_console, container_page),
     "recurring": Look(Main, ("3",), standing),
     "reservations": Look(Main, ("4",), standing),
-    "told": Look(Main, (*"jjj", "h"), has_message=True, sizes=(SMALL,)),
-    "undone": Look(Main, then=undone, has_message=True, sizes=(SMALL,)),
+    "told": Look(Main, (*"jjj", "h"), has_message=True),
+    "undone": Look(Main, then=undone, has_message=True),
 }
 """Screens with their pictures."""
 
@@ -227,7 +227,7 @@ def test_every_screen_has_a_picture() -> None:
         importlib.import_module(module.name)
     ours = {screen for screen in _below(Screen) if screen.__module__.startswith("gputui.tui.")}
     last = {screen for screen in ours if not any(issubclass(other, screen) for other in ours - {screen})}
-    assert last - {look.shows for look in SCREENS.values() if {SMALL, WIDE} <= set(look.sizes)} == set()
+    assert last - {look.shows for look in SCREENS.values()} == set()
 
 
 def test_every_picture_has_a_test() -> None:
