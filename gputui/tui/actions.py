@@ -201,18 +201,15 @@ class ActionThread:
         try:
             if asked is None:
                 return ActionDone(self._undo.last(on_progress))
-            return ActionDone(self._written(asked, on_progress))
+            try:
+                done = self._undo.carry_out(asked.action, asked.server, on_progress)
+                words = told(asked.action, done, asked.subject)
+            except Exception as error:
+                asked.answer(error)
+                raise
+            asked.answer(None)
+            return ActionDone(words)
         except GputuiError as error:
             return ActionFailed(error)
         except Exception as error:  # noqa: BLE001 - a border: whatever went wrong is told, and the next action is carried out
             return ActionFailed(GputuiError(f"{type(error).__name__}: {error}", where="gputui"))
-
-    def _written(self, asked: ActionRequested, on_progress: Callable[[int, int], None]) -> str:
-        try:
-            done = self._undo.carry_out(asked.action, asked.server, on_progress)
-            words = told(asked.action, done, asked.subject)
-        except Exception as error:
-            asked.answer(error)
-            raise
-        asked.answer(None)
-        return words

@@ -78,18 +78,18 @@ class Keymap(Struct, frozen=True):
 
     def rebind(self, node: DOMNode) -> None:
         """Give the bindings of an app, screen or widget the effective keys of their commands."""
-        bound = bindings_of(node) if self.keys else []
-        if any(binding.id in self.keys for binding in bound):
-            replace_bindings(node, list(self._bound(bound)))
-
-    def _bound(self, every: Iterable[Binding]) -> Iterable[Binding]:
+        before = bindings_of(node) if self.keys else []
+        if not any(binding.id in self.keys for binding in before):
+            return
+        bound: list[Binding] = []
         done = set()
-        for binding in every:
+        for binding in before:
             if binding.id is None or binding.id not in self.keys:
-                yield binding
+                bound.append(binding)
             elif binding.id not in done:
                 done.add(binding.id)
-                yield from (binding.with_key(key) for key in self.keys[binding.id])
+                bound += [binding.with_key(key) for key in self.keys[binding.id]]
+        replace_bindings(node, bound)
 
 
 DEFAULT = Keymap()

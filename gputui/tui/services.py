@@ -112,12 +112,13 @@ class Services(Struct, frozen=True, dict=True):
         """Asks an engine when a job would start and what it decides; may block. None: forecasts are made here."""
         if Capability.WHAT_IF not in self.lacking:
             return None
-        return self._foreseen
 
-    def _foreseen(self, submission: Submission) -> Done:
-        if why := self.lacking.get(Capability.TEST_ONLY):
-            raise CapabilityError(why)
-        return self.backend.foresee(SubmitJobs((submission,)))
+        def foreseen(submission: Submission) -> Done:
+            if why := self.lacking.get(Capability.TEST_ONLY):
+                raise CapabilityError(why)
+            return self.backend.foresee(SubmitJobs((submission,)))
+
+        return foreseen
 
     def scoped(self, snapshot: Snapshot, name: str) -> tuple[Services, Snapshot]:
         """Return the services and the snapshot of one server; nobody plans across several."""

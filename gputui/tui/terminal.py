@@ -116,22 +116,23 @@ async def _ended(arguments: Sequence[str]) -> ProgramEnd:
     """Run a program, and pass its errors on to the terminal; return its end."""
     begun = time.monotonic()
     process = await asyncio.create_subprocess_exec(*arguments, stderr=asyncio.subprocess.PIPE)
-    assert process.stderr is not None
-    passing = asyncio.create_task(_pass_on(process.stderr))
+    errors = process.stderr
+    assert errors is not None
+
+    async def pass_on() -> bool:
+        """Write errors to the terminal as they come, until their end; return whether there were any."""
+        has_errors = False
+        while text := await errors.read(_LONGEST_LINE):
+            has_errors = True
+            if sys.__stderr__ is not None:
+                os.write(sys.__stderr__.fileno(), text)
+        return has_errors
+
+    passing = asyncio.create_task(pass_on())
     code = await _wait_or_hang_up(process)
     with suppress(TimeoutError):  # a child of it may have its stderr for ever
         await asyncio.wait_for(passing, _PARTING)
     return ProgramEnd(code, time.monotonic() - begun, passing.done() and not passing.cancelled() and passing.result())
-
-
-async def _pass_on(errors: asyncio.StreamReader) -> bool:
-    """Write errors to the terminal as they come, until their end; return whether there were any."""
-    has_told = False
-    while text := await errors.read(_LONGEST_LINE):
-        has_told = True
-        if sys.__stderr__ is not None:
-            os.write(sys.__stderr__.fileno(), text)
-    return has_told
 
 
 async def _wait_or_hang_up(process: asyncio.subprocess.Process) -> int:

@@ -2,8 +2,8 @@
 
 Each use: its reason; the test that fails when Textual changes what it leans on; the public way that would replace it.
 
-- `HookedApp.prepare` (`_register_child`, `_start_widget`): widgets get their keys and caches before they are mounted;
-  tests/tui/test_lasting.py, tests/tui/test_commands_keys.py; an event before a widget is mounted.
+- `HookedApp.prepare` (`_register_child`): widgets get their keys before they are mounted;
+  tests/tui/test_commands_keys.py; an event before a widget is mounted.
 - `HookedApp.before_end` (`_process_messages_loop`, `_exit`, `_driver`): the app must not end while another program has
   the terminal; tests/e2e/test_failing_screen.py; an `App.suspend` that the app waits for.
 - `HookedApp.doer` (`_dispatch_action`): parts of a screen that are no widgets carry out actions, so that the screen
@@ -18,7 +18,7 @@ Each use: its reason; the test that fails when Textual changes what it leans on;
 - `SeenThrough` (`_compositor_refresh`, `_dirty_regions`, `_dirty_widgets`, `_set_dirty`, `_layout_cache`): what
   changes behind a dialog; tests/tui/test_behind_dialogs.py; partial updates of background screens. (`_extend_compose`):
   a line of messages on every screen; tests/tui/test_messages.py; a hook after `compose`.
-- `OwnStylesCache` (`_styles_cache`): memory; tests/tui/test_lasting.py; a cache that goes with its widget.
+- `StylesCache.get_inner_outer`: memory; tests/tui/test_lasting.py; a cache that goes with its widget.
 - `NonblockingDriver` (`_writer_thread`, `_file`, `_run_input_thread`): a frozen terminal;
   tests/e2e/test_frozen_line.py; a driver that drops frames. (`_sigtstp_application`, `_loop`, `_auto_restart`):
   Ctrl-Z at any moment; tests/e2e/test_console.py; a driver that handles its signals in the event loop.
@@ -176,22 +176,18 @@ def cut(strip: Strip, x: int, parts: Sequence[tuple[int, int]]) -> Iterator[tupl
         piece: list[Segment] = []
         while place < len(segments) and x < end:
             segment, cells = segments[place]
+            first, last = max(0, start - x), min(cells, end - x)
             if x + cells > start:
-                piece.append(_part(segment, cells, max(0, start - x), min(cells, end - x)))
+                if last - first < cells and is_narrow(segment.text):
+                    piece.append(Segment(segment.text[first:last], segment.style))
+                elif last - first < cells:  # half of a wide character is a space
+                    piece.append(segment.split_cells(first)[1].split_cells(last - first)[0])
+                else:
+                    piece.append(segment)
             if x + cells > end:
                 break  # the next part may begin in this segment too
             place, x = place + 1, x + cells
         yield start, piece
-
-
-def _part(segment: Segment, cells: int, first: int, last: int) -> Segment:
-    """Return the cells of a segment from `first` up to `last`; half of a wide character is a space."""
-    if last - first == cells:
-        return segment
-    text, style, _ = segment
-    if is_narrow(text):
-        return Segment(text[first:last], style)
-    return segment.split_cells(first)[1].split_cells(last - first)[0]
 
 
 def covers(front: Iterable[Region], seen: Region) -> bool:
@@ -258,7 +254,7 @@ class HookedApp(App[T]):
     """An app that prepares its widgets, decides when its loop ends, and handles its own failures."""
 
     def prepare(self, widget: Widget) -> None:
-        widget._styles_cache = OwnStylesCache()
+        """Change a widget before it is mounted."""
 
     def update_styles(self, node: DOMNode, animate: bool = True) -> None:
         """Style a node and its descendants again; a node that is not mounted yet is styled when it is mounted.
@@ -282,10 +278,6 @@ class HookedApp(App[T]):
     def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:
         self.prepare(child)
         super()._register_child(parent, child, before, after)
-
-    def _start_widget(self, parent: Widget, widget: Widget) -> None:
-        widget._styles_cache = OwnStylesCache()  # for scroll bars, which no widget registers as children
-        super()._start_widget(parent, widget)
 
     async def _process_messages_loop(self) -> None:
         await super()._process_messages_loop()
@@ -482,20 +474,14 @@ class SeenThrough(Base[T]):
 
 @lru_cache(1024)
 def _inner_outer(base_background: Color, background: Color) -> tuple[CellStyle, CellStyle]:
-    """Return the background inside a widget's border, and that around it."""
+    """Return the background inside a widget's border, and that around it.
+
+    Textual 8.2 caches them by the object that holds a widget's lines: closed screens stayed in memory.
+    """
     return CellStyle(background=base_background + background), CellStyle(background=base_background)
 
 
-class OwnStylesCache(StylesCache):
-    """Cache of a widget's lines that is referenced only by the widget.
-
-    Textual 8.2 caches two colours by the object that holds a widget's lines: closed screens stayed in memory.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.get_inner_outer = _inner_outer
-
+StylesCache.get_inner_outer = staticmethod(_inner_outer)  # type: ignore[assignment]
 
 # The terminal
 
@@ -651,11 +637,11 @@ class NonblockingDriver(LinuxDriver):
                     self.process_message(message)
 
     def _plan_stop(self) -> None:
-        self._stopping = self._loop.call_soon(self._stop)
+        def stop() -> None:
+            self._is_stopped = self._auto_restart
+            self._sigtstp_application()
 
-    def _stop(self) -> None:
-        self._is_stopped = self._auto_restart
-        self._sigtstp_application()
+        self._stopping = self._loop.call_soon(stop)
 
     def _continue(self) -> None:
         """Continue after Ctrl-Z, or do not stop. The signal also comes with a hang-up: then nothing can continue."""

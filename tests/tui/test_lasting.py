@@ -29,7 +29,6 @@ from gputui.tui.actions import ExitChoice, Undo
 from gputui.tui.queue.rows import Sorting
 from gputui.tui.screens.log_pane import HISTORY
 from gputui.tui.screens.main import Main
-from gputui.tui.textual_internals import OwnStylesCache
 from tests.factories import ACTOR, FakeClock, job
 from tests.lane import in_its_lane
 from tests.memory_store import MemoryJobStore
@@ -89,15 +88,14 @@ async def test_drawn_lines_are_freed() -> None:
     console = Console(what_if="always")
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        before = StylesCache.get_inner_outer.cache_info()
         for key in SCREENS.values():
             await opened(console, pilot, key)
-        assert StylesCache.get_inner_outer.cache_info() == before
         await console.press(pilot, "question_mark")
-        drawn = [each for each in gc.get_objects() if issubclass(type(each), Widget) and each.is_attached]
-        assert any(isinstance(widget, ScrollBar) for widget in drawn)
-        caches = [widget._styles_cache for widget in drawn]  # noqa: SLF001 - Textual's, and ours takes its place
-        assert all(isinstance(cache, OwnStylesCache) for cache in caches)
+        gc.collect()
+        kinds = [type(each) for each in gc.get_objects()]
+        assert any(issubclass(kind, ScrollBar) for kind in kinds)
+        widgets = sum(issubclass(kind, Widget) for kind in kinds)
+        assert 0 < sum(issubclass(kind, StylesCache) for kind in kinds) <= widgets
 
 
 @pytest.mark.usefixtures("few_objects")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
@@ -28,7 +26,7 @@ from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledE
 from gputui.tui.screens.dialogs import Leavable
 from gputui.tui.terminal import copy
 from gputui.tui.widgets.line_table import RIGHT, MenuAsked
-from gputui.tui.widgets.log_view import LogView
+from gputui.tui.widgets.log_view import LogRead, LogView
 from gputui.tui.widgets.status_bars import Hints
 
 
@@ -69,23 +67,12 @@ def save_log(
         aside.unlink(missing_ok=True)
 
 
-@dataclass(eq=False)
-class LogSaved(Message, bubble=False):
-    """Message that a log was saved, or could not be."""
-
-    words: str
-    is_done: bool
-    exists: Path | None = None
-    """Path of an existing file that was not overwritten."""
-
-
 class LogSaver:
     """Asks where to save a pane's log, saves it in a thread, and asks before a file is overwritten."""
 
     def __init__(self, pane: LogView) -> None:
         self._pane = pane
-        self._worker = LatestWorker(pane.post_message, lambda error: LogSaved(str(error), is_done=False))
-        self._saving: LogFollower | None = None
+        self._worker = LatestWorker(pane.post_message, lambda error: self._failed(str(error)))
         self._task = LongTask("", "lines")
 
     def close(self) -> None:
@@ -93,7 +80,7 @@ class LogSaver:
         self._task.end()  # a task that never began does not end by itself
 
     def ask(self) -> None:
-        follower = self._pane.follower
+        follower, app = self._pane.follower, self._pane.app
         if follower is None:
             return
         from gputui.tui.screens.dialogs import Prompt
@@ -102,53 +89,47 @@ class LogSaver:
         suggested = f"job-{name}.log" if follower.attempt is None else f"job-{name}-attempt-{follower.attempt}.log"
 
         def answered(typed: str | None) -> None:
-            if typed is None:
-                return
-            try:
-                self._save(follower, typed_path(typed or suggested, "file"), overwrite=False)
-            except InputError as error:
-                self._pane.app.notify(str(error), severity="error")
+            if typed is not None:
+                try:
+                    self._save(follower, typed_path(typed or suggested, "file"), overwrite=False)
+                except InputError as error:
+                    app.notify(str(error), severity="error")
 
         place = plain(str(present_directory() or "a directory that has been deleted"), 200)
         detail = f"As {suggested} unless you name another file, in {place}"
-        self._pane.app.push_screen(Prompt("Save the whole log", suggested, detail), answered)
+        app.push_screen(Prompt("Save the whole log", suggested, detail), answered)
 
     def _save(self, follower: LogFollower, path: Path, *, overwrite: bool) -> None:
-        saving = LongTask(f"Saving {path.name}", "lines")
+        app, saving = self._pane.app, LongTask(f"Saving {path.name}", "lines")
 
-        def work(is_wanted: IsWanted) -> Message:
+        def work(is_wanted: IsWanted) -> LogRead:
             saving.begin()
             try:
                 count = save_log(follower, path, overwrite=overwrite, is_wanted=is_wanted, step=saving.step)
             except FileExistsError:
-                return LogSaved("", is_done=False, exists=path)
+                return LogRead(lambda: self._ask_to_overwrite(follower, path))
             except TaskCancelledError:
-                return LogSaved("Cancelled; no file was written.", is_done=False)
+                return self._failed("Cancelled; no file was written.")
             finally:
                 saving.end()
-            return LogSaved(f"Saved {plural(count, 'line')} to {path}", is_done=True)
+            return LogRead(lambda: app.notify(f"Saved {plural(count, 'line')} to {path}"))
 
-        self._saving = follower
         self._task.end()
         self._task = saving
         self._worker.ask(work)
         self._pane.post_message(TaskStarted(saving))
 
-    def report(self, message: LogSaved) -> None:
-        """Notify of the result; ask before a file is overwritten."""
-        app, follower, path = self._pane.app, self._saving, message.exists
-        if path is None and message.is_done:
-            app.notify(message.words)
-        elif path is None:
-            app.notify(message.words, title="Not saved", severity="error")
-        else:
-            from gputui.tui.screens.dialogs import Confirm
+    def _failed(self, words: str) -> LogRead:
+        return LogRead(lambda: self._pane.app.notify(words, title="Not saved", severity="error"))
 
-            def answered(yes: bool | None) -> None:
-                if yes and follower is not None:
-                    self._save(follower, path, overwrite=True)
+    def _ask_to_overwrite(self, follower: LogFollower, path: Path) -> None:
+        from gputui.tui.screens.dialogs import Confirm
 
-            app.push_screen(Confirm("Overwrite the file?", plain(str(path), 200)), answered)
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._save(follower, path, overwrite=True)
+
+        self._pane.app.push_screen(Confirm("Overwrite the file?", plain(str(path), 200)), answered)
 
 
 _LONGEST = 500
@@ -342,9 +323,6 @@ class LogPane(LogView):
 
     def action_save_log(self) -> None:
         self._saver.ask()
-
-    def on_log_saved(self, message: LogSaved) -> None:
-        self._saver.report(message)
 
     # selection
 

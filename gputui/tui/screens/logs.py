@@ -66,14 +66,10 @@ class LogController:
         """Number of the displayed attempt; 0 before the first."""
         self.conditions: dict[str, Predicate] = {
             "attempt": lambda step: self._other_attempt(int(str(step))) is not None,
-            "error": lambda _: self._has_attempts(1),
-            "pin_log": lambda _: self._has_attempts(1),
-            "attempts": lambda _: self._has_attempts(2),
+            "error": lambda _: bool((job := screen.subject()) and job.attempts),
+            "pin_log": lambda _: bool((job := screen.subject()) and job.attempts),
+            "attempts": lambda _: bool((job := screen.subject()) and len(job.attempts) > 1),
         }
-
-    def _has_attempts(self, least: int) -> bool:
-        job = self._screen.subject()
-        return job is not None and len(job.attempts) >= least
 
     def follow(self, job_id: JobId, attempt: int | None = None) -> None:
         """Show the log that the user asks for: of the job's latest attempt, unless one is given."""
@@ -310,12 +306,13 @@ class LogsScreen(JobScreen):
         if not self._keys.is_attached:
             return  # a snapshot may arrive before the screen is ready
         offered = (*LOG_COMMANDS, LOG_JOB_COMMANDS[0], *JOB_COMMANDS)
-        commands = tuple(command for command in offered if command.in_footer and self._works(command))
-        self._keys.show(commands, (BACK, APP_COMMANDS[0]))
-
-    def _works(self, command: Command) -> bool:
         pane = self.focused
-        return command.works_at(pane if isinstance(pane, LogPane) and command.is_known_to(pane) else self)
+
+        def works(command: Command) -> bool:
+            return command.works_at(pane if isinstance(pane, LogPane) and command.is_known_to(pane) else self)
+
+        commands = tuple(command for command in offered if command.in_footer and works(command))
+        self._keys.show(commands, (BACK, APP_COMMANDS[0]))
 
     def _beside(self, step: int) -> LogOf | None:
         job, number = self.subject(), self._focused_number

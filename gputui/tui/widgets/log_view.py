@@ -13,6 +13,7 @@ from rich.style import Style
 from textual import events
 from textual.geometry import Region
 from textual.message import Message
+from textual.reactive import var
 from textual.strip import Strip
 
 from gputui.domain.job import Job
@@ -51,7 +52,7 @@ BEGINS = "0 %"
 
 
 class LogRead(Message, bubble=False):
-    """Message that lines were read, or that a search got further; the view shows what it says."""
+    """Message from another thread that lines arrived or were read; `show` is called in the event loop."""
 
     def __init__(self, show: Callable[[], None]) -> None:
         super().__init__()
@@ -161,7 +162,7 @@ class LogLoader:
             if not is_asked:
                 self.load_more(-1)
             elif self._shift is not None:
-                self._load(-self._shift, reading.window.to_first)
+                self.load_around(-self._shift, reading.window.to_first)
         elif not reading.is_whole:
             wanted = lines.room if is_asked else min(PAGE, lines.room)
             self.load_earlier(wanted, reading.window.to_first if is_asked else lambda: None)
@@ -199,20 +200,16 @@ class LogLoader:
     def is_loading(self) -> bool:
         return self._loading is not None
 
-    def load_awaited(self) -> None:
-        target = self._view.reading.search.awaited
-        if target is not None and target != self._loading:
-            self._load(target, self._view.reading.search.arrive)
-
     def load_more(self, step: int) -> None:
         """Load the part after the loaded one, or before it, unless that begins with the log."""
         region, shift = self._view.reading.lines.region, self._shift
         if region is not None and shift is not None and not self.is_loading and (step > 0 or region.first > -shift):
-            self._load(region.first if step < 0 else region.end - 1, lambda: None)
+            self.load_around(region.first if step < 0 else region.end - 1, lambda: None)
 
-    def _load(self, number: int, then: Callable[[], None]) -> None:
+    def load_around(self, number: int, then: Callable[[], None]) -> None:
+        """Load the lines around that number, then call `then`."""
         follower, shift = self._view.follower, self._shift
-        if follower is None or shift is None:
+        if follower is None or shift is None or number == self._loading:
             return
         self._loading = number
 
@@ -281,15 +278,12 @@ _CALM = 0.12
 """Seconds between two repaints while lines are searched."""
 
 
-class LogNews(Message, bubble=False):
-    """Message about new lines, or the end of the log."""
-
-
 class LogView(Grip, can_focus=True):
     """Follows the end of one log until it is scrolled or paused."""
 
     BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings(LOG_COMMANDS), *bindings(LOG_JOB_COMMANDS[:1])]
     DEFAULT_CSS = "LogView { height: 1fr; }"
+    is_pinned: var[bool] = var(False, init=False)
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -302,7 +296,7 @@ class LogView(Grip, can_focus=True):
         self._no_job = ""
         self._ways: tuple[Cell, ...] = ()
         """Text for an empty queue, instead of a log."""
-        self._is_pinned = self._lists_keys = False
+        self._lists_keys = False
         self._shown_title = Strip([])
         self._aside: Cell = ()
         self._is_ended = False
@@ -328,7 +322,7 @@ class LogView(Grip, can_focus=True):
         self.reading = LogModel(self.reading)
         self._is_ended = False
         self._followed_at = time.monotonic()
-        follower.start(lambda: self.post_message(LogNews()))
+        follower.start(lambda: self.post_message(LogRead(self._take_soon)))
         self.repaint()
 
     def wait_for(self, name: str, words: str) -> None:
@@ -340,15 +334,8 @@ class LogView(Grip, can_focus=True):
         self.reading = LogModel(self.reading)
         self.repaint()
 
-    @property
-    def is_pinned(self) -> bool:
-        return self._is_pinned
-
-    @is_pinned.setter
-    def is_pinned(self, is_pinned: bool) -> None:
-        if is_pinned != self._is_pinned:
-            self._is_pinned = is_pinned
-            self.refresh(Region(0, 0, self.size.width, 1))
+    def watch_is_pinned(self) -> None:
+        self.refresh(Region(0, 0, self.size.width, 1))
 
     def stop(self) -> None:
         if self.follower is not None:
@@ -361,7 +348,7 @@ class LogView(Grip, can_focus=True):
     def on_log_read(self, message: LogRead) -> None:
         message.show()
 
-    def on_log_news(self) -> None:
+    def _take_soon(self) -> None:
         """Process new lines at once, or when the minimum pause is over; a silent log costs nothing."""
         wait = self._ticked_at + log_pace(self.app) - time.monotonic()
         if wait <= 0:
@@ -407,7 +394,8 @@ class LogView(Grip, can_focus=True):
             pause = max(0.001, self._painted_at + _CALM - time.monotonic())
             self.set_timer(pause, lambda: self.repaint() if self.paints_soon else None)
         self._search_later()
-        self.loader.load_awaited()
+        if search.awaited is not None:
+            self.loader.load_around(search.awaited, search.arrive)
 
     def _search_later(self) -> None:
         if not self._searches_soon and not self.reading.search.is_done:
@@ -532,10 +520,11 @@ class LogView(Grip, can_focus=True):
         return reading.painter.row(row, selected=is_marked or reading.selection.has(row.number), marked=is_marked)
 
     def _words_below(self, y: int) -> Strip:
+        """Return a row below the log; where there is none, of the text that stands instead."""
         lines: list[Cell] = []
         if not self.reading.rows and not self._shown_rest:
-            told, style = self._no_lines()
-            lines = [((words, style),) for words in wrapped(told, self.size.width - 2)]
+            text, style = self._no_lines()
+            lines = [((words, style),) for words in wrapped(text, self.size.width - 2)]
             if self._lists_keys and self.follower is None and not self._waits:  # nothing else would be there
                 shown = keymap_of(self).footer(_KEYS_SHOWN)
                 keys = [((f" {command.first_key:<8} ", BLUE), (command.help, DIM)) for command in shown]
@@ -551,8 +540,8 @@ class LogView(Grip, can_focus=True):
         if self.reading.lines.kept:
             return "No line matches.", DIM
         if self.follower.error:
-            told = plain(self.follower.error, 300)
-            return (told, DIM) if self.follower.is_refused else (f"The log cannot be read: {told}", RED)
+            error = plain(self.follower.error, 300)
+            return (error, DIM) if self.follower.is_refused else (f"The log cannot be read: {error}", RED)
         return ("The job wrote nothing." if self.follower.is_over else "Nothing written yet."), DIM
 
     def list_keys(self, no_job: str = "", ways: tuple[Cell, ...] = ()) -> None:
@@ -567,7 +556,7 @@ class LogView(Grip, can_focus=True):
     def _title(self) -> Strip:
         style = STRONG + BLUE if self.has_focus else DIM
         spans: list[Span] = [("▌" if self.has_focus else " ", BLUE), ("LOG ", style), (self._heading, PLAIN)]
-        if self._is_pinned:
+        if self.is_pinned:
             spans.append(("  ● pinned", STRONG + BLUE))
         if self.follower is not None:
             states = log_states(self.reading, self.follower, is_over=self._is_ended)
