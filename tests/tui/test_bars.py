@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -14,13 +15,15 @@ from gputui.domain.gpu import Drain, GpuState, index_ranges
 from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.whatif import Bar, BarKind, KeptWindow, Shift
 from gputui.domain.text import width
+from gputui.tui.palette import ascii_of
 from gputui.tui.present.cells import Cell, clock, distance
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.timeline import (
-    ASCII,
+    DRAINED,
+    KEPT,
+    OTHERS,
     STEPS,
-    UNICODE,
-    BarMarks,
+    UNKNOWN,
     Drawn,
     Scale,
     axis,
@@ -53,8 +56,8 @@ def text(cell: Cell) -> str:
     return "".join(value for value, _ in cell)
 
 
-def drawn(*bars: Bar, marks: BarMarks = UNICODE, name: str = "train") -> str:
-    return text(gpu_row(Drawn(HERE, NOW - HOUR, names={7: name}, marks=marks), bars)).replace("·", " ").rstrip()
+def drawn(*bars: Bar, name: str = "train") -> str:
+    return text(gpu_row(Drawn(HERE, NOW - HOUR, names={7: name}), bars)).replace("·", " ").rstrip()
 
 
 def kinds() -> list[Bar]:
@@ -63,23 +66,23 @@ def kinds() -> list[Bar]:
     return [*plain, replace(plain[0], is_overrun=True)]
 
 
-@cases("marks", [UNICODE, ASCII])
-def test_each_kind_has_a_shape_of_its_own(marks: BarMarks) -> None:
-    shapes = [(shape.fill, shape.end) for shape in (shape_of(one, marks) for one in kinds())]
-    assert len(set(shapes)) == len(kinds())
-    assert len({marks.window, marks.drained, marks.unknown, marks.foreign, marks.limit.fill, marks.planned.fill}) == 6
+@cases("in_terminal", [str, ascii_of])
+def test_each_kind_has_a_shape_of_its_own(in_terminal: Callable[[str], str]) -> None:
+    shapes = [tuple(map(in_terminal, shape_of(one))) for one in kinds()]
+    assert len({(fill, end) for _, fill, end in shapes}) == len(kinds())
+    assert len({*map(in_terminal, (KEPT, DRAINED, UNKNOWN, OTHERS)), shapes[0][1], shapes[2][1]}) == 6
 
 
 def test_ascii_bars_use_only_ascii() -> None:
     window = KeptWindow("exam", NOW, NOW + HOUR, (uuid(0),))
     drain = view(0, GpuState.DRAINED, drain=Drain("fan", "alice", NOW))
-    row = gpu_row(Drawn(HERE, NOW, (window,), {7: "train"}, ASCII), kinds(), drain)
-    assert text((*row, *axis(HERE, 0, ASCII), *legend(ASCII))).isascii()
+    row = gpu_row(Drawn(HERE, NOW, (window,), {7: "train"}), kinds(), drain)
+    assert "".join(ascii_of(value) for value, _ in (*row, *axis(HERE, 0), *legend())).isascii()
 
 
 def test_a_bar_has_its_job_in_it_and_ends_at_the_edges() -> None:
     assert drawn(bar(0, 200)) == "├7 train───────────┤"
-    assert drawn(bar(0, 200), marks=ASCII).replace("'", " ").rstrip() == "(7 train-----------)"
+    assert ascii_of(drawn(bar(0, 200))) == "(7 train-----------)"
     assert drawn(bar(-60, 100)) == "7 train──┤"
     assert drawn(bar(300, 900)) == " " * 30 + "├7 train─▸"
     assert drawn(bar(10, 40)) == " ├7┤"
@@ -112,10 +115,9 @@ def test_a_row_takes_exactly_its_cells(bars: list[tuple[float, float, str]], cel
     scale = Scale(NOW - 20 * step, step, cells)
     painted = [bar(start, start + length) for start, length, _ in bars]
     name = bars[0][2] if bars else ""
-    for marks in (UNICODE, ASCII):
-        row = gpu_row(Drawn(scale, NOW, names={7: name}, marks=marks), painted, view(0, GpuState.FOREIGN))
-        assert width(text(row)) == width(text(axis(scale, scale.cell(NOW), marks))) == cells
-        assert not {"\x1b", "\n", "\r", "\t", "\u202e"} & set(text(row))
+    row = gpu_row(Drawn(scale, NOW, names={7: name}), painted, view(0, GpuState.FOREIGN))
+    assert width(text(row)) == width(text(axis(scale, scale.cell(NOW)))) == cells
+    assert not {"\x1b", "\n", "\r", "\t", "\u202e"} & set(text(row))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from gputui.domain.text import plain, width
 from gputui.tui.palette import ascii_of
 from gputui.tui.present.cells import block_bar
 from gputui.tui.present.style import PLAIN
-from gputui.tui.present.timeline import ASCII as MARKS
+from gputui.tui.present.timeline import legend
 from gputui.tui.themes import Appearance
 from tests.tui import sample
 from tests.tui.console import Console
@@ -99,4 +99,4 @@ def test_no_bar_ends_like_the_mark_of_the_cursor() -> None:
         for is_hatched in (False, True)
     ]
     assert not [bar for bar in bars if ">" in ascii_of(bar)]
-    assert ">" not in {MARKS.more, *(shape.end for shape in (MARKS.limit, MARKS.guess, MARKS.planned, MARKS.head))}
+    assert ">" not in "".join(ascii_of(text) for text, _ in legend())

@@ -88,48 +88,13 @@ def zoomed(step: timedelta, finer: int) -> timedelta:
     return STEPS[max(0, min(len(STEPS) - 1, here - finer))]
 
 
-class Shape(Struct, frozen=True):
-    """Characters at the beginning, inside and at the end of a bar."""
-
-    begin: str
-    fill: str
-    end: str
-
-
-class BarMarks(Struct, frozen=True):
-    """Characters of all elements of the drawing."""
-
-    limit: Shape = Shape("┣", "━", "┫")
-    guess: Shape = Shape("┣", "╍", "╍")
-    overrun: Shape = Shape("┣", "≈", "≈")
-    planned: Shape = Shape("├", "─", "┤")
-    planned_guess: Shape = Shape("├", "╌", "╌")
-    head: Shape = Shape("╞", "═", "╡")
-    window: str = "░"
-    drained: str = "×"
-    unknown: str = "?"
-    foreign: str = "▒"
-    more: str = "▸"
-    """Mark of a bar that continues beyond the right edge."""
-    now: str = "│"
-    tick: str = "·"
-
-
-UNICODE = BarMarks()
-ASCII = BarMarks(
-    Shape("[", "=", "]"),
-    Shape("[", "~", "~"),
-    Shape("[", "!", "!"),
-    Shape("(", "-", ")"),
-    Shape("(", ".", "."),
-    Shape("{", "#", "}"),
-    window=":",
-    drained="x",
-    foreign="%",
-    more="+",
-    now="|",
-    tick="'",
-)
+_LIMIT, _GUESS, _OVERRUN_BAR = "┣━┫", "┣╍╍", "┣≈≈"
+"""Characters at the beginning, inside and at the end of a bar: up to its limit, to a guessed end, or overrun."""
+_PLANNED_LIMIT, _PLANNED_GUESS, _HEAD_LIMIT, _HEAD_GUESS = "├─┤", "├╌╌", "╞═╡", "╞══"
+KEPT, DRAINED, UNKNOWN, OTHERS = "░", "×", "?", "▒"
+"""Why no job starts there: it is reserved, drained, not known, or in foreign use."""
+MORE = "▸"
+"""Mark of a bar that continues beyond the right edge."""
 _RUNS = Style(color=GOOD, bgcolor=RUNS)
 _OVERRUN = Style(color=BAD, bgcolor=OVERRUN)
 _PLANNED = Style(color=INK, bgcolor=PLANNED)
@@ -145,7 +110,6 @@ class Drawn(Struct, frozen=True):
     now: datetime
     windows: tuple[KeptWindow, ...] = ()
     names: Mapping[JobId, str] = field(default_factory=dict)
-    marks: BarMarks = UNICODE
     picked: JobId | None = None
     """Id of the job whose bar is selected."""
     shown_id: Callable[[JobId], str] = str
@@ -153,61 +117,56 @@ class Drawn(Struct, frozen=True):
 
 def gpu_row(drawn: Drawn, bars: Iterable[Bar], view: GpuView | None = None) -> Cell:
     """Return the row of a GPU: reservations, obstacles, and its bars over them."""
-    canvas = _Canvas(drawn.scale.cells)
-    scale, marks, now = drawn.scale, drawn.marks, drawn.scale.cell(drawn.now)
+    scale, now = drawn.scale, drawn.scale.cell(drawn.now)
+    canvas = _Canvas(scale.cells)
     for x, _ in scale.ticks():
-        canvas.put(x, marks.tick, TRACK)
-    if view is not None and (against := _against(view, marks)):
+        canvas.put(x, "·", TRACK)
+    if view is not None and (against := _against(view)):
         canvas.fill(now + 1, scale.cells, against[0], DIM, f" {against[1]} ", AMBER)
     for window in drawn.windows:
         if view is not None and view.gpu.uuid in window.gpus:
             first, last = scale.cell(window.start), scale.cell(window.end)
-            canvas.fill(first, last, marks.window, _WINDOW, f" {plain(window.name, 40)} ", _WINDOW)
-    canvas.put(now, marks.now, _NOW)
+            canvas.fill(first, last, KEPT, _WINDOW, f" {plain(window.name, 40)} ", _WINDOW)
+    canvas.put(now, "│", _NOW)
     for bar in bars:
         _paint(canvas, drawn, bar)
     return canvas.spans()
 
 
-def shape_of(bar: Bar, marks: BarMarks) -> Shape:
-    if bar.is_overrun:
-        return marks.overrun
+def shape_of(bar: Bar) -> str:
+    """Return the characters at the beginning, inside and at the end of a bar."""
     known = bar.source is DurationSource.LIMIT
-    if bar.kind is BarKind.RUNNING:
-        return marks.limit if known else marks.guess
-    if bar.kind is BarKind.HEAD:
-        return marks.head if known else Shape(marks.head.begin, marks.head.fill, marks.head.fill)
-    return marks.planned if known else marks.planned_guess
-
-
-def style_of(bar: Bar) -> Style:
     if bar.is_overrun:
-        return _OVERRUN
-    return {BarKind.RUNNING: _RUNS, BarKind.PLANNED: _PLANNED, BarKind.HEAD: _HEAD}[bar.kind]
+        return _OVERRUN_BAR
+    if bar.kind is BarKind.RUNNING:
+        return _LIMIT if known else _GUESS
+    if bar.kind is BarKind.HEAD:
+        return _HEAD_LIMIT if known else _HEAD_GUESS
+    return _PLANNED_LIMIT if known else _PLANNED_GUESS
 
 
-def axis(scale: Scale, now: int | None = None, marks: BarMarks = UNICODE) -> Cell:
+def axis(scale: Scale, now: int | None = None) -> Cell:
     canvas = _Canvas(scale.cells)
     for x, words in scale.ticks():
         hidden = now is not None and x < now + 6 and now - 1 < x + len(words)
         if x + len(words) <= scale.cells and not hidden:
             canvas.write(x, words, DIM)
     if now is not None:
-        canvas.write(now, f"{marks.now}now", _NOW)
+        canvas.write(now, "│now", _NOW)
     return canvas.spans()
 
 
-def legend(marks: BarMarks = UNICODE, room: int = 10_000) -> Cell:
+def legend(room: int = 10_000) -> Cell:
     parts: list[tuple[str, Style, str]] = [
-        (marks.limit.fill * 2 + marks.limit.end, _RUNS, "runs to limit"),
-        (marks.guess.fill * 3, _RUNS, "guessed end"),
-        (marks.planned.begin + marks.planned.fill * 2, _PLANNED, "planned"),
-        (marks.head.begin + marks.head.fill * 2, _HEAD, "head's reservation"),
-        (marks.overrun.fill * 2, _OVERRUN, "overrun"),
-        (marks.window * 2, _WINDOW, "window"),
-        (marks.drained * 2, DIM, "drained"),
-        (marks.foreign * 2, DIM, "others"),
-        (marks.unknown * 2, DIM, "unknown"),
+        ("━━┫", _RUNS, "runs to limit"),
+        ("╍╍╍", _RUNS, "guessed end"),
+        ("├──", _PLANNED, "planned"),
+        ("╞══", _HEAD, "head's reservation"),
+        ("≈≈", _OVERRUN, "overrun"),
+        (KEPT * 2, _WINDOW, "window"),
+        (DRAINED * 2, DIM, "drained"),
+        (OTHERS * 2, DIM, "others"),
+        (UNKNOWN * 2, DIM, "unknown"),
     ]
     spans: list[Span] = []
     used = 0
@@ -220,20 +179,22 @@ def legend(marks: BarMarks = UNICODE, room: int = 10_000) -> Cell:
 
 
 def _paint(canvas: _Canvas, drawn: Drawn, bar: Bar) -> None:
-    scale, marks = drawn.scale, drawn.marks
+    scale = drawn.scale
     first = scale.cell(bar.start)
     last = max(first + 1, scale.cell(bar.end))
     if first >= scale.cells or last <= 0:
         return
-    shape, style = shape_of(bar, marks), style_of(bar)
+    begins, inside, ends = tuple(shape_of(bar))
+    style = {BarKind.RUNNING: _RUNS, BarKind.PLANNED: _PLANNED, BarKind.HEAD: _HEAD}[bar.kind]
+    style = _OVERRUN if bar.is_overrun else style
     if drawn.picked == bar.job_id:
         style += Style(reverse=True, bold=True)
-    canvas.fill(first, last, shape.fill, style)
+    canvas.fill(first, last, inside, style)
     if last - first > 1 and last <= scale.cells:
-        canvas.put(last - 1, shape.end, style)
+        canvas.put(last - 1, ends, style)
     if last > scale.cells:
-        canvas.put(scale.cells - 1, marks.more, style)
-    canvas.put(first, shape.begin, style)
+        canvas.put(scale.cells - 1, MORE, style)
+    canvas.put(first, begins, style)
     name = drawn.names.get(bar.job_id, "")
     begin, room = max(0, first + 1), min(last, scale.cells) - max(0, first + 1) - 1
     number = drawn.shown_id(bar.job_id)
@@ -242,18 +203,18 @@ def _paint(canvas: _Canvas, drawn: Drawn, bar: Bar) -> None:
         canvas.write(begin, label if width(label) <= room else fit(label, room), style)
 
 
-def _against(view: GpuView, marks: BarMarks) -> tuple[str, str] | None:
+def _against(view: GpuView) -> tuple[str, str] | None:
     """Return why no job can start there, as a character and text; None if one may, or one runs."""
     if view.health.code not in {HealthCode.OK, HealthCode.REMAP_PENDING, HealthCode.UNKNOWN}:
-        return marks.unknown, plain(view.health.text or view.health.code, 80)
+        return UNKNOWN, plain(view.health.text or view.health.code, 80)
     if view.drain is not None or view.state is GpuState.DRAINED:
         reason = f": {plain(view.drain.reason, 60)}" if view.drain and view.drain.reason else ""
-        return marks.drained, f"drained{reason}"
+        return DRAINED, f"drained{reason}"
     if view.state is GpuState.UNKNOWN:
-        return marks.unknown, plain(f"unknown: {view.why}" if view.why else "unknown", 80)
+        return UNKNOWN, plain(f"unknown: {view.why}" if view.why else "unknown", 80)
     if view.state is GpuState.FOREIGN:
         names = ", ".join(plain(holder.name, 30) for holder in view.holders)
-        return marks.foreign, f"used by {names}" if names else "used by others"
+        return OTHERS, f"used by {names}" if names else "used by others"
     return None
 
 
@@ -351,7 +312,7 @@ class Outlook(Struct, frozen=True):
     shown_id: Callable[[JobId], str] = str
 
 
-def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int, marks: BarMarks = UNICODE) -> list[Cell]:
+def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int) -> list[Cell]:
     """Return at most `rows` lines of at most `room` cells."""
     lines = [cell(fit_words(subject.words, room), STRONG)]
     lines += [cell(fit_words(f"! {subject.doubt}", room), AMBER)] if subject.doubt else []
@@ -369,7 +330,7 @@ def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int, mark
     shown = min(len(others), max(1, left - 1 - 2 * len(groups), left // 2))
     ordered = by_impact(others)
     lines += _shift_lines(ordered, shown, subject, outlook, room)
-    lines += _group_lines(groups, comparison, (*own, *ordered[:shown]), outlook, room, rows - len(lines), marks)
+    lines += _group_lines(groups, comparison, (*own, *ordered[:shown]), outlook, room, rows - len(lines))
     return lines[:rows]
 
 
@@ -541,7 +502,6 @@ def _group_lines(
     outlook: Outlook,
     room: int,
     rows: int,
-    marks: BarMarks,
 ) -> list[Cell]:
     fitting = groups[: max(0, (rows - 1) // 2)]
     if not fitting:
@@ -551,13 +511,13 @@ def _group_lines(
     wide = min(_LABEL_MOST, max(_LABEL, *(len(label) + 1 for label in labels)))
     scale = scale_of(comparison, shown, fitting, room - wide - _WHEN)
     now = scale.cell(comparison.before.at)
-    lines: list[Cell] = [((" " * (wide + _WHEN), DIM), *axis(scale, now if now >= 0 else None, marks))]
+    lines: list[Cell] = [((" " * (wide + _WHEN), DIM), *axis(scale, now if now >= 0 else None))]
     for label, group in zip(labels, fitting, strict=True):
         for words, bars, seen in (
             (f"{fit(label, wide)}was  ", group.before, comparison.before),
             (" " * wide + "then ", group.after, comparison.after),
         ):
-            drawn = Drawn(scale, seen.at, seen.windows, outlook.names, marks, None, outlook.shown_id)
+            drawn = Drawn(scale, seen.at, seen.windows, outlook.names, None, outlook.shown_id)
             lines.append(((words, DIM), *gpu_row(drawn, bars, group.views[0])))
     return lines
 

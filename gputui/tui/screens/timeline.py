@@ -27,8 +27,6 @@ from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.style import BLUE, DIM, GPU_STYLES, GROUND, RAISED, RED
 from gputui.tui.present.timeline import (
-    UNICODE,
-    BarMarks,
     Drawn,
     Scale,
     agenda_lines,
@@ -80,11 +78,10 @@ class TimelineTable(LineTable[BarRowKey]):
 
     noun = "GPU"
 
-    def __init__(self, *, id: str, now: datetime, marks: BarMarks = UNICODE) -> None:  # noqa: A002 - Textual's word
+    def __init__(self, *, id: str, now: datetime) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.picked: JobId | None = None
         """Id of the job whose bar is selected."""
-        self._marks = marks
         self._view = TimelineView(Snapshot())
         self._gpus: Mapping[str, GpuView] = {}
         self._now = now
@@ -144,7 +141,7 @@ class TimelineTable(LineTable[BarRowKey]):
             return cell(first if key[1] == 0 else "", GPU_STYLES[view.state])
         windows = self._view.timeline.windows if self._view.timeline else ()
         names = self._view.names
-        drawn = Drawn(self.scale, self._now, windows, names, self._marks, self.picked, names.shown)
+        drawn = Drawn(self.scale, self._now, windows, names, self.picked, names.shown)
         return gpu_row(drawn, self._bars(key), view if key[1] == 0 else None)
 
     def move_to(self, row: int) -> None:
@@ -237,7 +234,7 @@ class TimelineTable(LineTable[BarRowKey]):
         scale = self.scale
         label = fitted((("GPU", BLUE if self.has_focus else DIM),), self.placed[0].width if self.placed else 3)
         strip = self._strip(
-            [("▌" if self.has_focus else " ", BLUE)], [label, axis(scale, scale.cell(self._now), self._marks)], _RAISED
+            [("▌" if self.has_focus else " ", BLUE)], [label, axis(scale, scale.cell(self._now))], _RAISED
         )
         return self._with_position(strip)
 
