@@ -493,7 +493,13 @@ class PastJobsLoader:
         """Return what is known of a GPU's past jobs; of another GPU than before, begin to read them."""
         if uuid != self._uuid:
             self._uuid, self._past = uuid, PastJobs()
-            self._worker.ask(lambda is_wanted: PastJobsRead(uuid, self._read(uuid, now - PERIOD, is_wanted)))
+
+            def read(is_wanted: IsWanted) -> PastJobsRead:
+                jobs = takewhile(lambda _: is_wanted(), self._history(now - PERIOD))
+                found = (job for job in jobs if any(uuid in attempt.gpus for attempt in job.attempts))
+                return PastJobsRead(uuid, PastJobs(tuple(heapq.nlargest(_MOST, found, key=by_end)), True))
+
+            self._worker.ask(read)
         return self._past
 
     def take(self, message: PastJobsRead) -> None:
@@ -502,8 +508,3 @@ class PastJobsLoader:
 
     def close(self) -> None:
         self._worker.close()
-
-    def _read(self, uuid: str, since: datetime, is_wanted: IsWanted) -> PastJobs:
-        jobs = takewhile(lambda _: is_wanted(), self._history(since))
-        found = (job for job in jobs if any(uuid in attempt.gpus for attempt in job.attempts))
-        return PastJobs(tuple(heapq.nlargest(_MOST, found, key=by_end)), True)

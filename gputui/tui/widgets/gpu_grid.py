@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.geometry import Region
 from textual.strip import Strip
-from textual.widget import Widget
 
 from gputui.domain.gpu import index_of
 from gputui.domain.text import plural
@@ -32,7 +31,7 @@ from gputui.tui.present.gpu import (
 )
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuNode, GpuPicture
 from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED, STRONG
-from gputui.tui.widgets.line_table import CursorMoved, LineTable, tell_click
+from gputui.tui.widgets.line_table import CursorMoved, LineTable, Wheel, tell_click
 
 _RAISED = Style(bgcolor=RAISED)
 
@@ -162,7 +161,7 @@ class _Tile(Struct, frozen=True):
     lines: tuple[Cell, ...]
 
 
-class GpuCards(Widget, can_focus=True):
+class GpuCards(Wheel, can_focus=True):
     """Tiles of GPUs by UUID, one of which is selected. Only changed cells are redrawn."""
 
     BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings(GRID_COMMANDS)]
@@ -254,16 +253,9 @@ class GpuCards(Widget, can_focus=True):
             self.move_to(row)
             tell_click(self, event)
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        self._scroll(1, event)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        self._scroll(-1, event)
-
-    def _scroll(self, step: int, event: events.MouseEvent) -> None:
-        event.stop()
-        made = self._arrangement
-        self._go_to(self.top + step * made.across * max(1, 3 // made.height))
+    def turn_wheel(self, step: int, y: int) -> None:
+        made = self._arrangement  # by whole bands of tiles, at least one
+        self._go_to(self.top + (1 if step > 0 else -1) * made.across * max(1, abs(step) // made.height))
         self._is_followed = self.top <= self._row < self.top + self.height
 
     def _bring_into_sight(self) -> None:

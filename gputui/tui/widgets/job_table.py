@@ -115,12 +115,11 @@ class SectionedTable(LineTable[K]):
                     self._redraw_line(y)
         self.post_message(CursorMoved())
 
-    def _scroll(self, step: int, event: events.MouseEvent) -> None:
+    def turn_wheel(self, step: int, y: int) -> None:
         if self.extent is None:
-            super()._scroll(step, event)
+            super().turn_wheel(step, y)
             return
-        event.stop()
-        row = next((at for at in reversed(self.view.lines[: max(1, event.y - self.head + 1)]) if at >= 0), None)
+        row = next((at for at in reversed(self.view.lines[: max(1, y - self.head + 1)]) if at >= 0), None)
         section = self.extent.section(row) if row is not None else None
         if section is None:
             return

@@ -169,7 +169,23 @@ _GROUND = Style(bgcolor=GROUND)
 _MARGIN: Span = (" ", Style())
 
 
-class Page(Widget, can_focus=True):
+class Wheel(Widget):
+    """Widget that the mouse's wheel scrolls, three lines at a time."""
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.turn_wheel(3, event.y)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.turn_wheel(-3, event.y)
+
+    def turn_wheel(self, step: int, y: int) -> None:
+        """Scroll by that many lines, with the pointer on line `y`."""
+        raise NotImplementedError
+
+
+class Page(Wheel, can_focus=True):
     """A page that may be longer than the screen. Each cell is one line, cut at the right edge."""
 
     BINDINGS: ClassVar = bindings(MOVE_COMMANDS)
@@ -197,6 +213,9 @@ class Page(Widget, can_focus=True):
     def action_down(self, step: int) -> None:
         self._go_to(self.top + step)
 
+    def turn_wheel(self, step: int, y: int) -> None:
+        self._go_to(self.top + step)
+
     def action_page(self, step: int) -> None:
         self._go_to(self.top + step * max(1, self.size.height - 2))
 
@@ -205,14 +224,6 @@ class Page(Widget, can_focus=True):
 
     def action_last(self) -> None:
         self._go_to(len(self._cells))
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self._go_to(self.top + 3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        event.stop()
-        self._go_to(self.top - 3)
 
     def on_resize(self) -> None:
         self._shown = []
@@ -265,7 +276,7 @@ class CursorMoved(Message):
     """Message that another row is selected, or that the user selected the same one."""
 
 
-class LineTable(Widget, Generic[K], can_focus=True):
+class LineTable(Wheel, Generic[K], can_focus=True):
     """Rows with keys. The cursor stays on its key when rows move; only visible keys are drawn."""
 
     BINDINGS: ClassVar = bindings(MOVE_COMMANDS)
@@ -404,7 +415,19 @@ class LineTable(Widget, Generic[K], can_focus=True):
                 self._redraw_line(y)
 
     def _redraw_line(self, y: int) -> None:
-        line = self._make(y)
+        row = self.row_at(y)
+        key = self.keys[row] if row is not None else None
+        whole = self.between(y) if key is None else self.whole_line(key)
+        cells: tuple[tuple[Span, ...], ...] = ()
+        if whole is not None:
+            cells = (tuple(fitted(whole, max(0, self.size.width - 1))),)
+        elif key is not None:
+            cells = tuple(
+                tuple(fitted(self.cell_of(key, p.column.key, p.width), p.width, right=p.column.right))
+                for p in self.placed
+            )
+        lead = self.lead_of(key) if key is not None else _GAP
+        line = _Line(key, key is not None and row == self._row, cells, lead, whole is not None)
         shown = self._lines[y] if y < len(self._lines) else None
         if line == shown:
             return
@@ -479,14 +502,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
             self.move_to(row)
             tell_click(self, event)
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        self._scroll(3, event)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        self._scroll(-3, event)
-
-    def _scroll(self, step: int, event: events.MouseEvent) -> None:
-        event.stop()
+    def turn_wheel(self, step: int, y: int) -> None:
         self.top += step
         self._clamp()
         self._is_followed, self._gap = self.has_cursor_in_sight, None
@@ -517,22 +533,6 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def _refresh_titles(self) -> None:
         self.refresh(Region(0, self.head - 1, self.size.width, 1))
-
-    def _make(self, y: int) -> _Line:
-        row = self.row_at(y)
-        if row is None:
-            words = self.between(y)
-            return _BLANK if words is None else _Line(None, False, (self._whole(words),), is_whole=True)
-        key = self.keys[row]
-        if (whole := self.whole_line(key)) is not None:
-            return _Line(key, row == self._row, (self._whole(whole),), self.lead_of(key), is_whole=True)
-        cells = tuple(
-            tuple(fitted(self.cell_of(key, p.column.key, p.width), p.width, right=p.column.right)) for p in self.placed
-        )
-        return _Line(key, row == self._row, cells, self.lead_of(key))
-
-    def _whole(self, words: Cell) -> tuple[Span, ...]:
-        return tuple(fitted(words, max(0, self.size.width - 1)))
 
     def render_line(self, y: int) -> Strip:
         if y < self.head:
