@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.lane import IS_LONG, examples
+from tests.lane import IS_LONG, examples, unchanged_parts
 from tests.needs import LACKS, need
 
 settings.register_profile(
@@ -45,6 +45,25 @@ First those of one group: a single worker runs them all, Slurm's for minutes.
 """
 COMPUTING = ("tui/test_every_command.py", "tui", "console", "engine", "replay", "domain")
 """Directories and modules of the longest other tests, in the order in which they begin."""
+
+
+LEFT_OUT = "GPUTUI_TEST_LEFT_OUT"
+"""Variable by which workers know the parts whose tests the test line leaves out."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Find the parts that have not changed, if all tests are asked for."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        os.environ[LEFT_OUT] = " ".join(unchanged_parts()) if whole else ""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell what was left out also where the header is not shown."""
+    if parts := os.environ[LEFT_OUT]:
+        terminalreporter.write_line(
+            f"without tests of parts that have not changed: {parts} (GPUTUI_TEST_REQUIRE= runs all)"
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -150,6 +169,8 @@ def _folder_of(path: Path) -> str:
 
 def _is_in_lane(item: pytest.Item) -> bool:
     """Return whether a test is run: properties are in both lanes, with all their examples in the long one."""
+    if _folder(item) in os.environ[LEFT_OUT].split():
+        return False
     if IS_LONG:
         return any(item.get_closest_marker(name) is not None for name in ("long", "torture", "hypothesis"))
     return item.get_closest_marker("long") is None

@@ -1,9 +1,14 @@
-"""The lanes: the test line, which everybody runs, and the long one, which runs what takes minutes."""
+"""The lanes: the test line, which everybody runs, and the long one, which runs what takes minutes.
+
+The test line leaves out tests of optional parts that have not changed; the gate runs all.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -14,6 +19,39 @@ _Value = TypeVar("_Value")
 
 IS_LONG = os.environ.get("GPUTUI_TEST_LANE") == "long"
 """Run the long lane: tests marked `long` or `torture`, and all examples of properties."""
+
+ROOT = Path(__file__).parent.parent
+_CLUSTERS = ("gputui/cluster/", "gputui/engine/cluster/", "gputui/ports/", "tests/cluster/")
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "cluster": _CLUSTERS,
+    "slurm": (*_CLUSTERS, "tests/slurm/"),
+    "kubernetes": (*_CLUSTERS, "tests/kubernetes/"),
+    "replay": ("gputui/replay/", "gputui/domain/policy/", "tests/replay/"),
+    "tracing": ("gputui/tracing/", "tests/tracing/"),
+    "web": ("gputui/web/", "tests/web/"),
+    "mcp": ("gputui/mcp/", "gputui/client/", "tests/mcp/"),
+}
+"""Directories of tests of parts that the core does not import, and the paths with whose changes they run."""
+
+
+def unchanged_parts(root: Path = ROOT) -> tuple[str, ...]:
+    """Return the parts in which nothing differs from the upstream branch, none if git or the gate wants all of them."""
+    if "GPUTUI_TEST_REQUIRE" in os.environ or IS_LONG:
+        return ()
+    try:
+        upstream = _git(root, "rev-parse", "--verify", "-q", "@{upstream}") or "HEAD"
+        changed = _git(root, "diff", "--name-only", upstream.strip()) + _git(
+            root, "ls-files", "-o", "--exclude-standard"
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    paths = changed.splitlines()
+    return tuple(part for part, places in PARTS.items() if not any(path.startswith(places) for path in paths))
+
+
+def _git(root: Path, *words: str) -> str:
+    check = words[0] != "rev-parse"
+    return subprocess.run(("git", "-C", str(root), *words), capture_output=True, text=True, check=check).stdout
 
 
 def examples(most: int) -> int:
