@@ -135,7 +135,7 @@ def _profile(value: str, where: str) -> str:
     import json  # few jobs have a profile
 
     try:
-        content = value if value.startswith("{") else _content(Path(value))
+        content = value if value.startswith("{") else _limited(Path(value), MAX_PROFILE).decode()
         return json.dumps(json.loads(content), separators=(",", ":"))
     except OSError as error:
         raise InputError(f"{quoted(value)} cannot be read: {error.strerror}", where=where) from error
@@ -143,13 +143,14 @@ def _profile(value: str, where: str) -> str:
         raise InputError(f"{quoted(value)} is not a seccomp profile in JSON", where=where) from error
 
 
-def _content(path: Path) -> str:
+def _limited(path: Path, limit: int) -> bytes:
+    """Return a file's content; raises OSError, or ValueError if it is larger."""
     caller.check_here()
     with path.open("rb") as file:
-        content = file.read(MAX_PROFILE + 1)
-    if len(content) > MAX_PROFILE:
+        content = file.read(limit + 1)
+    if len(content) > limit:
         raise ValueError("too large")
-    return content.decode()
+    return content
 
 
 def cpu_list(text: str, where: str) -> str:
@@ -162,13 +163,10 @@ def cpu_list(text: str, where: str) -> str:
 def stop_signal(text: str, where: str) -> str:
     name = text.upper().removeprefix("SIG")
     known = {each.name.removeprefix("SIG") for each in signal.Signals}
-    if not (name in known or re.fullmatch(r"RTM(IN|AX)([+-]\d{1,2})?", name) or _is_signal_number(text)):
+    is_number = bool(re.fullmatch(r"\d{1,2}", text, re.ASCII)) and 0 < int(text) < 65
+    if not (name in known or re.fullmatch(r"RTM(IN|AX)([+-]\d{1,2})?", name) or is_number):
         raise InputError(f"{quoted(text)} is not a signal", where=where, hint="write SIGINT, TERM or 15")
     return text
-
-
-def _is_signal_number(text: str) -> bool:
-    return bool(re.fullmatch(r"\d{1,2}", text, re.ASCII)) and 0 < int(text) < 65
 
 
 def log_driver(text: str, where: str) -> str:
@@ -245,18 +243,14 @@ def env_file(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
     where = f"{where} {quoted(text)}"
     if "\0" in text:
         raise InputError("has a NUL character", where=where)
-    caller.check_here()
     try:
-        with Path(text).open("rb") as file:
-            content = file.read(MAX_ENV_FILE + 1)
+        lines = _limited(Path(text), MAX_ENV_FILE).decode("utf-8-sig").split("\n")
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=where) from error
-    if len(content) > MAX_ENV_FILE:
-        raise InputError("is larger than 1 MiB", where=where)
-    try:
-        lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text at byte {error.start}", where=where) from error
+    except ValueError as error:
+        raise InputError("is larger than 1 MiB", where=where) from error
     return tuple(
         pair(line.lstrip().removesuffix("\r"), f"{where}, line {number}")
         for number, line in enumerate(lines, 1)

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,7 @@ import click
 from msgspec import Struct
 
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, JobSpec, LimitWarning, Submission
+from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, JobSpec, Submission
 from gputui.domain.text import SECRET_NAME
 from gputui.request import docker_values, job_values, submitter
 from gputui.request.caller import is_taken_over
@@ -82,7 +82,6 @@ def check_further(draft: Draft) -> None:
 
 def read_further(text: str) -> dict[str, str]:
     """Return the draft of a text; raises InputError, whose `where` is the field."""
-
     try:
         given, found = parsed(list(split_words(text, FURTHER)))
         if found.taken:
@@ -103,20 +102,15 @@ def read_further(text: str) -> dict[str, str]:
 
 def further_text(whole: Draft) -> str:
     """Return the rarer options of a draft as one text, as on a command line: a form has a single field for them."""
-    return " ".join(
-        word for name in FURTHER_NAMES if (text := text_of(whole, name)) for word in _further_words(name, text)
-    )
-
-
-def _further_words(name: str, text: str) -> Iterator[str]:
-    key = BY_NAME[name]
-    if key.kind is OptionKind.FLAG:
-        yield key.option
-    elif key.kind in {OptionKind.MANY, OptionKind.PAIRS}:
-        for word in split_words(text, name):
-            yield f"{key.option} {shlex.quote(word)}"
-    else:
-        yield f"{key.option} {shlex.quote(text)}"
+    found = []
+    for name in FURTHER_NAMES:
+        key, text = BY_NAME[name], text_of(whole, name)
+        if text and key.kind is OptionKind.FLAG:
+            found.append(key.option)
+        elif text:
+            words = split_words(text, name) if key.kind in {OptionKind.MANY, OptionKind.PAIRS} else (text,)
+            found += [f"{key.option} {shlex.quote(word)}" for word in words]
+    return " ".join(found)
 
 
 def of_form(fields: Draft) -> dict[str, str]:
@@ -148,7 +142,13 @@ def value_of(draft: Draft, name: str) -> object:
         return True
     if key.kind is OptionKind.ONE:
         return key.read(text, name)
-    return tuple(key.read(word, name) for word in _unmasked(split_words(text, name), key))
+    values = []
+    for word in split_words(text, name):
+        variable, _, value = word.partition("=")
+        if value == MASK:
+            raise InputError(f"the value of {variable} is not known: type it", where=name, hint="or leave it out")
+        values.append(key.read(word, name))
+    return tuple(values)
 
 
 def text_of(draft: Draft, name: str) -> str:
@@ -170,19 +170,11 @@ def filled_texts(draft: Draft) -> dict[str, str]:
     return {name: text for name in (*NAMES, FURTHER) if (text := text_of(draft, name))}
 
 
-def _unmasked(listed: tuple[str, ...], key: JobOption) -> Iterator[str]:
-    for word in listed:
-        if word.partition("=")[2] == MASK:
-            hint = "or leave it out"
-            raise InputError(f"the value of {word.partition('=')[0]} is not known: type it", where=key.name, hint=hint)
-        yield word
-
-
 # the environment, whose values are nobody else's business
 
 
 def env_names(draft: Draft) -> tuple[str, ...]:
-    return tuple(word.partition("=")[0] for word in _env_words(draft))
+    return tuple(name for name, _, _ in _env_pairs(draft))
 
 
 def masked(draft: Draft) -> dict[str, str]:
@@ -212,14 +204,10 @@ def draft_without_secrets(draft: Draft) -> dict[str, str]:
 
 
 def _env_pairs(draft: Draft) -> list[tuple[str, str, str]]:
-    return [word.partition("=") for word in _env_words(draft)]
-
-
-def _env_words(draft: Draft) -> tuple[str, ...]:
     try:
-        return split_words(draft.get("env", ""), "env")
+        return [word.partition("=") for word in split_words(draft.get("env", ""), "env")]
     except InputError:
-        return ()
+        return []
 
 
 def draft_of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
@@ -228,6 +216,13 @@ def draft_of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
     A host process finds its programs as its submitter does, so those variables are the next submitter's.
     """
     begin = spec.begin_at if spec.begin_at and spec.begin_at > now else None
+    warning = ""
+    if spec.warning is not None:
+        number = spec.warning.number
+        known = number in signal.Signals.__members__.values()
+        name = signal.Signals(number).name.removeprefix("SIG") if known else str(number)
+        warning = f"{name}@{duration_text(spec.warning.before)}"
+    env = [(name, value) for name, value in spec.options.env if not (spec.is_host and is_taken_over(name))]
     texts = {
         "image": spec.image or "",
         "command": shlex.join(spec.command),
@@ -239,7 +234,7 @@ def draft_of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
         "priority": "" if spec.priority == NORMAL_PRIORITY else str(spec.priority),
         "nice": str(spec.nice) if spec.nice else "",
         "time_limit": duration_text(spec.time_limit),
-        "signal": _warning(spec.warning),
+        "signal": warning,
         "idle_timeout": duration_text(spec.idle_timeout),
         "retries": str(spec.retries) if spec.retries else "",
         "backoff": "" if spec.backoff == DEFAULT_BACKOFF else duration_text(spec.backoff),
@@ -252,15 +247,11 @@ def draft_of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
         "preemptible": YES if spec.preemptible else "",
         "name": spec.name,
         "comment": spec.comment,
-        **_container(spec.options, is_host=spec.is_host),
+        **{key.name: key.written(getattr(spec.options, key.field)) for key in DOCKER_KEYS if key.field},
+        "env": _pairs(env),
+        "label": _pairs(spec.options.labels),
     }
     return {name: text for name, text in texts.items() if text}
-
-
-def _container(options: ContainerOptions, *, is_host: bool) -> dict[str, str]:
-    env = [(name, value) for name, value in options.env if not (is_host and is_taken_over(name))]
-    texts = {key.name: key.written(getattr(options, key.field)) for key in DOCKER_KEYS if key.field}
-    return {**texts, "env": _pairs(env), "label": _pairs(options.labels)}
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
@@ -268,18 +259,7 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def env_values(spec: JobSpec) -> Mapping[str, str]:
-    """Return the values of its environment, by name."""
     return dict(spec.options.env)
-
-
-def _warning(warning: LimitWarning | None) -> str:
-    if warning is None:
-        return ""
-    try:
-        name = signal.Signals(warning.number).name.removeprefix("SIG")
-    except ValueError:
-        name = str(warning.number)
-    return f"{name}@{duration_text(warning.before)}"
 
 
 _LINE = re.compile(
@@ -310,7 +290,10 @@ def read_line(text: str, directory: Path, environ: Mapping[str, str]) -> PastedL
     end = next((place for place, word in enumerate(words) if word in ENDS), len(words))
     dropped = [(word, _NOTHING) for word in words[end : end + 1]]
     given, found = parsed(words[verb + 1 : end])
-    dropped += [(option, why) for option in dict.fromkeys(found.taken) if (why := _why(option))]
+    for option in dict.fromkeys(found.taken):
+        why = submitter.TAKEN.get(option) or submitter.REFUSED.get(option, "")  # or what to write instead
+        if why and option not in submitter.ANYHOW:
+            dropped.append((option, why))
     arguments, host = given.pop("arguments"), given.pop("host")
     if not arguments:
         raise InputError("names no image", where="the line")
@@ -320,13 +303,6 @@ def read_line(text: str, directory: Path, environ: Mapping[str, str]) -> PastedL
         name: option_text(BY_NAME[name], value) for name, value in given.items() if value not in (None, (), False)
     }
     return PastedLine(draft, tuple(dropped))
-
-
-def _why(option: str) -> str:
-    """Return why a docker option is left out, or what to write instead; empty for options that jobs imply anyway."""
-    if option in submitter.ANYHOW:
-        return ""
-    return submitter.TAKEN.get(option) or submitter.REFUSED.get(option, "")
 
 
 def parsed(words: list[str]) -> tuple[dict[str, Any], Tidied]:

@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType, MappingProxyType
@@ -19,8 +18,7 @@ from msgspec.structs import replace
 
 from gputui.domain.action import Edit, check_suits_state
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import Job
-from gputui.domain.job_spec import JobSpec, Submission
+from gputui.domain.job import Job, JobState
 from gputui.domain.state import JobState
 from gputui.domain.text import format_duration, quoted
 from gputui.request import draft as drafts
@@ -49,11 +47,17 @@ class Editor:
         Blocks until the editor ends.
         """
         words = self.begin(draft, by)
+
+        def nothing(number: int, frame: FrameType | None) -> None:
+            """Ignore Ctrl-C, which the terminal also sends to the editor. A handler is not inherited."""
+
+        before = signal.signal(signal.SIGINT, nothing)
         try:
-            with _deaf_to_interrupts():
-                code = subprocess.run(words, check=False).returncode
+            code = subprocess.run(words, check=False).returncode
         except OSError as error:
             raise self.cannot_run(words, error) from error
+        finally:
+            signal.signal(signal.SIGINT, before)
         return self.end(words, code, by)
 
     def begin(self, draft: Draft, by: Submitter) -> tuple[str, ...]:
@@ -91,33 +95,16 @@ class Editor:
 def command(environ: Mapping[str, str]) -> list[str]:
     """Return the editor of the environment, or an installed one; raises GputuiError."""
     for name in ("VISUAL", "EDITOR"):
-        if words := _words(environ.get(name, ""), name):
+        try:
+            words = shlex.split(environ.get(name, ""))
+        except ValueError as error:
+            raise GputuiError("a quotation is not closed", where=name) from error
+        if words:
             return words
     found = next((path for name in _USUAL if (path := shutil.which(name))), None)
     if found is None:
         raise GputuiError("there is no editor", where="EDITOR", hint="set EDITOR in your environment")
     return [found]
-
-
-def _words(text: str, name: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise GputuiError("a quotation is not closed", where=name) from error
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C, which the terminal also sends to the editor. A handler is not inherited."""
-
-    def nothing(number: int, frame: FrameType | None) -> None:
-        del number, frame
-
-    before = signal.signal(signal.SIGINT, nothing)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 _PLACES: Mapping[str, str] = MappingProxyType(
@@ -200,11 +187,19 @@ def read(job: Job, before: Draft, after: Draft, by: Submitter) -> Edit:
     check_suits_state(job, suits_running=_WHILE_RUNNING.issuperset(names))
     for error in _refused(job, names, after).values():
         raise error
-    asked = drafts.asked(_checkable(job, names, after), replace(by, environ=_environ(job, by)))
-    start = replace(job.spec, priority=job.priority)
-    spec = start
+    # a host process keeps the variables that it took over from its submitter
+    environ = {name: value for name, value in by.environ.items() if not is_taken_over(name)}
+    environ |= {name: value for name, value in job.spec.options.env if is_taken_over(name)}
+    asked = drafts.asked(_checkable(job, names, after), replace(by, environ=environ))
+    start = spec = replace(job.spec, priority=job.priority)
     for name in names:
-        spec = _with(spec, name, asked)
+        field = _PLACES.get(name, name)
+        if name in _OF_GPUS:
+            spec = replace(spec, gpus=replace(spec.gpus, **_fields(asked.spec.gpus, _OF_GPUS[name])))
+        elif hasattr(spec.options, field):
+            spec = replace(spec, options=replace(spec.options, **_fields(asked.spec.options, (field,))))
+        elif hasattr(spec, field):
+            spec = replace(spec, **_fields(asked.spec, (field,)))
     held = asked.held if "hold" in names and asked.held != job.held else None
     return replace(Edit.between(start, spec), held=held)
 
@@ -239,21 +234,6 @@ def _refused(job: Job, names: tuple[str, ...], after: Draft) -> dict[str, InputE
     if not job.spec.is_host and not drafts.text_of(after, "image"):
         found["image"] = InputError("a container job cannot become a host job", where="image", hint="name an image")
     return found
-
-
-def _environ(job: Job, by: Submitter) -> Mapping[str, str]:
-    """Return the environment for values; a host process keeps the variables that it took over from its submitter."""
-    kept = {name: value for name, value in job.spec.options.env if is_taken_over(name)}
-    return {**{name: value for name, value in by.environ.items() if not is_taken_over(name)}, **kept}
-
-
-def _with(spec: JobSpec, name: str, asked: Submission) -> JobSpec:
-    if name in _OF_GPUS:
-        return replace(spec, gpus=replace(spec.gpus, **_fields(asked.spec.gpus, _OF_GPUS[name])))
-    field = _PLACES.get(name, name)
-    if hasattr(spec.options, field):
-        return replace(spec, options=replace(spec.options, **_fields(asked.spec.options, (field,))))
-    return replace(spec, **_fields(asked.spec, (field,))) if hasattr(spec, field) else spec
 
 
 def _fields(holder: object, names: tuple[str, ...]) -> dict[str, Any]:

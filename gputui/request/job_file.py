@@ -9,7 +9,6 @@ import datetime
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,8 @@ def draft_as_toml(draft: Draft, *, with_others: bool = False) -> str:
     lines += [f"{name} = {_toml_value(name, text)}" for name, text in texts.items() if name in BY_NAME]
     if with_others:
         lines += ["", "# Further options:"]
-        lines += [f"# {key.name} = {_example(key.kind)}  # {key.help}" for key in KEYS if key.name not in texts]
+        empty = {OptionKind.FLAG: "true", OptionKind.MANY: "[]", OptionKind.PAIRS: "{}", OptionKind.ONE: '""'}
+        lines += [f"# {key.name} = {empty[key.kind]}  # {key.help}" for key in KEYS if key.name not in texts]
     return "\n".join(lines) + "\n"
 
 
@@ -51,16 +51,11 @@ def _toml_value(name: str, text: str) -> str:
         return "true"
     if kind is OptionKind.ONE:
         return text if re.fullmatch(r"0|[1-9]\d{0,8}", text, re.ASCII) else _toml_text(text)
-    if kind is OptionKind.PAIRS:
-        return _pairs(_words(text))
-    return _list(_words(text))
-
-
-def _pairs(listed: list[str]) -> str:
-    """Return a table if each has a value and a unique name; else a list, which can express more."""
-    pairs = [word.partition("=") for word in listed]
-    if not all(equals for _, equals, _ in pairs) or len({name for name, _, _ in pairs}) < len(pairs):
-        return _list(listed)
+    words = _words(text)
+    pairs = [word.partition("=") for word in words]
+    is_table = all(equals for _, equals, _ in pairs) and len({name for name, _, _ in pairs}) == len(pairs)
+    if kind is not OptionKind.PAIRS or not is_table:  # a list can express more
+        return _list(words)
     inner = (f"{name if _BARE.fullmatch(name) else _toml_text(name)} = {_toml_text(value)}" for name, _, value in pairs)
     return "{" + ", ".join(inner) + "}"
 
@@ -80,10 +75,6 @@ def _words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return text.split()
-
-
-def _example(kind: OptionKind) -> str:
-    return {OptionKind.FLAG: "true", OptionKind.MANY: "[]", OptionKind.PAIRS: "{}"}.get(kind, '""')
 
 
 def read_draft(path: Path, by: Submitter) -> dict[str, str]:
@@ -143,7 +134,16 @@ def job_of(table: dict[str, Any], place: str, submitter: Submitter) -> Submissio
     def where(key: str) -> str:
         return f"{place}.{_shown(key)}"
 
-    faults = list(_unknown(table, where))
+    import difflib  # few files are read
+
+    known = (*_BESIDES, *BY_NAME)
+    faults: list[InputError] = []
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            faults.append(
+                InputError("unknown key", where=where(key), hint=f"did you mean {near[0]}?" if near else None)
+            )
     values: dict[str, object] = {}
     for name, value in table.items():
         if name in BY_NAME:
@@ -163,16 +163,6 @@ def job_of(table: dict[str, Any], place: str, submitter: Submitter) -> Submissio
     if not host and image is None:
         raise InputError("is missing", where=where("image"), hint="or write host = true")
     return submission(values, image, command, submitter, where)
-
-
-def _unknown(table: dict[str, Any], where: Callable[[str], str]) -> Iterator[InputError]:
-    import difflib
-
-    known = (*_BESIDES, *BY_NAME)
-    for key in table:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            yield InputError("unknown key", where=where(key), hint=f"did you mean {near[0]}?" if near else None)
 
 
 def _value(key: JobOption, value: object, where: str) -> object:
@@ -195,19 +185,17 @@ def option_texts(value: object, where: str, *, has_lists: bool = False) -> tuple
     `has_lists` allows lists in that table: `{lr = [0.1, 0.2]}`.
     """
     if isinstance(value, dict):
-        value = [
-            f"{name}={_pair_text(inner, f'{where}.{_shown(name)}', has_lists=has_lists)}"
-            for name, inner in value.items()
-        ]
+        texts = []
+        for name, inner in value.items():
+            at = f"{where}.{_shown(name)}"
+            if has_lists and isinstance(inner, list):
+                from gputui.domain.sweep import quoted_list
+
+                texts.append(f"{name}={quoted_list(_texts(inner, at))}")
+            else:
+                texts.append(f"{name}={_text(inner, at)}")
+        value = texts
     return _texts(value if isinstance(value, list) else [value], where)
-
-
-def _pair_text(value: object, where: str, *, has_lists: bool) -> str:
-    if not (has_lists and isinstance(value, list)):
-        return _text(value, where)
-    from gputui.domain.sweep import quoted_list
-
-    return quoted_list(_texts(value, where))
 
 
 def _text(value: object, where: str) -> str:
@@ -238,10 +226,7 @@ SIZE: Schema = {"type": ["string", "integer"], "description": "bytes, or 512m, 1
 _NAMES: Schema = {"type": ["array", "string", "integer"], "items": {"type": ["string", "integer"]}}
 """GPUs by index or UUID; one may stand alone."""
 _GPU_LISTS = frozenset({"share", "prefer", "left_free"})
-_KEYS: Schema = {
-    "type": "object",
-    "additionalProperties": {"type": ["string", "array"], "items": {"type": "string"}},
-}
+_KEYS: Schema = {"type": "object", "additionalProperties": {"type": ["string", "array"], "items": {"type": "string"}}}
 _ALLOW: Schema = {
     "type": "object",
     "properties": {
@@ -255,7 +240,11 @@ _TEXT: Schema = {"type": ["string", "number"]}
 def settings_schema() -> Schema:
     made = msgspec.json.schema(Settings)
     defined: dict[str, Schema] = made["$defs"]
-    properties: dict[str, Schema] = {table: _of_table(kind, defined) for table, kind in TABLES.items()}
+    properties: dict[str, Schema] = {}
+    for table, kind in TABLES.items():
+        properties[table] = closed = _closed(defined[kind.__name__])
+        for field in structs.fields(kind):
+            closed["properties"][field.name] = _of_field(field, closed["properties"][field.name])
     names = [f"{table}.{field.name}" for table, kind in TABLES.items() for field in structs.fields(kind)]
     properties[OVERRIDABLE] = {
         "description": "in the site's file: keys, or whole tables, that personal files may change",
@@ -267,14 +256,6 @@ def settings_schema() -> Schema:
     used["Window"]["properties"]["gpus"] = _NAMES
     used |= msgspec.json.schema(KubernetesSettings)["$defs"]
     return _document("gputui settings", properties) | {"$defs": used}
-
-
-def _of_table(kind: type[Struct], defined: dict[str, Schema]) -> Schema:
-    found = _closed(defined[kind.__name__])
-    found["properties"] = {
-        field.name: _of_field(field, found["properties"][field.name]) for field in structs.fields(kind)
-    }
-    return found
 
 
 def _of_field(field: structs.FieldInfo, made: Schema) -> Schema:
@@ -294,11 +275,7 @@ def _of_field(field: structs.FieldInfo, made: Schema) -> Schema:
         return _ALLOW
     if name == "kubernetes":
         return {"$ref": "#/$defs/KubernetesSettings"}
-    return _without_null(made)
-
-
-def _without_null(made: Schema) -> Schema:
-    """Return the schema without null, which TOML has not."""
+    # TOML has no null
     kinds = [kind for kind in made.get("anyOf", []) if kind != {"type": "null"}]
     rest = {key: value for key, value in made.items() if key != "anyOf" and value is not None}
     return rest | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds}) if kinds else rest

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import (
@@ -280,28 +281,20 @@ def gpus(text: str, where: str) -> GpuRequest:
             raise InputError(f"{last} is given twice", where=where)
         values = (value if equals else key).split(",") if last in _LISTS else [value if equals else key]
         found[last] = values
-    fields = found
-    if "driver" in fields and fields["driver"] not in (["nvidia"], [""]):
+    if "driver" in found and found["driver"] not in (["nvidia"], [""]):
         hint = "leave it out, or write driver=nvidia"
-        raise InputError(f"{quoted(','.join(fields['driver']))} is not a GPU driver here", where=where, hint=hint)
-    request = _chosen(fields, where)
-    pairs = tuple((name, value) for name, _, value in (word.partition("=") for word in fields.get("options", ())))
+        raise InputError(f"{quoted(','.join(found['driver']))} is not a GPU driver here", where=where, hint=hint)
+    request = _chosen(found, where)
+    pairs = tuple((name, value) for name, _, value in (word.partition("=") for word in found.get("options", ())))
     if not all(name for name, _ in pairs):
         raise InputError("an option of the driver has no name", where=where, hint="write options=NAME=VALUE")
-    listed = tuple(fields.get("capabilities") or ())
+    listed = tuple(found.get("capabilities") or ())
     for name in listed:
         if name not in CAPABILITIES:
             hint = "known: " + ", ".join(CAPABILITIES) + "; -e NVIDIA_DRIVER_CAPABILITIES=all asks for every one"
             raise InputError(f"{quoted(name)} is not a driver capability", where=where, hint=hint)
-    return GpuRequest(
-        request.minimum,
-        request.maximum,
-        request.devices,
-        request.everything,
-        capabilities=listed,
-        driver="".join(fields.get("driver", ())) or None,
-        driver_options=pairs,
-    )
+    driver = "".join(found.get("driver", ())) or None
+    return replace(request, capabilities=listed, driver=driver, driver_options=pairs)
 
 
 def _split(text: str, where: str) -> list[str]:
@@ -350,7 +343,13 @@ def _chosen(fields: dict[str, list[str]], where: str) -> GpuRequest:
 
 def gpus_text(request: GpuRequest) -> str:
     """Return the text of a request: `2`, `2-4`, `all`, `device=…`, with docker's further fields if any."""
-    fields = [_count_written(request)]
+    if request.everything:
+        count = "all"
+    elif request.devices:
+        count = "device=" + ",".join(request.devices)
+    else:
+        count = str(request.minimum) + (f"-{request.maximum}" if request.minimum != request.maximum else "")
+    fields = [count]
     fields += [f"capabilities={','.join(request.capabilities)}"] if request.capabilities else []
     fields += [f"driver={request.driver}"] if request.driver else []
     fields += (
@@ -359,20 +358,8 @@ def gpus_text(request: GpuRequest) -> str:
     return fields[0] if len(fields) == 1 else ",".join(map(csv_field, fields))
 
 
-def _count_written(request: GpuRequest) -> str:
-    if request.everything:
-        return "all"
-    if request.devices:
-        return "device=" + ",".join(request.devices)
-    if request.minimum == request.maximum:
-        return str(request.minimum)
-    return f"{request.minimum}-{request.maximum}"
-
-
 _STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT}
 _UNCATCHABLE = {signal.SIGKILL, signal.SIGSTOP}
-_number = partial(whole, 1, 64)
-_exit_code = partial(whole, 1, 255)
 
 
 def warning(text: str, where: str) -> LimitWarning:
@@ -384,7 +371,11 @@ def warning(text: str, where: str) -> LimitWarning:
     if wait < timedelta(seconds=1):
         hint = "at least 1 second before the limit: write TERM@60 or USR1@2m"
         raise InputError(f"{quoted(text)} is too close to the limit", where=where, hint=hint)
-    return LimitWarning(_signal(name.strip(), where), wait)
+    number = _known_signal(name.strip(), where)
+    if number in _UNCATCHABLE:
+        hint = "TERM, INT or USR1"
+        raise InputError(f"{quoted(name.strip())} ends a job, and warns of nothing", where=where, hint=hint)
+    return LimitWarning(number, wait)
 
 
 def signal_number(text: str, where: str) -> int:
@@ -398,22 +389,13 @@ def signal_number(text: str, where: str) -> int:
     return number
 
 
-def _signal(name: str, where: str) -> int:
-    number = _known_signal(name, where)
-    if number in _UNCATCHABLE:
-        raise InputError(f"{quoted(name)} ends a job, and warns of nothing", where=where, hint="TERM, INT or USR1")
-    return number
-
-
 def _known_signal(name: str, where: str) -> int:
     if re.fullmatch(r"\d+", name, re.ASCII):
-        number = _number(name, where)
-    else:
-        known = signal.Signals.__members__.get("SIG" + name.upper().removeprefix("SIG"))
-        if known is None:
-            raise InputError(f"{quoted(name)} is not a signal", where=where, hint="write TERM, USR1 or a number")
-        number = int(known)
-    return number
+        return whole(1, 64, name, where)
+    known = signal.Signals.__members__.get("SIG" + name.upper().removeprefix("SIG"))
+    if known is None:
+        raise InputError(f"{quoted(name)} is not a signal", where=where, hint="write TERM, USR1 or a number")
+    return int(known)
 
 
 def retry_on(text: str, where: str) -> tuple[str, ...]:
@@ -424,7 +406,7 @@ def retry_on(text: str, where: str) -> tuple[str, ...]:
     for part in text.split(","):
         word = part.strip().upper().replace("-", "_")
         if re.fullmatch(r"\d+", word, re.ASCII):
-            word = str(_exit_code(word, where))
+            word = str(whole(1, 255, word, where))
         elif word not in RETRY_WORDS:
             hint = "exit codes, and " + ", ".join(RETRY_WORDS)
             raise InputError(f"{quoted(part)} is nothing to retry on", where=where, hint=hint)

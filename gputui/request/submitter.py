@@ -104,7 +104,9 @@ class _Reader(Struct):
         name, equals, value = word.partition("=")
         if name not in self._options:
             self._unknown(name)
-            return 2 if not equals and _is_value(rest) else 1
+            # the next word may look like the value of an unknown option, rather than the image
+            is_value = len(rest) > 1 and not rest[0].startswith("-") and rest[1].startswith("-")
+            return 2 if not equals and is_value and not set(rest[0]) & {"/", ":"} else 1
         if not self._options[name]:
             self._flag(name, value if equals else None)
         elif equals:
@@ -169,11 +171,6 @@ class _Reader(Struct):
         near = difflib.get_close_matches(name, [each for each in self._own if each.startswith("--")], 1, 0.75)
         hint = f"did you mean {near[0]}?" if near else "gputui submit --help lists the options"
         self.found.faults.append(InputError("is not an option of submit", where=name, hint=hint))
-
-
-def _is_value(rest: Sequence[str]) -> bool:
-    """Return whether the next word looks like the value of an unknown option, rather than the image."""
-    return len(rest) > 1 and not rest[0].startswith("-") and rest[1].startswith("-") and not set(rest[0]) & {"/", ":"}
 
 
 def raised(faults: Iterable[InputError]) -> None:
@@ -287,26 +284,16 @@ def submission(
         docker_values.image(image, where("image"))
         if values.get("env_all"):
             raise InputError("is for host jobs", where=where("env_all"), hint=f"name variables by {where('env')}")
-    elements: job_values.Array = values.get("array") or _elements(values, where)
+    elements: job_values.Array = values.get("array") or job_values.Array(())
+    if not elements.indices and values.get("sweep"):
+        count = job_values.check_sweep(values["sweep"], where("sweep"))
+        elements = job_values.Array(tuple(range(count)), values.get("sweep_limit"))
+    elif not elements.indices and "sweep_limit" in values:
+        raise InputError("has no effect without a sweep", where=where("sweep_limit"), hint=f"add {where('sweep')}")
     spec = _spec(values, image, command, submitter, where)
     if spec.sweep:
         _check_places(spec, values, where)
-    return Submission(
-        spec=spec,
-        held=bool(values.get("hold")),
-        array=elements.indices,
-        array_limit=elements.limit,
-    )
-
-
-def _elements(values: Mapping[str, Any], where: Callable[[str], str]) -> job_values.Array:
-    """Return the elements of the sweep; empty without a sweep."""
-    if not values.get("sweep"):
-        if "sweep_limit" in values:
-            raise InputError("has no effect without a sweep", where=where("sweep_limit"), hint=f"add {where('sweep')}")
-        return job_values.Array(())
-    count = job_values.check_sweep(values["sweep"], where("sweep"))
-    return job_values.Array(tuple(range(count)), values.get("sweep_limit"))
+    return Submission(spec=spec, held=bool(values.get("hold")), array=elements.indices, array_limit=elements.limit)
 
 
 def _check_places(spec: JobSpec, values: Mapping[str, Any], where: Callable[[str], str]) -> None:
@@ -403,9 +390,7 @@ def _options(
         hint = "with the host's network a job listens on the host's own ports: choose one by the job's own option"
         raise InputError("cannot choose a port", where=where("publish"), hint=hint)
     return ContainerOptions(
-        env=merged_env(given, submitter.environ, where("env")),
-        labels=tuple(dict(labels).items()),
-        **fields,
+        env=merged_env(given, submitter.environ, where("env")), labels=tuple(dict(labels).items()), **fields
     )
 
 
@@ -485,7 +470,7 @@ def submission_of(
             except InputError as error:
                 faults.append(error)
     raised(faults)
-    return submission(values, image, rest, by, _option_name)
+    return submission(values, image, rest, by, lambda key: BY_NAME[key].option if key in BY_NAME else key.upper())
 
 
 def unsigned(key: JobOption, text: str) -> str:
@@ -494,7 +479,3 @@ def unsigned(key: JobOption, text: str) -> str:
     if not has_letter or (key.kind is OptionKind.PAIRS and "=" not in text[1:]):
         return text
     return text.removeprefix("=")
-
-
-def _option_name(key: str) -> str:
-    return BY_NAME[key].option if key in BY_NAME else key.upper()

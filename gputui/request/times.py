@@ -155,23 +155,16 @@ def _absolute(text: str, where: str, now: datetime, *, is_lenient: bool = False)
         found = datetime.fromisoformat(text)
     except ValueError:
         return None
-    if _is_day(text):
-        return _Text(text, where, now, None).beginning(found.date())
+    given = _Text(text, where, now, None)
     if found.tzinfo is None:
-        return _Text(text, where, now, None).at(found.date(), found.time())
+        try:
+            return given.beginning(date.fromisoformat(text))  # a day alone
+        except ValueError:
+            return given.at(found.date(), found.time())
     try:
         return found.astimezone(UTC)
     except (OverflowError, OSError) as error:
         raise InputError(f"{quoted(text)} is more than ten years away", where=where) from error
-
-
-def _is_day(text: str) -> bool:
-    """Return whether an ISO time is a day alone."""
-    try:
-        date.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _second(at: datetime) -> datetime:
@@ -184,21 +177,17 @@ def _words(text: str, where: str, now: datetime) -> tuple[_Text, list[str]]:
     words = text.replace(",", " ").split() if len(text) <= 60 else []
     given = _Text(text, where, now, None)
     if words and _ZONE.fullmatch(words[-1]):
-        given = given._replace(zone=_zone(given, words.pop()))
+        from zoneinfo import ZoneInfo  # few times contain a zone
+
+        try:
+            given = given._replace(zone=ZoneInfo(words.pop()))
+        except (KeyError, ValueError, OSError) as error:
+            what = "names a time zone that this host does not know"
+            raise given.refused(what, "write Europe/Berlin or UTC") from error
     joined = " ".join(words).lower().replace("\N{EN DASH}", "-")
     joined = re.sub(r"(?<=\d) (?=[ap]m\b)", "", joined)
     joined = re.sub(r"(?<=[\dm])(?: ?- ?| to )(?=\d)", "-", joined)
     return given, [word for word in joined.split() if word not in _FILLERS]
-
-
-def _zone(given: _Text, name: str) -> tzinfo:
-    from zoneinfo import ZoneInfo  # few times contain a zone
-
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:
-        text = "names a time zone that this host does not know"
-        raise given.refused(text, "write Europe/Berlin or UTC") from error
 
 
 def _split(given: _Text, words: Sequence[str]) -> tuple[list[time | tuple[time, time]], list[str]]:
@@ -214,26 +203,17 @@ def _split(given: _Text, words: Sequence[str]) -> tuple[list[time | tuple[time, 
             clocks.append(_span_of(given, match))
         elif (match := _TIME.fullmatch(word)) and (match[2] or match[3]):
             clocks.append(_clock(given, *match.groups()))
-        elif word.isascii() and word.isdigit() and not _is_of_date(words, place):
-            raise _bare(given, word)
         else:
+            beside = (*words[max(0, place - 1) : place], *words[place + 1 : place + 2])
+            is_of_date = len(word) == 4 or any(_index(_MONTHS, each) is not None for each in beside)
+            if word.isascii() and word.isdigit() and not is_of_date:  # an hour without minutes
+                hour = int(word[:9])
+                if hour > 23:
+                    raise given.refused("is not a time")
+                hint = f"write {hour:02}:00" + (f" or {hour}pm" if 1 <= hour <= 12 else "")
+                raise given.refused(f"leaves open which time {hour} is", hint)
             day.append(word)
     return clocks, day
-
-
-def _bare(given: _Text, word: str) -> InputError:
-    """Return the error for an ambiguous hour without minutes."""
-    hour = int(word[:9])
-    if hour > 23:
-        return given.refused("is not a time")
-    hint = f"write {hour:02}:00" + (f" or {hour}pm" if 1 <= hour <= 12 else "")
-    return given.refused(f"leaves open which time {hour} is", hint)
-
-
-def _is_of_date(words: Sequence[str], place: int) -> bool:
-    """Return whether a number belongs to a date: it is next to a month, or is a year."""
-    beside = (*words[max(0, place - 1) : place], *words[place + 1 : place + 2])
-    return len(words[place]) == 4 or any(_index(_MONTHS, word) is not None for word in beside)
 
 
 def _clock(given: _Text, hour: str, minute: str | None, half: str | None) -> time:
@@ -337,8 +317,12 @@ def _days_before(given: _Text, day: list[str]) -> Iterator[date]:
         yield from (today - timedelta(days=back) for back in range(3))
     elif unit in {"today", "yesterday"} and not is_last:
         yield today - timedelta(days=int(unit == "yesterday"))
-    elif unit in {"week", "month", "year"}:
-        yield _begin_of(unit, today, is_last=is_last)
+    elif unit == "week":
+        yield today - timedelta(days=today.weekday() + 7 * is_last)
+    elif unit in {"month", "year"}:
+        begin = today.replace(day=1) if unit == "month" else today.replace(month=1, day=1)
+        before = (begin - timedelta(days=1)).replace(day=1)
+        yield begin if not is_last else before if unit == "month" else before.replace(month=1)
     elif weekday is not None:
         back = (today.weekday() - weekday) % 7
         yield from (today - timedelta(days=back + week) for week in (0, 7) if back + week or not is_last)
@@ -346,17 +330,6 @@ def _days_before(given: _Text, day: list[str]) -> Iterator[date]:
         raise given.refused("is not a time of the past")
     else:
         yield from reversed(list(_dates(given, day, date(today.year - 1, 1, 1))))
-
-
-def _begin_of(unit: str, today: date, *, is_last: bool) -> date:
-    """Return the first day of the current or previous week, month or year."""
-    if unit == "week":
-        return today - timedelta(days=today.weekday() + 7 * is_last)
-    first = today.replace(day=1) if unit == "month" else today.replace(month=1, day=1)
-    before = first - timedelta(days=1)
-    if not is_last:
-        return first
-    return before.replace(day=1) if unit == "month" else before.replace(month=1, day=1)
 
 
 def _dates(given: _Text, day: list[str], begin: date) -> Iterator[date]:

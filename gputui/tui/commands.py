@@ -684,13 +684,7 @@ _PLACES = {
         *LOG_COMMANDS,
         *LOG_JOB_COMMANDS,
     ),
-    "tab of recurring jobs": (
-        *STANDING_COMMANDS,
-        *QUEUE_COMMANDS,
-        *PANE_COMMANDS,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
-    ),
+    "tab of recurring jobs": (*STANDING_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS, *MOVE_COMMANDS),
     "columns": (*COLUMN_COMMANDS, BACK, *MOVE_COMMANDS),
     "logs": (
         *JOB_COMMANDS,
@@ -702,21 +696,8 @@ _PLACES = {
         *MOVE_COMMANDS,
     ),
     "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
-    "screen of a GPU": (
-        *JOB_COMMANDS,
-        *GPU_PAGE_COMMANDS,
-        BACK,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
-    ),
-    "screen of processes": (
-        PROCESSES,
-        SHELL,
-        COPY,
-        BACK,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
-    ),
+    "screen of a GPU": (*JOB_COMMANDS, *GPU_PAGE_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
+    "screen of processes": (PROCESSES, SHELL, COPY, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
     "process view": (
         PROCESS_VIEW,
         *PROCESS_COMMANDS,
@@ -809,10 +790,7 @@ MENUS = {
         *JOB_COMMANDS,
         *_OF_PANES,
     ),
-    "log": (
-        *(command for command in (*LOG_COMMANDS, *LOG_JOB_COMMANDS) if command.name in _OF_LOGS),
-        *_OF_PANES,
-    ),
+    "log": (*(command for command in (*LOG_COMMANDS, *LOG_JOB_COMMANDS) if command.name in _OF_LOGS), *_OF_PANES),
     "processes": (*PROCESS_COMMANDS, *(command for command in JOB_COMMANDS if command.name == "cancel")),
 }
 """Commands of the menu of each pane and table, in order; only available ones are listed."""

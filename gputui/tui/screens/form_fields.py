@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -30,13 +30,12 @@ from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.placement import suitable_gpus
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.planning_context import PlanningContext
-from gputui.domain.policy.whatif import Comparison, Timeline, compared, replaced, submitted, timeline, why_never
+from gputui.domain.policy.whatif import Timeline, compared, replaced, submitted, timeline, why_never
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.submit_action import Done
 from gputui.domain.text import fit, format_duration, plain, plural
 from gputui.ports.backend import Backend
-from gputui.request import draft
 from gputui.request import draft as drafts
 from gputui.request.draft import YES, Draft, join_lines
 from gputui.tui.commands import MORE_FIELDS, Command
@@ -113,7 +112,7 @@ class TextField(PasteInput):
 
     def pasted(self, event: events.Paste) -> bool:
         """Pass on a pasted command line as a whole; join the lines of any other text."""
-        if draft.is_line(event.text):
+        if drafts.is_line(event.text):
             self.post_message(self.LinePasted(event.text))
             return True
         if len(event.text.strip().splitlines()) > 1:  # a command continued over several lines becomes one line here
@@ -178,10 +177,16 @@ class FieldRow(Horizontal):
         self, names: tuple[str, ...], suggesters: Mapping[str, Suggester], hints: Mapping[str, str] = HINTS
     ) -> None:
         super().__init__()
-        self._hints = hints
         self.names = names
-        self._suggesters = suggesters
-        self.fields = {name: self._field(name, place) for place, name in enumerate(names)}
+        self.fields: dict[str, Field] = {}
+        for place, name in enumerate(names):
+            classes = "second" if place else None
+            if name in FLAGS:
+                self.fields[name] = FlagField(hints[name], id=name, classes=classes)
+            else:
+                self.fields[name] = TextField(
+                    placeholder=hints[name], id=name, compact=True, suggester=suggesters.get(name), classes=classes
+                )
         self._wrong: dict[str, str] = {}
         self._known: dict[str, str] = {}
         self._changed: frozenset[str] = frozenset()
@@ -191,13 +196,6 @@ class FieldRow(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield from self.fields.values()
-
-    def _field(self, name: str, place: int) -> Field:
-        classes = "second" if place else None
-        if name in FLAGS:
-            return FlagField(self._hints[name], id=name, classes=classes)
-        suggester = self._suggesters.get(name)
-        return TextField(placeholder=self._hints[name], id=name, compact=True, suggester=suggester, classes=classes)
 
     def set_wrong(self, name: str, words: str) -> None:
         """Set the error of a field; empty: none."""
@@ -267,22 +265,21 @@ class Fold(Static, can_focus=True):
 
     def __init__(self, count: int) -> None:
         super().__init__("", markup=False)
-        self._count = count
+        self.count = count
         self._is_open = False
 
     def on_mount(self) -> None:
-        """Show the command's key, which only the console knows."""
-        self.show_open(self._is_open)
-
-    def set_count(self, count: int) -> None:
-        self._count = count
-        self.show_open(self._is_open)
+        self.draw()
 
     def show_open(self, is_open: bool) -> None:
         self._is_open = is_open
-        if self.is_attached:
+        self.draw()
+
+    def draw(self) -> None:
+        if self.is_attached:  # only the console knows the command's key
+            is_open = self._is_open
             key = keymap_of(self).told(MORE_FIELDS).first_key or "the command more_fields"
-            self.update(f"▾ fewer fields ({key})" if is_open else f"▸ {self._count} more fields ({key})")
+            self.update(f"▾ fewer fields ({key})" if is_open else f"▸ {self.count} more fields ({key})")
 
     async def on_click(self) -> None:
         await self.run_action("screen.more")
@@ -331,7 +328,8 @@ class FormBody(VerticalScroll, can_focus=False):
     def leave_out(self, names: Iterable[str]) -> None:
         """Hide these fields of what the cluster lacks, and show the others."""
         self._absent = frozenset(names)
-        self._fold.set_count(len([name for row in MORE for name in row if name not in self._absent]))
+        self._fold.count = len([name for row in MORE for name in row if name not in self._absent])
+        self._fold.draw()
         for row in self._rows.values():
             row.show_only(frozenset(row.names) - self._absent)
 
@@ -472,11 +470,17 @@ def prospect(
     found = compared(base, change, settings, now, before, is_wanted)
     own = Entries({job.id: job for job in jobs})
     bars = sorted((bar for bar in found.after.bars if bar.job_id in own), key=lambda bar: bar.start)
-    delayed, stopped = _put_back(found, own)
+    others = [shift for shift in found.shifts if shift.job_id not in own]
+    kept = [shift for shift in others if not shift.is_stopped]
+    delayed = sum(each.after is None or (each.before is not None and each.after > each.before) for each in kept)
+    stopped = len(others) - len(kept)
     count = len(asked.array) or 1
     if not bars:
-        words, is_never = _why(change(base), jobs[0], settings, now)
-        return Prospect(now, reason=words, is_never=is_never, elements=count, delayed=delayed, stopped=stopped)
+        changed = change(base)
+        never = why_never(PlanningContext.at(changed, settings, now), jobs[0])
+        reason = None if never else plan(changed, settings, now).reasons.get(jobs[0].id)
+        words = never or (reason.local(now) if reason else "")
+        return Prospect(now, reason=words, is_never=bool(never), elements=count, delayed=delayed, stopped=stopped)
     return Prospect(now, bars[0].start, bars[0].gpus, "", False, count, bars[-1].start, len(bars), delayed, stopped)
 
 
@@ -495,20 +499,6 @@ def submitted_jobs(asked: Submission, first: JobId, now: datetime) -> list[Job]:
     spec = asked.spec
     job = Job(first, spec, now, priority=spec.priority, held=asked.held)
     return numbered(new_entries(job, asked, 0), first)
-
-
-def _put_back(found: Comparison, own: Container[JobId]) -> tuple[int, int]:
-    others = [shift for shift in found.shifts if shift.job_id not in own]
-    kept = [shift for shift in others if not shift.is_stopped]
-    later = sum(each.after is None or (each.before is not None and each.after > each.before) for each in kept)
-    return later, len(others) - len(kept)
-
-
-def _why(changed: Snapshot, job: Job, settings: Settings, now: datetime) -> tuple[str, bool]:
-    if ever := why_never(PlanningContext.at(changed, settings, now), job):
-        return ever, True
-    reason = plan(changed, settings, now).reasons.get(job.id)
-    return (reason.local(now) if reason else ""), False
 
 
 def gpu_line(spec: JobSpec | None, snapshot: Snapshot) -> Cell:
@@ -554,34 +544,26 @@ def start_line(found: Prospect | None, snapshot: Snapshot, *, is_held: bool = Fa
         return (("Start ", DIM), (f"no forecast: {reason}".rstrip(".: "), AMBER))
     note: Cell = ((f" · {plain(found.note, 120)}", DIM),) if found.note else ()
     doubt: Cell = ((" · once a scheduler runs", AMBER),) if snapshot.leader is None else ()
-    return (("Start ", DIM), *_when(found, snapshot), *_others(found), *doubt, *note)
+    others: Cell = ()
+    if found.has_others:
+        words = [f"delays {plural(found.delayed, 'other job')}"] if found.delayed else []
+        words += [f"{plural(found.stopped, 'job')} would make way"] if found.stopped else []
+        others = ((" · " + ", ".join(words), AMBER),) if words else ((" · delays no one", DIM),)
+    return (("Start ", DIM), *_when(found, found.start, snapshot), *others, *doubt, *note)
 
 
-def _when(found: Prospect, snapshot: Snapshot) -> Cell:
-    assert found.start is not None
-    wait = found.start - found.at
+def _when(found: Prospect, start: datetime, snapshot: Snapshot) -> Cell:
+    wait = start - found.at
     names = _named((view for view in snapshot.gpus if view.gpu.uuid in found.gpus), snapshot)
     where = f" on GPU {names}" if names else ""
     if wait <= AT_ONCE:
         first: Cell = ((f"now{where}", GREEN),)
     else:
-        first = ((f"~{clock(found.start, found.at)}", BLUE), (f", in {format_duration(wait)}{where}", PLAIN))
+        first = ((f"~{clock(start, found.at)}", BLUE), (f", in {format_duration(wait)}{where}", PLAIN))
     if found.elements > 1 and found.last_start is not None:
         which = "the last" if found.foreseen >= found.elements else f"number {found.foreseen}"
         return (*first, (f", {which} of {found.elements} ~{clock(found.last_start, found.at)}", DIM))
     return first
-
-
-def _others(found: Prospect) -> Cell:
-    if not found.has_others:
-        return ()
-    words = [f"delays {plural(found.delayed, 'other job')}"] if found.delayed else []
-    words += [f"{plural(found.stopped, 'job')} would make way"] if found.stopped else []
-    return ((" · " + ", ".join(words), AMBER),) if words else ((" · delays no one", DIM),)
-
-
-_MOST_SAID = 4
-"""Maximum rows of a message."""
 
 
 class Below(CellLines):
@@ -599,7 +581,7 @@ class Below(CellLines):
 
     def lay_out(self, outlook: tuple[Cell, ...], room: int) -> int:
         """Show the message above these lines, in `room` cells; return the number of rows."""
-        told = wrapped(plain(self.said, 600), self.size.width or room)[:_MOST_SAID] or [""]
+        told = wrapped(plain(self.said, 600), self.size.width or room)[:4] or [""]
         self.fill([*(cell(text, self._style) for text in told), *outlook])
         return len(told) + len(outlook)
 

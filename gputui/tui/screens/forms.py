@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult, SuspendNotSupported
@@ -42,7 +42,7 @@ from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.style import AMBER, DIM, RED
 from gputui.tui.proposals import WindowProposal, describe_window
 from gputui.tui.screens import job_form
-from gputui.tui.screens.dialogs import SAVE, Choose, Dialog, Prompt
+from gputui.tui.screens.dialogs import SAVE, Choose, Confirm, Dialog, Prompt
 from gputui.tui.screens.form_fields import (
     Below,
     FlagField,
@@ -77,6 +77,7 @@ from gputui.tui.services import Services
 from gputui.tui.terminal import loan_of
 from gputui.tui.widgets.status_bars import Hints, KeyBar
 
+T = TypeVar("T")
 _HEAD = "This job fills in the form when you save and leave; nothing is written before you say so there."
 
 
@@ -126,53 +127,47 @@ class DraftLoader:
         if directory is None:
             self._screen.say("there are no templates here")
             return
-        self._in_worker(lambda: self._list(directory))
 
-    def _list(self, directory: Path) -> Callable[[], None]:
-        found = template_names(directory)
-        return lambda: self._ask(directory, found)
+        def ask(names: tuple[str, ...]) -> None:
+            none = f"No templates yet: they are job files in {directory}."
+            question = Choose("Templates", names, none=none, saves="save the form as a template")
+            self._screen.app.push_screen(question, lambda place: chosen(place, names))
 
-    def _ask(self, directory: Path, template_names: tuple[str, ...]) -> None:
-        def chosen(place: int | None) -> None:
+        def chosen(place: int | None, names: tuple[str, ...]) -> None:
             if place == SAVE:
                 self._save(directory)
             elif place is not None:
-                name = template_names[place]
-                self._in_worker(lambda: self._load(directory, name))
+                name, by = names[place], self._screen.submitter
+                self._in_worker(
+                    lambda: job_file.read_draft(directory / f"{name}.toml", by),
+                    lambda draft: self._screen.fill(draft, f"From the template {name}."),
+                )
 
-        none = f"No templates yet: they are job files in {directory}."
-        self._screen.app.push_screen(
-            Choose("Templates", template_names, none=none, saves="save the form as a template"), chosen
-        )
-
-    def _load(self, directory: Path, name: str) -> Callable[[], None]:
-        draft = job_file.read_draft(directory / f"{name}.toml", self._screen.submitter)
-        return lambda: self._screen.fill(draft, f"From the template {name}.")
+        self._in_worker(lambda: template_names(directory), ask)
 
     def _save(self, directory: Path) -> None:
         draft = self._screen.draft()
 
         def named(name: str | None) -> None:
             if name:
-                self._in_worker(lambda: self._write(directory, name, draft))
+                self._in_worker(
+                    lambda: save_template(directory, name, draft), lambda path: self._screen.say(f"Saved as {path}.")
+                )
 
         detail = "Values of variables that look like secrets are not written."
         self._screen.app.push_screen(Prompt("Save the form as a template", "Name", detail), named)
 
-    def _write(self, directory: Path, name: str, draft: Draft) -> Callable[[], None]:
-        path = save_template(directory, name, draft)
-        return lambda: self._screen.say(f"Saved as {path}.")
-
-    def _in_worker(self, work: Callable[[], Callable[[], None]]) -> None:
+    def _in_worker(self, work: Callable[[], T], done: Callable[[T], object]) -> None:
         """Run disk access on a worker thread, and continue with its result here."""
+        app = self._screen.app
 
         def run() -> None:
             try:
-                done = work()
+                result = work()
             except GputuiError as error:
-                told = str(error)
-                done = lambda: self._screen.say(told, is_bad=True)  # noqa: E731
-            self._screen.app.call_from_thread(done)
+                app.call_from_thread(self._screen.say, str(error), is_bad=True)
+            else:
+                app.call_from_thread(done, result)
 
         self._screen.run_worker(run, thread=True, group="shelf")
 
@@ -186,7 +181,16 @@ class DraftLoader:
         self._is_editing = True
         screen = self._screen
         try:
-            edited = await self._edited()
+            if (terminal := loan_of(screen.app)) is None:
+                raise GputuiError("no editor can be opened here", where="EDITOR")
+            words = self._editor.begin(screen.draft(), screen.submitter)
+            try:
+                code = await terminal.run(words, "the form continues when the editor closes")
+            except SuspendNotSupported as error:
+                raise GputuiError("no editor can be opened on this screen", where="EDITOR") from error
+            except OSError as error:
+                raise self._editor.cannot_run(words, error) from error
+            edited = self._editor.end(words, code, screen.submitter)
         except (GputuiError, OSError) as error:
             screen.say(str(error), is_bad=True)
         else:
@@ -194,20 +198,6 @@ class DraftLoader:
                 screen.fill(edited, is_clean=False)
         finally:
             self._is_editing = False
-
-    async def _edited(self) -> dict[str, str] | None:
-        """Return the form's job as saved; None if nothing was changed. Raises GputuiError or OSError."""
-        screen, app = self._screen, self._screen.app
-        if (terminal := loan_of(app)) is None:
-            raise GputuiError("no editor can be opened here", where="EDITOR")
-        words = self._editor.begin(screen.draft(), screen.submitter)
-        try:
-            code = await terminal.run(words, "the form continues when the editor closes")
-        except SuspendNotSupported as error:
-            raise GputuiError("no editor can be opened on this screen", where="EDITOR") from error
-        except OSError as error:
-            raise self._editor.cannot_run(words, error) from error
-        return self._editor.end(words, code, screen.submitter)
 
 
 @dataclass(eq=False)
@@ -454,8 +444,7 @@ class Submit(Dialog[None]):
 
         if action is None:
             job = self.purpose.instead
-            unchanged = f"job {shown_id(job.id)}: nothing to change" if job else "nothing to send"
-            self.notify(unchanged)
+            self.notify(f"job {shown_id(job.id)}: nothing to change" if job else "nothing to send")
             self.dismiss()
         elif isinstance(action, SubmitJobs):
             self._is_sent = True
@@ -465,8 +454,6 @@ class Submit(Dialog[None]):
             self._is_sent = True
             self.app.post_message(dataclasses.replace(action, tell=answer).request())
         else:
-            from gputui.tui.screens.what_if import WhatIf
-
             self.app.push_screen(WhatIf(self._services, self._snapshot, dataclasses.replace(action, tell=answer)))
 
     def on_answered(self, message: Answered) -> None:
@@ -501,7 +488,6 @@ class Submit(Dialog[None]):
         if not self.is_touched:
             self.dismiss()
             return
-        from gputui.tui.screens.dialogs import Confirm
 
         def answered(yes: bool | None) -> None:
             if yes:
@@ -633,15 +619,16 @@ class Reserve(Dialog[None]):
                 self.query_one(f"#{name}").focus()
             return
         proposal = WindowProposal(window, self._gpus)
+
+        def answered(is_made: bool | None) -> None:
+            if is_made:
+                self.dismiss()
+
         if self._services.shows_what_if:
-            self.app.push_screen(WhatIf(self._services, self._snapshot, proposal), self._answered)
+            self.app.push_screen(WhatIf(self._services, self._snapshot, proposal), answered)
             return
         self.app.post_message(ActionRequested(proposal.action(), server=self._snapshot.server_name))
         self.dismiss()
-
-    def _answered(self, is_made: bool | None) -> None:
-        if is_made:
-            self.dismiss()
 
     def action_give_up(self) -> None:
         self.dismiss()

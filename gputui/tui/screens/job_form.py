@@ -231,7 +231,6 @@ def label(name: str) -> str:
 
 
 def is_folded(draft: Draft) -> bool:
-    """Return whether the folded fields are empty."""
     names = (*drafts.FURTHER_NAMES, *(name for row in MORE for name in row))
     return not any(drafts.text_of(draft, name) for name in names)
 
@@ -274,9 +273,15 @@ class RecentSubmission(Struct, frozen=True):
 
 def recent_submissions(preferences: Preferences) -> tuple[RecentSubmission, ...]:
     """Return the last submissions, newest first, without damaged ones."""
-    listed = preferences.get(SECTION).get("drafts")
-    found = [_past(entry) for entry in listed] if isinstance(listed, list) else []
-    return tuple(entry for entry in found if entry is not None)[:MOST_KEPT]
+    stored = preferences.get(SECTION).get("drafts")
+    found = []
+    for entry in stored if isinstance(stored, list) else []:
+        if isinstance(entry, dict):
+            texts = {name: text for name in NAMES if name != "env" and isinstance(text := entry.get(name), str)}
+            env = entry.get("env_names")
+            if texts.get("image") or texts.get("command"):
+                found.append(RecentSubmission(texts, tuple(map(str, env)) if isinstance(env, list) else ()))
+    return tuple(found[:MOST_KEPT])
 
 
 def keep_submission(preferences: Preferences, draft: Draft) -> None:
@@ -289,15 +294,6 @@ def keep_submission(preferences: Preferences, draft: Draft) -> None:
     preferences.put(SECTION, {"drafts": [{**each.draft, "env_names": list(each.env)} for each in kept]})
 
 
-def _past(entry: object) -> RecentSubmission | None:
-    if not isinstance(entry, dict):
-        return None
-    texts = {name: text for name in NAMES if name != "env" and isinstance(text := entry.get(name), str)}
-    template_names = entry.get("env_names")
-    env = tuple(str(name) for name in template_names) if isinstance(template_names, list) else ()
-    return RecentSubmission(texts, env) if texts.get("image") or texts.get("command") else None
-
-
 def describe_drafts(drafts: Sequence[Draft]) -> list[str]:
     """Return a line for each draft: names, GPUs and images in columns, and the command."""
     rows = []
@@ -306,13 +302,11 @@ def describe_drafts(drafts: Sequence[Draft]) -> list[str]:
         gpus = "" if gpus in {"", "0"} else f"{gpus} GPU" if gpus == "1" else f"{gpus} GPUs"
         rows.append([plain(word, 300) for word in (name, gpus, image, command)])
     wide = [min(_COLUMN, max(map(width, column))) for column in zip(*rows, strict=True)]
-    return ["  ".join(_padded(row, wide)).rstrip() for row in rows]
-
-
-def _padded(row: Sequence[str], wide: Sequence[int]) -> list[str]:
-    """Return the words padded to their columns, without empty columns; the last word is not padded."""
-    *first, last = row
-    return [fit(word, cells) for word, cells in zip(first, wide[:-1], strict=True) if cells] + [last]
+    lines = []
+    for *first, command in rows:
+        padded = [fit(word, cells) for word, cells in zip(first, wide[:-1], strict=True) if cells]
+        lines.append("  ".join([*padded, command]).rstrip())
+    return lines
 
 
 MOST_TEMPLATES = 500
@@ -345,7 +339,6 @@ _ELSEWHERE = frozenset({"recent", "older", "templates"})
 """Actions that fill a form with another job."""
 _IN_CLUSTER = frozenset({"time_limit", "priority", "hold"})
 """Fields of a waiting job that a cluster changes."""
-_SECRET = frozenset({"env"})
 _MOST_WORDS = 40
 _WELCOME = "Enter shows the effects before the change is made."
 _WELCOME_RUNNING = (
@@ -496,10 +489,11 @@ class JobEdit(Purpose):
 
     def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
         """Return the error of each invalid field; a form without changes has none."""
-        found = edits.faults(self._job, self._was, self._revealed(draft), origin.submitter(now))
+        was, after = (drafts.revealed(each, self.hidden) for each in (self.start, draft))
+        found = edits.faults(self._job, was, after, origin.submitter(now))
         if found or not self.changed(draft) or not self._waits:
             return placed_faults(found)
-        return faults(edits.settled(self._job, self._revealed(draft)), origin, now)
+        return faults(edits.settled(self._job, after), origin, now)
 
     def changed(self, draft: Draft) -> tuple[str, ...]:
         return edits.changed(self.start, draft)
@@ -518,15 +512,9 @@ class JobEdit(Purpose):
     def _waits(self) -> bool:
         return self._job.state is JobState.PENDING
 
-    @property
-    def _was(self) -> Draft:
-        return self._revealed(self.start)
-
-    def _revealed(self, draft: Draft) -> Draft:
-        return drafts.revealed(draft, self.hidden)
-
     def _edit(self, draft: Draft, origin: Origin, now: datetime) -> Edit:
-        return edits.read(self._job, self._was, self._revealed(draft), origin.submitter(now))
+        was, after = (drafts.revealed(each, self.hidden) for each in (self.start, draft))
+        return edits.read(self._job, was, after, origin.submitter(now))
 
     def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
         after = self._edit(draft, origin, now).on(self._job, now)
@@ -543,13 +531,11 @@ class JobEdit(Purpose):
 
     def action(self, asked: Submission, draft: Draft, origin: Origin, now: datetime) -> EditProposal | None:
         edit = self._edit(draft, origin, now)
-        return EditProposal(self._job, edit, self._words(draft)) if edit else None
-
-    def _words(self, after: Draft) -> str:
-        """Return `time limit 1h -> 2h, GPUs 1 -> 2`."""
-        told = []
-        after = edits.settled(self._job, after)
+        if not edit:
+            return None
+        changes = []  # `time limit 1h -> 2h`
+        after = edits.settled(self._job, draft)
         for name in self.changed(after):
-            was, then = (plain(drafts.text_of(draft, name), _MOST_WORDS) or "none" for draft in (self.start, after))
-            told.append(label(name) if name in _SECRET else f"{label(name)} {was} -> {then}")
-        return ", ".join(told)
+            was, then = (plain(drafts.text_of(each, name), _MOST_WORDS) or "none" for each in (self.start, after))
+            changes.append(label(name) if name == "env" else f"{label(name)} {was} -> {then}")
+        return EditProposal(self._job, edit, ", ".join(changes))

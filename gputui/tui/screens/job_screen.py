@@ -22,7 +22,7 @@ from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
 from gputui.tui.actions import ActionRequested
 from gputui.tui.commands import CHANGING, OF_CLUSTERS, OF_VIEWS, Lacking, lack
 from gputui.tui.present.job import job_title
-from gputui.tui.screens.dialogs import ClosedOnce
+from gputui.tui.screens.dialogs import Choose, ClosedOnce, Confirm, CopyDialog, Prompt
 from gputui.tui.services import Services
 from gputui.tui.terminal import copy, open_shell
 
@@ -45,9 +45,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
             "signal": lambda _: any(map(SIGNAL.may, self.own_subjects())),
             "shell": self._may_enter,
             "processes": self._may_enter,
-            "detail": self._has_subject,
-            "follow": self._has_subject,
-            "copy": self._has_subject,
+            **dict.fromkeys(("detail", "follow", "copy"), lambda _: self.subject() is not None),
         }
         """Conditions of actions, by name; an action without one is always available."""
 
@@ -99,9 +97,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         condition = self.conditions.get(action)
         return condition is None or condition(argument)
 
-    def _has_subject(self, _: object) -> bool:
-        return self.subject() is not None
-
     def _may_enter(self, _: object) -> bool:
         job = self.subject()
         return job is not None and job.state is JobState.RUNNING and self._services.may_act_for(job.submitted_uid)
@@ -123,7 +118,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         if not verb.question:
             self.request(action, subject)
             return
-        from gputui.tui.screens.dialogs import Confirm
 
         def answered(yes: bool | None) -> None:
             if yes:
@@ -137,7 +131,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         jobs = [job for job in self.own_subjects() if SIGNAL.may(job)]
         if not jobs:
             return
-        from gputui.tui.screens.dialogs import Choose
 
         def chosen(place: int | None) -> None:
             from gputui.request.job_values import signal_number
@@ -179,14 +172,12 @@ class JobScreen(ClosedOnce[None], Screen[None]):
             self.app.push_screen(self._services.pages.processes(self._services, self._snapshot, job.id))
 
     def action_copy(self) -> None:
+        def chosen(text: str | None) -> None:
+            if text is not None:
+                copy(self.app, text, plain(text, 60))
+
         if (job := self.subject()) is not None:
-            from gputui.tui.screens.dialogs import CopyDialog
-
-            self.app.push_screen(CopyDialog(job), self._copied)
-
-    def _copied(self, text: str | None) -> None:
-        if text is not None:
-            copy(self.app, text, plain(text, 60))
+            self.app.push_screen(CopyDialog(job), chosen)
 
 
 class GpuScreen(JobScreen):
@@ -240,8 +231,6 @@ class GpuScreen(JobScreen):
         found = self._drained()
         if found is None or self._proposes("drain"):
             return
-        from gputui.tui.screens.dialogs import Prompt
-
         name, words = found
 
         def answered(reason: str | None) -> None:
@@ -265,13 +254,12 @@ class OverlayScreen(GpuScreen):
         self._follow = follow
 
     def action_detail(self) -> None:
-        if job := self.subject():
-            page = self._services.pages.detail(self._services, self._snapshot, job.id, self._follow_there)
-            self.app.push_screen(page)
+        def follow(job_id: JobId) -> None:
+            self._follow(job_id)
+            self.app.call_later(self.dismiss)  # after the page above has closed
 
-    def _follow_there(self, job_id: JobId) -> None:
-        self._follow(job_id)
-        self.app.call_later(self.dismiss)  # after the page above has closed
+        if job := self.subject():
+            self.app.push_screen(self._services.pages.detail(self._services, self._snapshot, job.id, follow))
 
     def action_follow(self) -> None:
         if job := self.subject():

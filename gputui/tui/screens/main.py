@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -43,7 +42,7 @@ from gputui.tui.present.status import no_gpu_words, status_line, summary_line
 from gputui.tui.queue.folding import LookedAt
 from gputui.tui.queue.rows import ChosenColumns, QueueRows
 from gputui.tui.queue.tab_models import HistoryRead, ScoreLoader, ScoresMade
-from gputui.tui.screens.job_screen import GpuScreen, Predicate
+from gputui.tui.screens.job_screen import GpuScreen
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogController
 from gputui.tui.screens.panes import Panes
@@ -70,12 +69,6 @@ class GridNodes:
     @property
     def chosen(self) -> str | None:
         return self._grid.node if self.has_focus and self._grid.is_on_node else None
-
-    def conditions(self, of_queue: Mapping[str, Predicate]) -> dict[str, Predicate]:
-        return {name: self._or_here(of_queue[name]) for name in ("fold", "fold_all", "sort")}
-
-    def _or_here(self, may: Predicate) -> Predicate:
-        return lambda argument: self.has_focus or may(argument)
 
     def action_sort(self) -> None:
         order = "the idlest first" if self._grid.sort() else "in the order of the cluster"
@@ -113,10 +106,6 @@ class ServerChoice:
     @property
     def scope(self) -> tuple[Services, Snapshot]:
         return self._services.scoped(self._screen.snapshot, self.name)
-
-    @property
-    def is_paused(self) -> bool:
-        return self._screen.snapshot.of_server(self.name).controls.paused
 
     def ask(self, question: str, chosen: Callable[[Services, Snapshot], object]) -> None:
         """Ask for a server, the one under the cursor first."""
@@ -230,10 +219,10 @@ class Main(GpuScreen):
             **self.jobs.conditions,
             **self.editor.conditions,
             **self.logs.conditions,
-            "pause": lambda _: not self.server.is_paused,
-            "unpause": lambda _: self.server.is_paused,
+            "pause": lambda _: not self._snapshot.of_server(self.server.name).controls.paused,
+            "unpause": lambda _: self._snapshot.of_server(self.server.name).controls.paused,
             "gpu": lambda _: self.gpu() is not None or bool((job := self.subject()) and job.gpus),
-            **self.nodes.conditions(self.jobs.conditions),
+            **dict.fromkeys(("fold", "fold_all", "sort"), lambda _: self.nodes.has_focus or self.jobs.may_fold),
             "detail": lambda _: bool(
                 self.nodes.chosen or self.jobs.is_on_fold or self.gpu() is not None or self.subject() is not None
             ),
@@ -292,10 +281,7 @@ class Main(GpuScreen):
             self.refresh_time()
 
     def refresh_time(self) -> None:
-        """Show the snapshot as of now; only changed cells are sent.
-
-        Pauses while a page covers this screen.
-        """
+        """Show the snapshot as of now; pauses while a page covers this screen. Only changed cells are sent."""
         if not self._is_ready or not self.is_in_sight:
             return
         self._repaints.note()
@@ -304,10 +290,22 @@ class Main(GpuScreen):
         self.jobs.match_later()
         self.jobs.update_tabs()
         if "score" in self.queue.live.chosen.keys or self.queue.rows.sorting.column == "score":
-            self.scores.load(self._snapshot)
-        self._show_around(snapshot, now)
+            self.scores.load(snapshot)
+        services = self._services
+        found = services.conditions.look(snapshot, now)
+        key = keymap_of(self).key("notices")
+        status = status_line(
+            snapshot, services.about.host, self._bar.room, found=found, read_only=services.is_read_only, key=key
+        )
+        self._bar.show(status, f"{now.astimezone():{services.pace.clock}}")
+        # on a low screen a few words of the summary join the title of the log
+        has_room = self._summary.has_room
+        line = summary_line(snapshot, now, self._summary.room // (1 if has_room else 2), self._steady)
+        self._summary.show(line if has_room else ())
+        self.log_pane.show_aside(() if has_room else line)
+        line_of(self).show(pressing(snapshot, now), services.hint.text)
         rows_around = 3 + self._summary.rows
-        picture = self._services.gpus.of(snapshot, self.queue.rows.jobs, now)
+        picture = services.gpus.of(snapshot, self.queue.rows.jobs, now)
         is_idle = self.logs.followed is None and self.jobs.is_empty
         room = self.panes.room_for_gpus(self.size.height - rows_around, is_idle=is_idle)
         self.grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), room)
@@ -316,24 +314,6 @@ class Main(GpuScreen):
         names = Labels.of(snapshot).by_uuid
         self.queue.show(JobContext.of(snapshot, now, names, self.queue.rows.scores))
         self._show_keys()
-
-    def _show_around(self, snapshot: Snapshot, now: datetime) -> None:
-        """Show status and summary; on a low screen a few words of the summary join the title of the log."""
-        services = self._services
-        words = status_line(
-            snapshot,
-            services.about.host,
-            self._bar.room,
-            found=services.conditions.look(snapshot, now),
-            read_only=services.is_read_only,
-            key=keymap_of(self).key("notices"),
-        )
-        self._bar.show(words, f"{now.astimezone():{services.pace.clock}}")
-        has_room = self._summary.has_room
-        line = summary_line(snapshot, now, self._summary.room // (1 if has_room else 2), self._steady)
-        self._summary.show(line if has_room else ())
-        self.log_pane.show_aside(() if has_room else line)
-        line_of(self).show(pressing(snapshot, now), services.hint.text)
 
     def on_screen_resume(self) -> None:
         self.refresh_time()

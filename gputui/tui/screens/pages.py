@@ -253,7 +253,16 @@ class Detail(JobScreen):
     def _lines(self, job: Job, context: JobContext, room: int) -> tuple[Line, ...]:
         is_compact = self.app.size.height < _COMPACT
         told = replace(self._told, is_compact=is_compact)
-        live = self._live(job, context.now, room, is_compact=is_compact) if job.state.is_active else None
+        live = None
+        if job.state.is_active:  # the readings of its GPUs and its expected duration
+            picture = self._services.gpus.of(self._snapshot, {}, context.now)
+            is_below = self.size.width < _BESIDE_FROM
+            gpus = job_gpu_lines(job, picture, room - _LABEL - _GAP, is_compact=is_compact, has_graphs=is_below)
+            live = Live(gpus)
+            if not self._snapshot.engine_decides:
+                settings = self._services.settings
+                alike = (each for each in self._snapshot.jobs if each.spec.tenant == job.spec.tenant)
+                live = Live(gpus, Durations(alike, settings.policy, settings.scheduler.max_time).expected(job))
         has_graphs = self._services.pace.has_graphs and not is_compact
         # it has spare rows if there are more than the log below it needs, or the log is beside it
         is_tall = self.size.height >= (_COMPACT if self.size.width >= _BESIDE_FROM else _TALL)
@@ -263,17 +272,6 @@ class Detail(JobScreen):
         else:
             lines = job_lines(job, context, told if job.state is JobState.PENDING else None, live, telemetry)
         return (lines[0], *array_lines(job, self._snapshot), *lines[1:])
-
-    def _live(self, job: Job, now: datetime, room: int, *, is_compact: bool) -> Live:
-        """Return the readings of its GPUs and its expected duration."""
-        picture = self._services.gpus.of(self._snapshot, {}, now)
-        has_graphs = self.size.width < _BESIDE_FROM
-        gpus = job_gpu_lines(job, picture, room - _LABEL - _GAP, is_compact=is_compact, has_graphs=has_graphs)
-        if self._snapshot.engine_decides:
-            return Live(gpus)
-        settings = self._services.settings
-        alike = (each for each in self._snapshot.jobs if each.spec.tenant == job.spec.tenant)
-        return Live(gpus, Durations(alike, settings.policy, settings.scheduler.max_time).expected(job))
 
     def _graphs(self, job: Job, room: int, rows: int) -> list[Cell]:
         """Return the lines that fit below the page: the past of the GPUs that the job holds, or may wait for.
@@ -568,7 +566,12 @@ class ProcessesScreen(JobScreen):
         for holder in (holder for view in self._snapshot.gpus for holder in view.holders):
             if holder.pid is not None and holder.memory is not None:
                 memory[holder.pid] += holder.memory
-        self.query_one(ProcessTable).show(self._found, memory, self._empty())
+        empty = cell("No visible processes." if self._is_asked else "Looking …", DIM)
+        if self._job is not None and self._job.state.is_terminal:
+            empty = cell(f"It has ended: {self._job.state}.", DIM)
+        if self._fault:
+            empty = cell(plain(self._fault, 300), RED)
+        self.query_one(ProcessTable).show(self._found, memory, empty)
         self.query_one("#graphs", CellLines).fill(self._graphs())
         keys = tuple(command for command in (SHELL, COPY) if self.check_action(command.action, ()))
         self.query_one(KeyBar).show(keys, (BACK, APP_COMMANDS[0]))
@@ -584,10 +587,3 @@ class ProcessesScreen(JobScreen):
             ((" ", DIM), *line)
             for line in several_graph_lines(gpu_rows_of(self._job, picture), self.size.width - 2, rows)
         ]
-
-    def _empty(self) -> Cell:
-        if self._fault:
-            return cell(plain(self._fault, 300), RED)
-        if self._job is not None and self._job.state.is_terminal:
-            return cell(f"It has ended: {self._job.state}.", DIM)
-        return cell("No visible processes." if self._is_asked else "Looking …", DIM)

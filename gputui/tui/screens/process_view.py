@@ -49,7 +49,6 @@ from gputui.tui.commands import (
     PROCESS_COMMANDS,
     QUEUE_COMMANDS,
     STOP_CONTAINER,
-    Command,
     bindings,
 )
 from gputui.tui.keymap import keymap_of
@@ -70,8 +69,8 @@ from gputui.tui.present.process import (
     view_cell,
 )
 from gputui.tui.present.style import DIM, GROUND, STRONG
-from gputui.tui.progress import LatestWorker
-from gputui.tui.screens.dialogs import ScrollingDialog
+from gputui.tui.progress import IsWanted, LatestWorker
+from gputui.tui.screens.dialogs import Confirm, ScrollingDialog
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services
@@ -97,8 +96,6 @@ def act(app: App[Any], begun: str, call: Callable[[], str]) -> None:
 
 
 def ask_stop(screen: Screen[Any], use: ForeignUse, container_id: str, words: str) -> None:
-    from gputui.tui.screens.dialogs import Confirm
-
     def answered(yes: bool | None) -> None:
         if yes:
             act(screen.app, f"Stopping container {words} …", lambda: use.stop(container_id))
@@ -250,12 +247,10 @@ class ContainerScreen(JobScreen):
         lines = container_lines(self._detail, self._services.clock.now(), room) if self._detail else []
         lines = [*([cell(plain(self._fault, 400), FAULT)] if self._fault else []), *lines]
         page.fill([((" ", DIM), *line) for line in lines[: max(3, self.size.height // 2)] or [cell("Looking …", DIM)]])
-        keys = tuple(command for command in (STOP_CONTAINER, *LOG_COMMANDS[:2]) if self._works(command))
-        self.query_one(KeyBar).show(keys, (BACK, APP_COMMANDS[0]))
-
-    def _works(self, command: Command) -> bool:
         pane = self.query_one(LogPane)
-        return command.works_at(pane if command.is_known_to(pane) else self)
+        offered = (STOP_CONTAINER, *LOG_COMMANDS[:2])
+        keys = tuple(each for each in offered if each.works_at(pane if each.is_known_to(pane) else self))
+        self.query_one(KeyBar).show(keys, (BACK, APP_COMMANDS[0]))
 
     def subject(self) -> Job | None:
         """Return None: a foreign container has no job."""
@@ -416,20 +411,25 @@ class GpuProcessesScreen(JobScreen):
         snapshot, use, is_tree = self._snapshot, self._services.foreign, self.is_tree
         self._lists_at = _lists_at(snapshot)
         self._services.want_pcie(ALL_SHARES)  # repeatedly: another process may have become leader meanwhile
-        self._worker.ask(lambda is_wanted: _look(snapshot, use, with_parents=is_tree))
+
+        def read(is_wanted: IsWanted) -> ProcessesRead:
+            rows = process_rows(snapshot)
+            pids = tuple(row.pid for row in rows if row.pid is not None and row.ticks is not None)
+            seen = use.rows(pids, with_parents=is_tree) if use is not None else {}
+            return ProcessesRead(with_host_values(rows, seen), seen)
+
+        self._worker.ask(read)
 
     def on_processes_read(self, message: ProcessesRead) -> None:
         self._read, self._is_read = message, True
         self._draw()
 
-    def _shown(self) -> list[GpuProcessRow]:
-        rows = self.order.sorted(row for row in self._read.rows if self._filter.matches(row))
-        return list(tree_of(rows, self._read.seen)) if self.is_tree else rows
-
     def _draw(self) -> None:
         if not self.is_mounted or not self.is_in_sight:
             return
-        rows, read = self._shown(), self._read
+        read = self._read
+        rows = self.order.sorted(row for row in read.rows if self._filter.matches(row))
+        rows = list(tree_of(rows, read.seen)) if self.is_tree else rows
         table = self.query_one(GpuProcessTable)
         if found := next((row.key for row in rows if self._at and self._at in {str(row.pid), row.container_id}), None):
             table.cursor, self._at = found, ""
@@ -551,16 +551,16 @@ class GpuProcessesScreen(JobScreen):
         if row is None:
             return
         if (job := self.subject()) is not None:
-            page = services.pages.detail(services, self._snapshot, job.id, self._follow_there)
-            self.app.push_screen(page)
+
+            def follow(job_id: JobId) -> None:
+                self._follow(job_id)
+                self.app.call_later(self.dismiss)  # after the page above has closed
+
+            self.app.push_screen(services.pages.detail(services, self._snapshot, job.id, follow))
         elif row.container_id and use is not None:
             self.app.push_screen(ContainerScreen(services, use, row.container_id, row.what))
         else:
             self.action_environment()
-
-    def _follow_there(self, job_id: JobId) -> None:
-        self._follow(job_id)
-        self.app.call_later(self.dismiss)  # after the page above has closed
 
     def action_environment(self) -> None:
         if (row := self.row()) is not None and row.pid is not None:
@@ -572,8 +572,6 @@ class GpuProcessesScreen(JobScreen):
         target = process_target(row) if row is not None else None
         if row is None or target is None or use is None:
             return
-        from gputui.tui.screens.dialogs import Confirm
-
         question, detail = signal_question(row, name)
         if (job := self.subject()) is not None:
             tenant = plain(job.spec.tenant, 32)
@@ -592,13 +590,6 @@ class GpuProcessesScreen(JobScreen):
         row, use = self.row(), self._services.foreign
         if row is not None and row.container_id and use is not None:
             ask_stop(self, use, row.container_id, row.what)
-
-
-def _look(snapshot: Snapshot, use: ForeignUse | None, *, with_parents: bool) -> ProcessesRead:
-    rows = process_rows(snapshot)
-    pids = tuple(row.pid for row in rows if row.pid is not None and row.ticks is not None)
-    seen = use.rows(pids, with_parents=with_parents) if use is not None else {}
-    return ProcessesRead(with_host_values(rows, seen), seen)
 
 
 def _lists_at(snapshot: Snapshot) -> datetime | None:

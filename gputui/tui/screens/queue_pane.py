@@ -86,9 +86,9 @@ class QueueController:
         """True if a timer is set for matching further jobs; true if some matches are not shown yet."""
         self._gathered_at = 0.0
         self.conditions: dict[str, Predicate] = {
-            "clear_filter": lambda _: line.is_typed or (bool(self.rows.filter) and not self._has_marks()),
-            "clear_marks": lambda _: self._has_marks(),
-            **dict.fromkeys(_ON_JOBS, lambda _: self.has_focus and table.sheet is table.live),
+            "clear_filter": lambda _: line.is_typed or (bool(self.rows.filter) and not table.live.marks),
+            "clear_marks": lambda _: bool(table.live.marks),
+            **dict.fromkeys(_ON_JOBS, lambda _: self.may_fold),
         }
 
     def close(self) -> None:
@@ -97,6 +97,10 @@ class QueueController:
     @property
     def has_focus(self) -> bool:
         return self._screen.focused is self.table
+
+    @property
+    def may_fold(self) -> bool:
+        return self.has_focus and self.table.sheet is self.table.live
 
     @property
     def is_empty(self) -> bool:
@@ -126,9 +130,6 @@ class QueueController:
             return known.found
         self._marked = None  # else it would keep its queue alive until something is marked again
         return table.jobs
-
-    def _has_marks(self) -> bool:
-        return bool(self.table.live.marks)
 
     def update_tabs(self) -> None:
         table, snapshot = self.table, self._screen.snapshot
@@ -306,13 +307,13 @@ class QueueController:
         self._redraw()
 
     def _show_history(self) -> None:
-        self.table.ended.update(self.history.ended(self._screen.snapshot), self._matches)
+        def matches(job: Job) -> bool:
+            if not self.rows.filter:
+                return True
+            subject = FilterSubject(job, self._screen.snapshot.taken_at, None, searched_text(job, None))
+            return self.rows.parsed.part(subject) is not None
 
-    def _matches(self, job: Job) -> bool:
-        if not self.rows.filter:
-            return True
-        subject = FilterSubject(job, self._screen.snapshot.taken_at, None, searched_text(job, None))
-        return self.rows.parsed.part(subject) is not None
+        self.table.ended.update(self.history.ended(self._screen.snapshot), matches)
 
     def read_on(self) -> None:
         """Read further back when the cursor reaches the end of the loaded history."""
@@ -329,7 +330,7 @@ class Drag:
         self._jobs: tuple[weakref.ref[Job], ...] = ()
         """Weak references to the jobs of the snapshot, since they may be the whole queue."""
         self._steps: tuple[int, ...] = ()
-        self._wanted: tuple[Placing, ...] = ()
+        self.wanted: tuple[Placing, ...] = ()
         """Places requested since the snapshot with these jobs."""
 
     def press(self, jobs: Sequence[Job], step: int) -> tuple[tuple[int, ...], tuple[Placing, ...]]:
@@ -339,10 +340,10 @@ class Drag:
             self._steps = ()
         before = [known() for known in self._jobs]
         if len(jobs) != len(before) or any(map(is_not, jobs, before)):  # there is a new snapshot
-            self._wanted = ()
+            self.wanted = ()
         self._ids, self._jobs = ids, tuple(map(weakref.ref, jobs))
         self._steps = (*self._steps, step)
-        return self._steps, self._wanted
+        return self._steps, self.wanted
 
     def is_answered(self, job_ids: Sequence[JobId], steps: tuple[int, ...]) -> bool:
         """Return whether these are all requested steps; the next key then starts again."""
@@ -350,9 +351,6 @@ class Drag:
             return False
         self._steps = ()
         return True
-
-    def want(self, places: tuple[Placing, ...]) -> None:
-        self._wanted = places
 
 
 def ids_of(jobs: Sequence[Job]) -> tuple[JobId, ...]:
@@ -376,7 +374,13 @@ class QueueEditor:
         self._screen = screen
         self._services = services
         self._queue = queue
-        self._mover = LatestWorker(screen.post_message, _not_moved)
+
+        def not_moved(error: Exception) -> Message:
+            from gputui.domain.policy.queue_order import Move
+
+            return MoveFound((), Move(refusal=str(error)))
+
+        self._mover = LatestWorker(screen.post_message, not_moved)
         self._drag = Drag()
         self.conditions: dict[str, Predicate] = {
             "move": lambda _: bool(self._waiting()),
@@ -450,7 +454,7 @@ class QueueEditor:
 
             self._screen.propose(JobProposal(ids[0], "move", 0, ids[1:]).dragged(move))
         else:
-            self._drag.want(move.places)
+            self._drag.wanted = move.places
             self._screen.request(PlaceJobs(move.places))
 
     def action_edit(self) -> None:
@@ -533,9 +537,3 @@ def again(job: Job, expression: str) -> AddRecurring:
 
     spec = replace(job.spec, begin_at=None, after=(), after_any=())
     return AddRecurring(Recurrence(expression, local_zone_name()), Submission(spec))
-
-
-def _not_moved(error: Exception) -> Message:
-    from gputui.domain.policy.queue_order import Move
-
-    return MoveFound((), Move(refusal=str(error)))

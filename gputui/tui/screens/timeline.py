@@ -369,23 +369,17 @@ class TimelineScreen(OverlayScreen):
         room = self.size.height - _OTHERS - max(1, len(table.keys)) - table.head
         now = self._services.clock.now()
         lines = agenda_lines(view.timeline, view.snapshot, view.labels, now, room - 1)
-        if lines:
-            lines += self._graphs(table, room - len(lines) - 2)
+        if lines and self._services.pace.has_graphs:
+            # the past of all GPUs, or where there is less room that of the selected bar's GPUs
+            gpus = self._services.gpus.of(self._snapshot, {}, now).rows
+            picked = table.bar.gpus if table.bar else (table.gpu.gpu.uuid,) if table.gpu else ()
+            cells, rows = self.size.width - 2, room - len(lines) - 2
+            choices = (list(gpus.values()), [gpus[uuid] for uuid in picked if uuid in gpus])
+            graphs = next(filter(None, (several_graph_lines(some, cells, rows) for some in choices)), [])
+            lines += [(), *graphs] if graphs else []
         agenda = self.query_one("#agenda", CellLines)
         agenda.styles.height = room if lines else 0
         agenda.show([(), *(((" ", DIM), *line) for line in lines)])
-
-    def _graphs(self, table: TimelineTable, rows: int) -> list[Cell]:
-        """Return the past of all GPUs, or where there is less room that of the selected bar's GPUs."""
-        if not self._services.pace.has_graphs:
-            return []
-        gpus = self._services.gpus.of(self._snapshot, {}, self._services.clock.now()).rows
-        picked = table.bar.gpus if table.bar else (table.gpu.gpu.uuid,) if table.gpu else ()
-        choices = (list(gpus.values()), [gpus[uuid] for uuid in picked if uuid in gpus])
-        graphs = next(
-            (found for some in choices if (found := several_graph_lines(some, self.size.width - 2, rows))), []
-        )
-        return [(), *graphs] if graphs else []
 
     @on(CursorMoved)
     def _cursor_moved(self) -> None:
@@ -398,18 +392,15 @@ class TimelineScreen(OverlayScreen):
         if self._failure:
             head = cell(f"The forecast failed: {self._failure}", RED)
         self.query_one("#heading", CellLines).show([((" ", DIM), *head)])
-        self.query_one("#about", CellLines).show([((" ", DIM), *line) for line in self._about(table)])
+        about: tuple[Cell, ...] = ()
+        if (bar := table.bar) is not None:
+            promise = view.timeline.promise if view.timeline else None
+            about = bar_lines(bar, self._jobs.get(bar.job_id), promise, view.labels, now)
+        elif (gpu := table.gpu) is not None:
+            about = bare_gpu_lines(gpu, view.timeline.windows if view.timeline else (), view.labels, now)
+        self.query_one("#about", CellLines).show([((" ", DIM), *line) for line in about])
         commands = (c for c in (*JOB_COMMANDS, *TIMELINE_COMMANDS, *GPU_COMMANDS) if c.in_footer and c.works_at(self))
         self.query_one(KeyBar).show(tuple(commands), (BACK, APP_COMMANDS[0]))
-
-    def _about(self, table: TimelineTable) -> tuple[Cell, ...]:
-        view, now = self.view, self._services.clock.now()
-        promise = view.timeline.promise if view.timeline else None
-        if (bar := table.bar) is not None:
-            return bar_lines(bar, self._jobs.get(bar.job_id), promise, view.labels, now)
-        if (gpu := table.gpu) is not None:
-            return bare_gpu_lines(gpu, view.timeline.windows if view.timeline else (), view.labels, now)
-        return ()
 
     def action_zoom_time(self, finer: int) -> None:
         self.query_one(TimelineTable).zoom(finer)
