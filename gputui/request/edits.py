@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from gputui.domain.action import Edit, check_suits_state
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import Job, JobState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
 from gputui.domain.text import format_duration, quoted
 from gputui.request import draft as drafts
 from gputui.request import job_file, job_values
