@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypedD
 import msgspec
 from msgspec import Struct
 
-from gputui.api.client import ApiClient, Dial, Reply, Wire, new_key
+from gputui.api.client import ApiClient, Reply, Wire, new_key
 from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
 from gputui.config import Options, Sockets, resolve
 from gputui.domain import action as actions
@@ -269,7 +269,10 @@ def submission(command: Command, given: dict[str, Any], is_here: bool) -> dict[s
     """Return the request for a job, as JSON has it; raises TypeError for an option that does not exist."""
     words = shlex.split(command) if isinstance(command, str) else [str(each) for each in command]
     spec = {name: given.pop(name) for name in _SPEC if name in given}
-    spec |= {name: _duration(given.pop(name)) for name in ("time_limit", "idle_timeout") if name in given}
+    for name in ("time_limit", "idle_timeout"):
+        if name in given:
+            length = given.pop(name)
+            spec[name] = length if isinstance(length, timedelta) else timedelta(seconds=length)
     gpus = _count(given.pop("gpus")) if "gpus" in given else {}
     gpus |= {ours: given.pop(name) for name, ours in _GPUS.items() if name in given}
     options = dict(given.pop("options", {}))
@@ -279,20 +282,17 @@ def submission(command: Command, given: dict[str, Any], is_here: bool) -> dict[s
     if given:
         raise TypeError(f"there is no option {', '.join(sorted(given))}")
     if spec.get("image") is None and is_here:
-        found["spec"] |= _taken_over(options)
+        from gputui.request.caller import inherited, is_taken_over, not_utf8
+
+        # what a host job takes over from this process, as that of `gputui submit --host` does
+        odd = not_utf8(os.environ)
+        env = {name: value for name, value in os.environ.items() if is_taken_over(name) and name not in odd}
+        env |= dict(options.get("env", ()))
+        options = {"workdir": str(Path.cwd()), **options, "env": list(env.items())}
+        found["spec"] |= {"inherited": inherited(), "options": options}
     named = spec.get("image") or (words[0] if words else "")
     found["spec"].setdefault("name", Path(named.partition("@")[0]).name.partition(":")[0][:100] or "job")
     return found
-
-
-def _taken_over(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what a host job takes over from this process, as that of `gputui submit --host` does."""
-    from gputui.request.caller import inherited, is_taken_over, not_utf8
-
-    odd = not_utf8(os.environ)
-    env = {name: value for name, value in os.environ.items() if is_taken_over(name) and name not in odd}
-    env |= dict(options.get("env", ()))
-    return {"inherited": inherited(), "options": {"workdir": str(Path.cwd()), **options, "env": list(env.items())}}
 
 
 def _count(wanted: int | tuple[int, int] | Sequence[str]) -> dict[str, Any]:
@@ -303,10 +303,6 @@ def _count(wanted: int | tuple[int, int] | Sequence[str]) -> dict[str, Any]:
     if isinstance(wanted, tuple) and len(wanted) == 2 and all(isinstance(each, int) for each in wanted):
         return {"minimum": wanted[0], "maximum": wanted[1]}
     return {"minimum": len(wanted), "maximum": len(wanted), "devices": [str(each) for each in wanted]}
-
-
-def _duration(given: Seconds) -> timedelta:
-    return given if isinstance(given, timedelta) else timedelta(seconds=given)
 
 
 _CLOSED = "the client was closed"
@@ -617,7 +613,12 @@ class Client:
             self._keep(listener)
             try:
                 while waiting:
-                    for job in self._told(listener.next(), waiting):
+                    event = listener.next()
+                    if isinstance(event, JobEvent) and not (event.job.array and event.job.array.count > 1):
+                        jobs: Iterable[JobInfo] = (event.job,) if event.id in waiting else ()
+                    else:  # at the beginning, and where it is about many, all are looked at
+                        jobs = self._looked_at(waiting)
+                    for job in jobs:
                         if job.has_ended or is_there(job):
                             waiting.discard(job.id)
                             yield job
@@ -625,12 +626,6 @@ class Client:
                 raise TimeoutError(f"{plural(len(waiting), 'job')} not there after {timeout} s") from None
             finally:
                 self._streams.discard(listener)
-
-    def _told(self, event: Event, wanted: Collection[int]) -> Iterable[JobInfo]:
-        """Return of which jobs an event tells; at the beginning, and where it is about many, all are looked at."""
-        if isinstance(event, JobEvent) and not (event.job.array and event.job.array.count > 1):
-            return (event.job,) if event.id in wanted else ()
-        return self._looked_at(wanted)
 
     def _looked_at(self, wanted: Collection[int]) -> Iterator[JobInfo]:
         """Yield jobs as they are now; of many, only those that have ended or are not in the queue."""
@@ -710,27 +705,22 @@ def _opened(where: str | None, timeout: float, tell: Callable[[str], None]) -> t
     else:
         options = own_options()
     dial = to_owner(options)
-    if where is None and options.sockets.in_process:
-        dial = _or_here(dial, tell)
-    return client_of(options, dial, tell, patience=timeout, absence=timeout, keep=KEEP), True
-
-
-def _or_here(dial: Dial, tell: Callable[[str], None]) -> Dial:
-    """Return what connects, where nobody owns the queue to a process of this user that opens it."""
-    from gputui.bootstrap.servers import LOCAL, dial_of
-
-    told = False
+    has_told = False
 
     def connected(seconds: float) -> Wire:
-        nonlocal told
+        """Connect to the owner; where nobody owns the queue, to a process of this user that opens it."""
+        nonlocal has_told
         with suppress(NoOwnerError):
             return dial(seconds)
-        if not told:
-            told = True
+        from gputui.bootstrap.servers import LOCAL, dial_of
+
+        if not has_told:
+            has_told = True
             tell("nobody schedules in this queue: jobs start once `gputui` or `gputui serve` runs")
         return dial_of(ServerSettings(LOCAL))(seconds)
 
-    return connected
+    way = connected if where is None and options.sockets.in_process else dial
+    return client_of(options, way, tell, patience=timeout, absence=timeout, keep=KEEP), True
 
 
 def _read(data: bytes, kind: type[T]) -> T:

@@ -316,8 +316,10 @@ class Tools:
                     timer = _begun(max(seconds, _SETTLE), stream.close)
                 elif kind == "reset":
                     found["missed"] = "events behind `after` are not known any more"
-                elif (event := _event(kind, decode_json(data), given.job)) is not None:
-                    found["events"].append(event)
+                elif kind != "job" or given.job in (None, decode_json(data)["id"]):
+                    event = decode_json(data)
+                    short = {"before": event["before"], **row(event["job"])} if kind == "job" else event
+                    found["events"].append({"kind": kind, **short})
                     timer.cancel()
                     if len(found["events"]) == _MOST_EVENTS:
                         break
@@ -378,14 +380,6 @@ def _begun(seconds: float, then: Callable[[], object]) -> threading.Timer:
     timer.daemon = True
     timer.start()
     return timer
-
-
-def _event(kind: str, data: Json, job: JobId | None) -> Json | None:
-    if kind == "job":
-        if job is not None and data["id"] != job:
-            return None
-        return {"kind": kind, "before": data["before"], **row(data["job"])}
-    return {"kind": kind, **data}
 
 
 # arguments
@@ -495,7 +489,16 @@ async def _serve(tools: Tools) -> None:
     limiter = anyio.CapacityLimiter(_MOST_CALLS)
 
     async def listed(_: object, __: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[_listed(tool) for tool in TOOLS.values()])
+        found = []
+        for tool in TOOLS.values():
+            hints = ToolAnnotations(
+                read_only_hint=not tool.changes,
+                destructive_hint=tool.destroys,
+                idempotent_hint=tool.changes and tool.name != "submit_job",
+                open_world_hint=False,
+            )
+            found.append(ListedTool(name=tool.name, description=tool.text, input_schema=tool.schema, annotations=hints))
+        return ListToolsResult(tools=found)
 
     async def called(_: object, asked: CallToolRequestParams) -> CallToolResult:
         if asked.name not in TOOLS:
@@ -504,13 +507,7 @@ async def _serve(tools: Tools) -> None:
             _answer, tools, asked.name, asked.arguments or {}, limiter=limiter, abandon_on_cancel=True
         )
 
-    server = Server(
-        "gputui",
-        version=__version__,
-        instructions=INSTRUCTIONS,
-        on_list_tools=listed,
-        on_call_tool=called,
-    )
+    server = Server("gputui", version=__version__, instructions=INSTRUCTIONS, on_list_tools=listed, on_call_tool=called)
     try:
         async with stdio_server() as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
@@ -518,22 +515,18 @@ async def _serve(tools: Tools) -> None:
         tools.close()
 
 
-def _listed(tool: Tool) -> ListedTool:
-    hints = ToolAnnotations(
-        read_only_hint=not tool.changes,
-        destructive_hint=tool.destroys,
-        idempotent_hint=tool.changes and tool.name != "submit_job",
-        open_world_hint=False,
-    )
-    return ListedTool(name=tool.name, description=tool.text, input_schema=tool.schema, annotations=hints)
-
-
 def _answer(tools: Tools, name: str, arguments: dict[str, object]) -> CallToolResult:
     """Return the answer of a tool; an error is one too, so that the agent can do better."""
     try:
         return _result(tools.call(name, arguments))
     except GputuiError as error:
-        return _result(_words(error), is_error=True)
+        errors = error.errors if isinstance(error, InputErrors) else (error,)
+        rule = f" [rule {error.rule}]" if isinstance(error, AccessError) else ""
+        text = plain("; ".join(map(str, errors)), 2000) + rule
+        if isinstance(error, NoOwnerError):
+            hint = error.hint or "ask the user to start the scheduler: gputui serve, or the console gputui"
+            text = plain(f"{error.what} ({hint})", 2000)
+        return _result(text, is_error=True)
     except Exception as error:
         log.exception("%s failed", name)
         return _result(f"this should not have happened: {type(error).__name__}", is_error=True)
@@ -541,12 +534,3 @@ def _answer(tools: Tools, name: str, arguments: dict[str, object]) -> CallToolRe
 
 def _result(text: str, *, is_error: bool = False) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=text)], is_error=is_error)
-
-
-def _words(error: GputuiError) -> str:
-    if isinstance(error, NoOwnerError):
-        hint = error.hint or "ask the user to start the scheduler: gputui serve, or the console gputui"
-        return plain(f"{error.what} ({hint})", 2000)
-    errors = error.errors if isinstance(error, InputErrors) else (error,)
-    rule = f" [rule {error.rule}]" if isinstance(error, AccessError) else ""
-    return plain("; ".join(map(str, errors)), 2000) + rule

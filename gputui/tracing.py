@@ -114,22 +114,6 @@ def _of_attempt(
     trace, own = trace_id(store_id, job), _hash(8, store_id, job.id, "attempt", attempt.number)
     begin = attempt.claimed_at or job.submitted_at
     end = max(begin, attempt.ended_at or job_end)
-    about = _about_attempt(job, attempt)
-    preemptor = jobs.get(attempt.preempted_by) if attempt.preempted_by is not None else None
-    links = _links(store_id, [preemptor] if preemptor is not None else [])
-    error = str(attempt.cause) if attempt.cause is not None else None
-    yield JobSpan("attempt", trace, own, root, begin, end, about, links, error)
-    started = min(max(attempt.started_at or end, begin), end)
-    yield JobSpan("start", trace, _hash(8, own, "start"), own, begin, started, about)
-    if attempt.started_at is not None:
-        yield JobSpan("run", trace, _hash(8, own, "run"), own, started, end, about, (), error)
-
-
-def _links(store_id: str, jobs: list[Job]) -> tuple[tuple[int, int], ...]:
-    return tuple((trace_id(store_id, job), root_id(store_id, job)) for job in jobs)
-
-
-def _about_attempt(job: Job, attempt: Attempt) -> dict[str, Value]:
     about: dict[str, Value] = {
         "gputui.job.id": job.id,
         "gputui.attempt": attempt.number,
@@ -143,7 +127,18 @@ def _about_attempt(job: Job, attempt: Attempt) -> dict[str, Value]:
         about["process.exit.code"] = attempt.exit_code
     if attempt.cause is not None:
         about["error.type"] = str(attempt.cause.code)
-    return about
+    preemptor = jobs.get(attempt.preempted_by) if attempt.preempted_by is not None else None
+    links = _links(store_id, [preemptor] if preemptor is not None else [])
+    error = str(attempt.cause) if attempt.cause is not None else None
+    yield JobSpan("attempt", trace, own, root, begin, end, about, links, error)
+    started = min(max(attempt.started_at or end, begin), end)
+    yield JobSpan("start", trace, _hash(8, own, "start"), own, begin, started, about)
+    if attempt.started_at is not None:
+        yield JobSpan("run", trace, _hash(8, own, "run"), own, started, end, about, (), error)
+
+
+def _links(store_id: str, jobs: list[Job]) -> tuple[tuple[int, int], ...]:
+    return tuple((trace_id(store_id, job), root_id(store_id, job)) for job in jobs)
 
 
 def _cause(job: Job) -> str:
@@ -199,22 +194,19 @@ class JobTracer(Monitors):
     def published(self, snapshot: Snapshot) -> None:
         """Send the jobs that have ended since the last snapshot."""
         try:
-            self._take(snapshot)
+            before = dict(self._changes.jobs)
+            for change in self._changes.update(snapshot.jobs).changes:
+                old = before.get(change.job.id)
+                if old is not None and old.state.is_terminal and old.state is not change.job.state:
+                    self._firsts[change.job.id] = old.next_attempt
+                if change.ended:
+                    self._send(change.job, self._changes.jobs)
+            for job_id in self._firsts.keys() - self._changes.jobs.keys():
+                del self._firsts[job_id]
         except Exception as error:  # a border: a tick must not fail for its traces
             if str(error) != self._slip:
                 log.exception("jobs could not be traced")
             self._slip = str(error)
-
-    def _take(self, snapshot: Snapshot) -> None:
-        before = dict(self._changes.jobs)
-        for change in self._changes.update(snapshot.jobs).changes:
-            old = before.get(change.job.id)
-            if old is not None and old.state.is_terminal and old.state is not change.job.state:
-                self._firsts[change.job.id] = old.next_attempt
-            if change.ended:
-                self._send(change.job, self._changes.jobs)
-        for job_id in self._firsts.keys() - self._changes.jobs.keys():
-            del self._firsts[job_id]
 
     def _send(self, job: Job, jobs: Mapping[JobId, Job]) -> None:
         for span in spans_of(self._store_id, job, jobs, self._firsts.get(job.id, 1)):

@@ -33,17 +33,17 @@ _CONTROL = {chr(ord("a") + n): n + 1 for n in range(26)} | {"@": 0, "[": 27, "\\
 
 def parse(text: str, where: str = "--detach-keys") -> bytes:
     """Return the bytes that the keys send; empty: no keys detach. Raises InputError."""
-    return bytes(_byte(word, where) for word in text.split(",")) if text else b""
-
-
-def _byte(word: str, where: str) -> int:
-    if len(word) == 1 and word.isascii():
-        return ord(word)
-    key = word.removeprefix("ctrl-")
-    if key == word or key.lower() not in _CONTROL:
-        hint = "write single characters or ctrl-a to ctrl-z, ctrl-@, ctrl-[, ctrl-\\, ctrl-], ctrl-^, ctrl-_"
-        raise InputError(f"{quoted(word)} is not a key", where=where, hint=hint)
-    return _CONTROL[key.lower()]
+    found = []
+    for word in text.split(",") if text else ():
+        key = word.removeprefix("ctrl-")
+        if len(word) == 1 and word.isascii():
+            found.append(ord(word))
+        elif key != word and key.lower() in _CONTROL:
+            found.append(_CONTROL[key.lower()])
+        else:
+            hint = "write single characters or ctrl-a to ctrl-z, ctrl-@, ctrl-[, ctrl-\\, ctrl-], ctrl-^, ctrl-_"
+            raise InputError(f"{quoted(word)} is not a key", where=where, hint=hint)
+    return bytes(found)
 
 
 class DetachScanner:

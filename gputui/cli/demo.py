@@ -45,7 +45,7 @@ from gputui.domain.settings import (
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.saved_logs import log_path
-from gputui.ports import JobStore, Runtime
+from gputui.ports import JobStore
 from gputui.ports.backend import Performer
 
 GPUS = 8
@@ -126,21 +126,16 @@ def _tidy_up(options: Options, store: JobStore, directory: Path, arrivals: Arriv
     for runtime in adapters.make_runtimes(options, store.store_id):
         for record in runtime.containers():
             runtime.kill(record.id)
-        _wait_for_ends(runtime)
+        deadline = time.monotonic() + END_WITHIN  # one stuck in the kernel must not keep the demo from ending
+        while time.monotonic() < deadline and any(
+            record.state is ContainerState.RUNNING for record in runtime.containers()
+        ):
+            time.sleep(0.02)
         for record in runtime.containers():
             with suppress(RuntimeFault):  # one that does not end keeps its control groups
                 runtime.remove(record.id)
         runtime.close()
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def _wait_for_ends(runtime: Runtime) -> None:
-    """Wait briefly for killed processes to end; one stuck in the kernel must not keep the demo from ending."""
-    deadline = time.monotonic() + END_WITHIN
-    while time.monotonic() < deadline:
-        if all(record.state is not ContainerState.RUNNING for record in runtime.containers()):
-            return
-        time.sleep(0.02)
 
 
 @click.command("demo")
@@ -190,17 +185,12 @@ def record_past(store: JobStore, actions: Performer, directory: Path, gpus: Sequ
     with store.transaction() as transaction:
         for job_id, past in zip(ids, known, strict=True):
             uuids = tuple(gpus[i].uuid for i in past.gpus)
-            log = _write_log(directory, job_id, past, uuids)
+            options = {"fail_at": "130"} if past.fails else {}
+            log = trainer.output(arguments(past.name, 200, **options), uuids).encode()
+            path = directory / log_path(job_id, 1)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.write_bytes(log)
             transaction.put(_ended(store.get(job_id), past, uuids, log, now))
-
-
-def _write_log(directory: Path, job_id: int, past: PastJob, uuids: Sequence[str]) -> bytes:
-    options = {"fail_at": "130"} if past.fails else {}
-    log = trainer.output(arguments(past.name, 200, **options), uuids).encode()
-    path = directory / log_path(job_id, 1)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.write_bytes(log)
-    return log
 
 
 def _ended(job: Job, past: PastJob, uuids: tuple[str, ...], log: bytes, now: datetime) -> Job:
@@ -283,8 +273,6 @@ def first_jobs() -> Iterable[Submission]:
 
 
 _COMING = ("t5-summarize", "yolo-traffic", "bert-ranker", "unet-retina", "whisper-small", "clip-probe", "mamba-tiny")
-_FAILING = 1 / 6
-"""Share of the jobs that fail."""
 _TENANTS = ("alice", "bob", "carol")
 
 
@@ -295,7 +283,7 @@ def coming_jobs(dice: random.Random) -> Iterator[Submission]:
         number += 1
         name = f"{dice.choice(_COMING)}-{number}"
         tenant, gpus, steps = dice.choice(_TENANTS), dice.choice((1, 1, 1, 2)), dice.randrange(80, 180)
-        if dice.random() < _FAILING:
+        if dice.random() < 1 / 6:
             yield training(name, tenant, gpus, steps, fail_at=str(dice.randrange(10, 40)))
         else:
             yield training(name, tenant, gpus, steps)

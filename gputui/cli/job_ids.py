@@ -101,7 +101,12 @@ def resolve_all(
             continue
         ids = named.ids if len(named.ids) > 1 else (queue.whole_id(named.ids[0]),)
         if len(ids) == 1 and (ids[0] in arrays or (with_ended and is_array(queue, ids[0]))):
-            members = _members(queue, ids[0], with_ended=with_ended)
+            members = [job for job in queue.jobs().values() if job.array and job.array.id == ids[0]]
+            if with_ended and (not members or elements_in_history(members)):
+                known = {job_id for job in members for job_id in job.ids}
+                old = (job for job in queue.past() if job.array and job.array.id == ids[0] and job.id not in known)
+                past = {job.id: job for job in old}
+                members = sorted([*past.values(), *members], key=lambda job: job.id)
             for job in [job for job in members if suits(job)] or members:
                 found |= dict.fromkeys(job.ids)
         else:
@@ -112,15 +117,6 @@ def resolve_all(
 def is_array(queue: Queue, job_id: JobId) -> bool:
     head = queue.get(job_id)
     return head.array is not None and head.array.id == job_id
-
-
-def _members(queue: Queue, array: JobId, *, with_ended: bool) -> list[Job]:
-    queued = [job for job in queue.jobs().values() if job.array and job.array.id == array]
-    if not with_ended or (queued and not elements_in_history(queued)):
-        return queued
-    known = {job_id for job in queued for job_id in job.ids}
-    past = {job.id: job for job in queue.past() if job.array and job.array.id == array and job.id not in known}
-    return sorted([*past.values(), *queued], key=lambda job: job.id)
 
 
 def _elements(queue: Queue, named: Named, arrays: _Arrays | None = None) -> Iterator[JobId]:
@@ -171,18 +167,14 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
             return []
         # `7` for each single job, and `12` once for the elements of an array
         whole = {str(job.id if job.array is None else job.array.id): job for job in reversed(entries)}
-        named = _named_elements(entries) if "_" in incomplete else reversed(whole.items())
+        elements = (  # `12_5` for each element of an array, and `7` for each single job
+            (f"{job.array.id}_{index}" if job.array else str(job.id), job)
+            for job in entries
+            for index in (job.indices if job.array else (0,))
+        )
+        named = elements if "_" in incomplete else reversed(whole.items())
         found = islice(((word, job) for word, job in named if word.startswith(incomplete)), MAX_COMPLETIONS)
         return [CompletionItem(word, help=plain(f"{job.state.short} {job.name}", 40)) for word, job in found]
-
-
-def _named_elements(entries: Iterable[Job]) -> Iterator[tuple[str, Job]]:
-    """Yield `12_5` for each element of an array, and `7` for each single job."""
-    for job in entries:
-        if job.array is None:
-            yield str(job.id), job
-        else:
-            yield from ((f"{job.array.id}_{index}", job) for index in job.indices)
 
 
 class OneJobId(JobIds):

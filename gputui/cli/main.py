@@ -203,7 +203,6 @@ def _elsewhere() -> tuple[str, Mapping[str, str]]:
 PROGRAM = "gputui"
 INTERRUPTED = 130
 """Exit code that shells report for a program ended by SIGINT."""
-_LIMITS = "raise its limits: ulimit -v and -u in a shell, MemoryMax and TasksMax of a service"
 
 
 def _server_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
@@ -369,14 +368,11 @@ def _explained(error: Exception) -> int:
         return complain(f"{where}{error.strerror or error}", 1)
     if terminal.environ().get("GPUTUI_DEBUG"):
         raise error
-    if _is_limit(error):
-        return complain(f"the system gives this process no more memory or threads ({_LIMITS})", 1)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        limits = "raise its limits: ulimit -v and -u in a shell, MemoryMax and TasksMax of a service"
+        return complain(f"the system gives this process no more memory or threads ({limits})", 1)
     what = f"this should not have happened: {type(error).__name__}: {error}"
     return complain(f"{what} (run it again with GPUTUI_DEBUG=1 and report the output)", 1)
-
-
-def _is_limit(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
 
 
 def complain(sentence: str, code: int) -> int:

@@ -66,12 +66,9 @@ class CallersTerminal(terminal.UserTerminal):
         self._line = line
         self._refused = refused
         self._said: list[tuple[int, bytearray]] = []
-        self._out = self._stream(OUT, is_immediate=self.is_tty(terminal.OUT))
-        self._err = self._stream(ERR, is_immediate=True)
-
-    def _stream(self, kind: int, *, is_immediate: bool) -> io.TextIOWrapper:
-        raw = io.BufferedWriter(_Said(kind, self._said), _BUFFER)
-        return io.TextIOWrapper(raw, "utf-8", "replace", line_buffering=is_immediate)
+        out, err = (io.BufferedWriter(_Said(kind, self._said), _BUFFER) for kind in (OUT, ERR))
+        self._out = io.TextIOWrapper(out, "utf-8", "replace", line_buffering=self.is_tty(terminal.OUT))
+        self._err = io.TextIOWrapper(err, "utf-8", "replace", line_buffering=True)
 
     @property
     def out(self) -> io.TextIOWrapper:
@@ -160,15 +157,15 @@ class CallersSession(Session):
 
 def _stamps(options: Options) -> tuple[tuple[int, int] | None, ...]:
     """Return inode and time of change of this process's settings files, as they are now."""
-    return tuple(_stamp(path) for path in (options.site, options.config) if path is not None)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+    found: list[tuple[int, int] | None] = []
+    for path in filter(None, (options.site, options.config)):
+        try:
+            status = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_ino, status.st_mtime_ns))
+    return tuple(found)
 
 
 class CommandsOfCallers:
@@ -191,7 +188,10 @@ class CommandsOfCallers:
         self._forecasts = threading.Lock()
 
     def __call__(self, caller: Caller, line: CommandLine) -> CommandResult:
-        words = _command_of(line)
+        place = thin.command_in(line.argv)
+        if place is None:
+            raise ParseLocallyError("the owner of the queue does not run this command")
+        words = line.argv[place:]  # without the options before the command: they have led the client to this owner
         options, told = self._options, settings_variables(line.environ)
         is_set_alike = (
             line.config in {"", str(options.config)}
@@ -206,17 +206,6 @@ class CommandsOfCallers:
         with terminal.of_caller(said), elsewhere():
             code = self._run(words, session, terminal_width=terminal.help_width())
         return CommandResult(code, said.taken())
-
-
-def _command_of(line: CommandLine) -> tuple[str, ...]:
-    """Return the words without the options before the command: they have led the client to this owner.
-
-    Raises ParseLocallyError for a command that the owner does not run.
-    """
-    place = thin.command_in(line.argv)
-    if place is None:
-        raise ParseLocallyError("the owner of the queue does not run this command")
-    return line.argv[place:]
 
 
 def _shown(words: tuple[str, ...]) -> str:

@@ -28,7 +28,6 @@ from gputui.domain.gpu_processes import (
     tree_of,
     with_host_values,
 )
-from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import format_duration, format_size, plain
 from gputui.engine.actions.foreign_use import ForeignUse, parse_signal
 
@@ -88,7 +87,9 @@ def command(
         rows = with_host_values(rows, seen)
         if name is not None:
             return _send(use, parse_signal(name, "--signal"), _named(rows, pids), yes=yes)
-        labels, numbers = _labels(snapshot, gpus), _numbers(pids)
+        uuids = [view.gpu.uuid for view in snapshot.gpus]
+        only = {find_gpu(uuids, name) for name in gpus}
+        labels, numbers = {gpu_label(view) for view in snapshot.gpus if view.gpu.uuid in only}, _numbers(pids)
         shown = tuple(
             row
             for row in rows
@@ -100,12 +101,6 @@ def command(
     else:
         terminal.write("\n".join(lines(shown, terminal.width())) + "\n")
     return 0
-
-
-def _labels(snapshot: Snapshot, gpus: Sequence[str]) -> frozenset[str]:
-    uuids = [view.gpu.uuid for view in snapshot.gpus]
-    wanted = {find_gpu(uuids, name) for name in gpus}
-    return frozenset(gpu_label(view) for view in snapshot.gpus if view.gpu.uuid in wanted)
 
 
 def _numbers(pids: Sequence[str]) -> frozenset[int]:
@@ -140,8 +135,8 @@ def _stop(use: ForeignUse, name: str, *, yes: bool) -> int:
         detail = use.container(name)
     except GputuiError:
         return int(not _told(partial(use.stop, name)))  # refused for the same reason, and audited
-    wait = f"{detail.sentence}; it is killed after {detail.stop_timeout} s"
-    _ask("Stop:", [wait], yes=yes or bool(detail.store))  # a container of a job is refused anyway
+    sentence = f"{detail.sentence}; it is killed after {detail.stop_timeout} s"
+    _ask("Stop:", [sentence], yes=yes or bool(detail.store))  # a container of a job is refused anyway
     return int(not _told(lambda: use.stop(detail.id)))
 
 

@@ -11,7 +11,7 @@ import io
 import math
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from html import escape
@@ -99,13 +99,6 @@ def period(since: str | None, until: str | None, now: datetime) -> Period:
             "the period is empty: it does not end after it begins", where="--since", hint="write --since -7d"
         )
     return Period(begin, end)
-
-
-def report(
-    jobs: Iterable[JobRecord], chosen: Period, by: str, rates: ReportSettings, now: datetime, gpus: GpuIndices
-) -> Report:
-    known = tuple(jobs)
-    return Report(chosen, by, account(known, chosen, by, now), rates, known, now, gpus)
 
 
 def order(by: str) -> Callable[[tuple[str, UsageAccount]], tuple[float, str]]:
@@ -386,7 +379,7 @@ def read(session: Session, since: str | None, until: str | None, by: str, *, wit
         )
         views = backend.snapshots().read().gpus if with_gpus or by == "gpu" else ()
     indices = {view.gpu.uuid: view.gpu.index for view in views if view.gpu.index >= 0}
-    return report(jobs, chosen, by, session.options.settings.report, now, indices)
+    return Report(chosen, by, account(jobs, chosen, by, now), session.options.settings.report, jobs, now, indices)
 
 
 def _with_use(backend: DirectBackend, record: JobRecord, job: Job) -> JobRecord:

@@ -94,11 +94,6 @@ class TrainingRun:
         """Return the units per second of all GPUs together; communication costs a few per cent of each."""
         return self.load.rate * self.gpus * math.pow(0.97, math.log2(self.gpus)) * self.dice.gauss(1, 0.015)
 
-    def clock(self, step: int) -> str:
-        """Return the simulated time since the start, which does not depend on the speed of this machine."""
-        seconds = int(step * self.options.step_time)
-        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-
     def rest(self, steps: float = 1) -> None:
         """Sleep for the duration of that many steps."""
         time.sleep(max(0.0, steps * self.options.step_time * self.options.time_scale))
@@ -107,7 +102,9 @@ class TrainingRun:
         self.must_save = True
 
     def say(self, text: str) -> None:
-        print(f"{DIM}{self.clock(self.step)}{END} {text}", flush=True)
+        seconds = int(self.step * self.options.step_time)  # simulated: it does not depend on this machine's speed
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        print(f"{DIM}{clock}{END} {text}", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -164,25 +161,21 @@ def train(run: TrainingRun) -> int:
 def report(run: TrainingRun, loss: float) -> None:
     step, steps = run.step, run.options.steps
     if step % run.options.log_every == 0 or step == steps:
-        run.say(_step_line(run, loss))
+        left = int((steps - step) * run.options.step_time)
+        figures = (
+            f"loss {BOLD}{loss:.4f}{END}",
+            f"lr {run.learning_rate(step):.2e}",
+            f"grad {abs(run.dice.gauss(0.9, 0.25)):.2f}",
+            f"{run.throughput():,.0f} {run.load.unit}",
+            f"{run.load.memory + run.dice.uniform(-0.4, 0.4):.1f} GiB",
+            f"eta {left // 60}m{left % 60:02}s",
+        )
+        run.say(f"step {step:>{len(str(steps))}}/{steps}  " + f" {DIM}|{END} ".join(figures))
     if run.dice.random() < 0.012:
         run.say(f"{YELLOW}WARN{END}  {run.dice.choice(_WARNINGS)}")
     if step % max(1, steps // 8) == 0:
         evaluate(run)
         run.say(f"{GREEN}SAVE{END}  {checkpoint(run)}")
-
-
-def _step_line(run: TrainingRun, loss: float) -> str:
-    left = int((run.options.steps - run.step) * run.options.step_time)
-    figures = (
-        f"loss {BOLD}{loss:.4f}{END}",
-        f"lr {run.learning_rate(run.step):.2e}",
-        f"grad {abs(run.dice.gauss(0.9, 0.25)):.2f}",
-        f"{run.throughput():,.0f} {run.load.unit}",
-        f"{run.load.memory + run.dice.uniform(-0.4, 0.4):.1f} GiB",
-        f"eta {left // 60}m{left % 60:02}s",
-    )
-    return f"step {run.step:>{len(str(run.options.steps))}}/{run.options.steps}  " + f" {DIM}|{END} ".join(figures)
 
 
 def evaluate(run: TrainingRun) -> None:

@@ -190,17 +190,15 @@ _MAY_BE_ZERO = frozenset(
         "kwh",
     }
 )
-_WHETHER = ("auto", "always", "never")
-_TOLD = ("none", "failed", "all")
 CHOICES = {
-    "hand_over": _WHETHER,
+    "hand_over": ("auto", "always", "never"),
     "extend": ("owner", "operator"),
     "what_if": ("always", "off"),
     "log_place": ("auto", "below", "beside"),
-    "ascii": _WHETHER,
-    "toast": _TOLD,
-    "bell": _TOLD,
-    "desktop": _TOLD,
+    "ascii": ("auto", "always", "never"),
+    "toast": ("none", "failed", "all"),
+    "bell": ("none", "failed", "all"),
+    "desktop": ("none", "failed", "all"),
     "notify_for": ("mine", "all"),
     "format": ("text", "json"),
     "gpu_colours": ("judgement", "intensity"),
@@ -208,17 +206,13 @@ CHOICES = {
     "probe": ("off", "ssh"),
     "cluster_jobs": ("own", "all"),
 }
-_WORDS = {
-    "webhook_events": (EVENTS, "an event"),
-    "mail_events": (EVENTS, "an event"),
-}
 _PRIORITIES = frozenset({"standing_priority", "agent_priority"})
 LOOPBACK = "127.0.0.1"
 
 
 def check_range(key: str, value: object, where: str) -> None:
-    if key in _WORDS:
-        _check_words(value, *_WORDS[key], where)
+    if key in {"webhook_events", "mail_events"}:
+        _check_words(value, EVENTS, "an event", where)
     elif key == "columns" and value:
         from gputui.domain.queue_columns import QUEUE_COLUMNS  # commands do not need the columns
 

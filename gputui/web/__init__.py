@@ -65,7 +65,10 @@ class AccessControl:
 
     def is_for_us(self, host: str) -> bool:
         """Return whether the Host header may name this server: a foreign name means DNS rebinding by another site."""
-        name = _name_of(host)
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()  # without its port, which differs behind a tunnel
+        except ValueError:
+            name = ""
         if name in self._names:
             return True
         address = _address(name)
@@ -90,14 +93,6 @@ def is_loopback(host: str) -> bool:
 def url_host(host: str) -> str:
     """Return the host in the notation of URLs: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
-
-
-def _name_of(host: str) -> str:
-    """Return the name in a Host header without its port, which differs behind a tunnel."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -131,12 +126,6 @@ _MINE = {
 }
 _NOT_MINE = ("TMUX", "STY", "SSH_TTY")
 """Variables that describe the terminal of this server, not the browser."""
-
-
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Return whether it is about a fault of ours: malformed requests are answered, and concern only who sends them."""
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError | web.HTTPClientError)
 
 
 class Viewer(AppService):
@@ -190,22 +179,20 @@ class Viewer(AppService):
         assert process.stderr is not None
         errors = asyncio.create_task(self._read_errors(process.stderr))
         try:
-            await self._pass_on(process.stdout)
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                while await process.stdout.readline() not in (_PRELUDE, b""):
+                    pass
+                while True:
+                    head = await process.stdout.readexactly(5)
+                    payload = await process.stdout.readexactly(int.from_bytes(head[1:], "big"))
+                    # an ending console is read to its end, even without a tab
+                    with contextlib.suppress(ConnectionError):
+                        if take := {b"D": self.on_data, b"M": self.on_meta, b"P": self.on_packed}.get(head[:1]):
+                            await take(payload)
         finally:
             await asyncio.wait({errors}, timeout=_ERRORS_WITHIN)  # they are not printed once the tab has left
             await self._close()
             await errors
-
-    async def _pass_on(self, stdout: asyncio.StreamReader) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError):
-            while await stdout.readline() not in (_PRELUDE, b""):
-                pass
-            while True:
-                head = await stdout.readexactly(5)
-                payload = await stdout.readexactly(int.from_bytes(head[1:], "big"))
-                with contextlib.suppress(ConnectionError):  # an ending console is read to its end, even without a tab
-                    if take := {b"D": self.on_data, b"M": self.on_meta, b"P": self.on_packed}.get(head[:1]):
-                        await take(payload)
 
     async def _read_errors(self, stderr: asyncio.StreamReader) -> None:
         """Copy the console's stderr to ours, unless the tab has left: a console that quits early may report errors."""
@@ -320,7 +307,9 @@ class ConsoleServer(Server):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._ended.set)
         log = logging.getLogger("gputui.web")
-        log.addFilter(_is_ours)
+        # malformed requests are answered, and concern only who sends them
+        about_others = HttpProcessingError | web.HTTPClientError
+        log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], about_others)))
         app = web.Application(middlewares=[self._guard()])
         app.on_response_prepare.append(_add_headers)
         path = self._door.path
@@ -332,22 +321,19 @@ class ConsoleServer(Server):
         runner = web.AppRunner(app, access_log=None, logger=log, shutdown_timeout=1)
         await runner.setup()
         try:
-            await self._listen(runner)
+            try:
+                await web.TCPSite(runner, self.host, self.port).start()
+            except OSError as error:
+                where = f"{url_host(self.host)}:{self.port}"
+                what = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+                raise GputuiError(what, where=where, hint="--port 0 uses a free port") from error
+            self.port = runner.addresses[0][1]
             tell(self.link)
             await self._ended.wait()
             await asyncio.gather(*(socket.close() for socket in self._viewers.values()))
         finally:
             await asyncio.gather(*(viewer.stop() for viewer in tuple(self._viewers)))
             await runner.cleanup()
-
-    async def _listen(self, runner: web.AppRunner) -> None:
-        try:
-            await web.TCPSite(runner, self.host, self.port).start()
-        except OSError as error:
-            where = f"{url_host(self.host)}:{self.port}"
-            what = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise GputuiError(what, where=where, hint="--port 0 uses a free port") from error
-        self.port = runner.addresses[0][1]
 
     @property
     def link(self) -> str:
@@ -390,11 +376,8 @@ class ConsoleServer(Server):
 
     async def handle_index(self, request: web.Request) -> web.Response:
         """Return the page around the terminal; it loads nothing from other sites."""
-        values = {
-            "title": self.title,
-            "socket": f"ws://{request.host}{self._door.path}ws",
-            "font_size": str(min(max(to_int(request.query.get("fontsize", "14"), 14), 6), 72)),
-        }
+        size = min(max(to_int(request.query.get("fontsize", "14"), 14), 6), 72)
+        values = {"title": self.title, "socket": f"ws://{request.host}{self._door.path}ws", "font_size": str(size)}
         page = _PAGE.read_text(encoding="utf-8")
         for name, value in values.items():
             page = page.replace(f"{{{{ {name} }}}}", html.escape(value))
