@@ -25,9 +25,8 @@ from gputui.domain.runs import Run, Spans
 from gputui.domain.state import TERMINAL, JobState
 
 
+# parts of the types of the same names, without what no account needs
 class SpecRecord(Struct, frozen=True, gc=False):
-    """Part of a JobSpec."""
-
     tenant: str = ""
     name: str = ""
     image: str | None = None
@@ -35,22 +34,16 @@ class SpecRecord(Struct, frozen=True, gc=False):
 
 
 class CauseRecord(Struct, frozen=True, gc=False):
-    """Part of a Cause."""
-
     code: CauseCode
 
 
 class EfficiencyRecord(Struct, frozen=True, gc=False):
-    """Part of an Efficiency."""
-
     seconds: float = 0.0
     utilization: float | None = None
     idle: float | None = None
 
 
 class UseRecord(Struct, frozen=True, gc=False):
-    """Part of an AttemptTelemetry."""
-
     seconds: float | None = None
     known: float | None = None
     busy: float | None = None
@@ -59,8 +52,6 @@ class UseRecord(Struct, frozen=True, gc=False):
 
 
 class AttemptRecord(Struct, frozen=True):
-    """Part of an Attempt."""
-
     gpus: tuple[str, ...] = ()
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -74,13 +65,10 @@ class AttemptRecord(Struct, frozen=True):
 
     @property
     def gpu_count(self) -> int:
-        """Number of GPUs allocated to it."""
         return len(self.gpus) or self.unnamed_gpus
 
 
 class JobRecord(Struct, frozen=True):
-    """Part of a Job."""
-
     id: JobId
     spec: SpecRecord
     submitted_at: datetime
@@ -93,12 +81,10 @@ class JobRecord(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Number of jobs it represents: the elements of an entry, else 1."""
         return arrays.count(self.runs) if self.runs else 1
 
     @property
     def ids(self) -> Iterator[JobId]:
-        """Ids of the jobs it represents, in order."""
         return arrays.ids(self.runs) if self.runs else iter((self.id,))
 
     def without(self, ids: Iterable[JobId] | Spans) -> JobRecord | None:
@@ -161,7 +147,6 @@ class UsageAccount(Struct):
 
     @property
     def allocated(self) -> float:
-        """GPU time held by attempts."""
         return math.fsum(self.gpu_time.values())
 
     @property
@@ -220,51 +205,32 @@ class AttemptUse(Struct, frozen=True, gc=False):
     joules: float = 0.0
 
 
-class _Whole(Struct, frozen=True, gc=False):
-    """A whole attempt; times in seconds."""
-
-    outcome: str
-    seconds: float
-    """Time from its start to its end, or up to now."""
-    width: float
-    """Number of its GPUs, times its share of them."""
-    stopped: tuple[tuple[float, float], ...]
-    """Starts and ends of its suspensions, since the epoch."""
-    standing: float
-    """Time during which it was suspended."""
-    measured: AttemptUse
-
-
 _Piece: TypeAlias = tuple[str, float, float, float]
 """Part of an attempt in the period: group, start and end since the epoch, and share of the attempt's GPUs."""
 _Split: TypeAlias = Callable[[AttemptRecord, float, float], Sequence[_Piece]]
 
 
 def outcome(attempt: AttemptRecord) -> str:
-    """Return the outcome of the attempt: one of OUTCOMES."""
     if attempt.ended_at is None:
         return RUNNING
     return COMPLETED if attempt.cause is None else _OUTCOME.get(attempt.cause.code, FAILED)
 
 
 def measured(attempt: AttemptRecord, gpu_seconds: float) -> AttemptUse:
-    """Return the measured figures of an attempt that held that much GPU time; 0 for unknown ones."""
-    told = attempt.telemetry
-    if told is None:
-        return _of_efficiency(attempt, gpu_seconds)
-    known = min(gpu_seconds, told.known or 0.0)
-    read = (told.seconds or 0.0) * len(attempt.gpus) * attempt.gpu_share
-    powered = 0.0 if told.energy is None else min(gpu_seconds, read)
-    return AttemptUse(known, told.busy or 0.0, known * (told.idle or 0.0), powered, told.energy or 0.0)
+    """Return the measured figures of an attempt that held that much GPU time; 0 for unknown ones.
 
-
-def _of_efficiency(attempt: AttemptRecord, gpu_seconds: float) -> AttemptUse:
-    """Return the figures of an attempt of an older gputui, which measured less."""
-    told = attempt.efficiency
-    if told is None or told.utilization is None:
+    Older versions of gputui measured less: an efficiency.
+    """
+    found, older = attempt.telemetry, attempt.efficiency
+    if found is not None:
+        known = min(gpu_seconds, found.known or 0.0)
+        read = (found.seconds or 0.0) * len(attempt.gpus) * attempt.gpu_share
+        powered = 0.0 if found.energy is None else min(gpu_seconds, read)
+        return AttemptUse(known, found.busy or 0.0, known * (found.idle or 0.0), powered, found.energy or 0.0)
+    if older is None or older.utilization is None:
         return AttemptUse()
-    known = min(gpu_seconds, told.seconds * len(attempt.gpus) * attempt.gpu_share)
-    return AttemptUse(known, known * told.utilization, known * (told.idle or 0.0))
+    known = min(gpu_seconds, older.seconds * len(attempt.gpus) * attempt.gpu_share)
+    return AttemptUse(known, known * older.utilization, known * (older.idle or 0.0))
 
 
 def suspensions(attempt: AttemptRecord, end: float) -> Iterator[tuple[float, float]]:
@@ -315,7 +281,6 @@ class _Books:
     def add(self, job: JobRecord) -> None:
         """Add a job, or those of an entry."""
         key = self._key(job) or NOTHING if self._key else ""
-        count = job.count
         groups: set[str] = set()
         is_first = True
         for attempt in job.attempts:
@@ -331,63 +296,47 @@ class _Books:
             end = attempt.ended_at.timestamp() if attempt.ended_at is not None else max(start, self._now)
             if start < self._high and (end > self._low or start >= self._low):
                 self._add_part(attempt, start, end, key, groups)
-        if job.state in _ENDS:
-            self._add_end(job, count, key, groups)
+        moment = job.ended_at or job.submitted_at
+        if job.state in _ENDS and self._low <= (at := moment.timestamp()) < self._high:
+            is_known = job.cause is None or job.cause.code is not CauseCode.END_UNKNOWN
+            last = job.attempts[-1] if job.attempts else AttemptRecord(cause=job.cause, ended_at=moment)
+            ended = [piece[0] for piece in self._pieces(last, at, at, key)]
+            end_name = _ENDS[job.state] if is_known else END_UNKNOWN
+            for account in (self._overall, *(self.groups[group] for group in ended)):
+                account.ended[end_name] = account.ended.get(end_name, 0) + job.count
+            groups.update(ended)
         for group in groups:
-            self.groups[group].jobs += count
-        if groups:
-            self._overall.jobs += count
+            self.groups[group].jobs += job.count
+        self._overall.jobs += job.count if groups else 0
 
     def _pieces(self, attempt: AttemptRecord, low: float, high: float, key: str) -> Sequence[_Piece]:
         return self._split(attempt, low, high) if self._split else ((key, low, high, 1.0),)
 
-    def _add_end(self, job: JobRecord, count: int, key: str, groups: set[str]) -> None:
-        moment = job.ended_at or job.submitted_at
-        at = moment.timestamp()
-        if self._low <= at < self._high:
-            is_known = job.cause is None or job.cause.code is not CauseCode.END_UNKNOWN
-            end = _ENDS[job.state] if is_known else END_UNKNOWN
-            _count(self._overall, end, count)
-            last = job.attempts[-1] if job.attempts else AttemptRecord(cause=job.cause, ended_at=moment)
-            for piece in self._pieces(last, at, at, key):
-                _count(self.groups[piece[0]], end, count)
-                groups.add(piece[0])
-
     def _add_part(self, attempt: AttemptRecord, start: float, end: float, key: str, groups: set[str]) -> None:
-        width = attempt.gpu_count * attempt.gpu_share
+        """Add the part of an attempt in the period, with its share by time of the figures measured for the whole."""
+        gpus = attempt.gpu_count * attempt.gpu_share
         stopped = tuple(suspensions(attempt, end)) if attempt.suspended_at or attempt.suspensions else ()
-        standing = _overlap(stopped, start, end) if stopped else 0.0
-        found = measured(attempt, (end - start) * width)
-        part = _Whole(outcome(attempt), end - start, width, stopped, standing, found)
+        whole, standing = end - start, _overlap(stopped, start, end)
+        figures, result = measured(attempt, whole * gpus), outcome(attempt)
         pieces = self._pieces(attempt, max(start, self._low), min(end, self._high), key)
         for group, low, high, share in pieces:
-            _add_piece(self.groups[group], part, low, high, share)
+            target, seconds, width = self.groups[group], high - low, gpus * share
+            target.gpu_time[result] = target.gpu_time.get(result, 0.0) + seconds * width
+            if not whole:
+                continue
+            stood = _overlap(stopped, low, high)
+            of_time = share * seconds / whole
+            of_work = share * ((seconds - stood) / (whole - standing) if whole > standing else 0.0)
+            target.suspended += stood * width
+            target.known += figures.known * of_time
+            target.busy_known += figures.busy * of_work
+            target.idle_known += max(0.0, figures.idle - standing * gpus) * of_work
+            target.powered += figures.powered * of_time
+            target.joules += figures.joules * of_time
         self._overall.attempts += 1
-        for group in {piece[0] for piece in pieces} if len(pieces) > 1 else (pieces[0][0],):
+        for group in {piece[0] for piece in pieces}:
             self.groups[group].attempts += 1
             groups.add(group)
-
-
-def _count(target: UsageAccount, end: str, jobs: int) -> None:
-    target.ended[end] = target.ended.get(end, 0) + jobs
-
-
-def _add_piece(target: UsageAccount, whole: _Whole, low: float, high: float, share: float) -> None:
-    """Add a piece of an attempt, with its share by time of the figures measured for the whole attempt."""
-    seconds, figures = high - low, whole.measured
-    width = whole.width * share
-    target.gpu_time[whole.outcome] = target.gpu_time.get(whole.outcome, 0.0) + seconds * width
-    if not whole.seconds:
-        return
-    standing = _overlap(whole.stopped, low, high) if whole.stopped else 0.0
-    of_time = share * seconds / whole.seconds
-    of_work = share * _ratio(seconds - standing, whole.seconds - whole.standing)
-    target.suspended += standing * width
-    target.known += figures.known * of_time
-    target.busy_known += figures.busy * of_work
-    target.idle_known += max(0.0, figures.idle - whole.standing * whole.width) * of_work
-    target.powered += figures.powered * of_time
-    target.joules += figures.joules * of_time
 
 
 def _overlap(times: Iterable[tuple[float, float]], low: float, high: float) -> float:
@@ -395,29 +344,15 @@ def _overlap(times: Iterable[tuple[float, float]], low: float, high: float) -> f
     return sum(max(0.0, min(end, high) - max(begin, low)) for begin, end in times)
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else 0.0
+def _by_cause(attempt: AttemptRecord, low: float, high: float) -> Sequence[_Piece]:
+    has_cause = attempt.ended_at is not None and attempt.cause is not None
+    return ((str(attempt.cause.code) if has_cause and attempt.cause else outcome(attempt), low, high, 1.0),)
 
 
-def _by_cause(period: Period, zone: tzinfo | None) -> _Split:
-    del period, zone
-    return lambda attempt, low, high: ((cause_word(attempt), low, high, 1.0),)
-
-
-def cause_word(attempt: AttemptRecord) -> str:
-    """Return the code of the cause of its end; `completed` if it succeeded, `running` if it still runs."""
-    return str(attempt.cause.code) if attempt.ended_at is not None and attempt.cause is not None else outcome(attempt)
-
-
-def _by_gpu(period: Period, zone: tzinfo | None) -> _Split:
-    del period, zone
-
-    def split(attempt: AttemptRecord, low: float, high: float) -> Sequence[_Piece]:
-        if not attempt.gpus:
-            return ((UNNAMED if attempt.unnamed_gpus else NOTHING, low, high, 1.0),)
-        return [(uuid, low, high, 1 / len(attempt.gpus)) for uuid in attempt.gpus]
-
-    return split
+def _by_gpu(attempt: AttemptRecord, low: float, high: float) -> Sequence[_Piece]:
+    if not attempt.gpus:
+        return ((UNNAMED if attempt.unnamed_gpus else NOTHING, low, high, 1.0),)
+    return [(uuid, low, high, 1 / len(attempt.gpus)) for uuid in attempt.gpus]
 
 
 def _by_day(period: Period, zone: tzinfo | None) -> _Split:
@@ -427,8 +362,7 @@ def _by_day(period: Period, zone: tzinfo | None) -> _Split:
     days = list(_days(period, zone))
     begins = [begin for begin, _ in days]
 
-    def split(attempt: AttemptRecord, low: float, high: float) -> Sequence[_Piece]:
-        del attempt
+    def split(_: AttemptRecord, low: float, high: float) -> Sequence[_Piece]:
         place = max(0, bisect_right(begins, low) - 1)
         pieces: list[_Piece] = []
         while place < len(days) and (not pieces or begins[place] < high):
@@ -467,7 +401,7 @@ _KEYS: Mapping[str, Callable[[JobRecord], str]] = MappingProxyType(
 )
 """Groupings that put a whole job into one group."""
 _SPLITS: Mapping[str, Callable[[Period, tzinfo | None], _Split]] = MappingProxyType(
-    {"gpu": _by_gpu, "day": _by_day, "cause": _by_cause}
+    {"gpu": lambda *_: _by_gpu, "day": _by_day, "cause": lambda *_: _by_cause}
 )
 """Groupings that may divide attempts."""
 GROUPINGS = (*_KEYS, *_SPLITS)

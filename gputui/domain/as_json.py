@@ -15,7 +15,7 @@ from gputui.domain import arrays
 from gputui.domain.access import AuditEntry
 from gputui.domain.errors import Cause
 from gputui.domain.gpu import GpuView, HostSample
-from gputui.domain.job import ArrayRef, Attempt, Job, element_spec, sweep_values
+from gputui.domain.job import Attempt, Job, element_spec, sweep_values
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import EMPTY, Snapshot
@@ -52,7 +52,11 @@ def array_parts(values: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
-    spec, reason = element_spec(job), snapshot.reasons.get(job.id)
+    spec, reason, array = element_spec(job), snapshot.reasons.get(job.id), job.array
+    place: Json | None = None
+    if array:  # for waiting elements that are one entry, with their indices
+        place = {"id": array.id, "index": array.index, "limit": array.limit, "count": job.count}
+        place["indices"] = arrays.all_indices(job)
     return {
         "id": job.id,
         "name": spec.name,
@@ -65,9 +69,18 @@ def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
         "command": list(spec.command),
         "gpus_min": spec.gpus.minimum,
         "gpus_max": None if spec.gpus.everything else spec.gpus.maximum,
-        **_hold(job),
+        "held": job.held,
+        "held_by": job.held_by or None,
+        "held_at": _time(job.held_at),
+        "hold_reason": job.hold_reason,
         "priority_by": job.ranked_by or None,
-        **_times(job, snapshot),
+        "submitted_at": _time(job.submitted_at),
+        "started_at": _time(job.started_at),
+        "ended_at": _time(job.ended_at),
+        "expected_start_at": _time(snapshot.expected_starts.get(job.id)),
+        "time_limit": _seconds(spec.time_limit),
+        "limit_at": _time(job.limit_at),
+        "warning_at": _time(job.warning_at),
         "exit_code": job.exit_code,
         "labels": dict(spec.options.labels),
         "attempts": [_attempt(attempt) for attempt in job.attempts],
@@ -83,44 +96,9 @@ def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
         "beside": job.placed.past if job.placed else None,
         "not_before": _time(job.not_before),
         "progress": snapshot.progress.get(job.id),
-        "array": _array(job, job.array) if job.array else None,
+        "array": place,
         "sweep": dict(sweep_values(job) or job.spec.sweep) or None,
     }
-
-
-def _hold(job: Job) -> Json:
-    return {
-        "held": job.held,
-        "held_by": job.held_by or None,
-        "held_at": _time(job.held_at),
-        "hold_reason": job.hold_reason,
-    }
-
-
-def _times(job: Job, snapshot: Snapshot) -> Json:
-    """Return when the job was submitted, started and ended, and when it is expected to."""
-    return {
-        "submitted_at": _time(job.submitted_at),
-        "started_at": _time(job.started_at),
-        "ended_at": _time(job.ended_at),
-        "expected_start_at": _time(snapshot.expected_starts.get(job.id)),
-        "time_limit": _seconds(job.spec.time_limit),
-        "limit_at": _time(job.limit_at),
-        "warning_at": _time(job.warning_at),
-    }
-
-
-def _array(job: Job, array: ArrayRef) -> Json:
-    """Return the job's place in its array; for waiting elements that are one entry, their indices."""
-    indices = arrays.all_indices(job)
-    return {"id": array.id, "index": array.index, "limit": array.limit, "count": job.count, "indices": indices}
-
-
-def _entry(entry: AuditEntry) -> dict[str, Any]:
-    """Return an audit entry without the key of its request, and without the program that asked, if there was none."""
-    hidden = {"key"} if entry.via else {"key", "via"}
-    told = {name: value for name, value in asdict(entry).items() if name not in hidden}
-    return {**told, "at": _time(entry.at)}
 
 
 def job_detail_json(
@@ -128,7 +106,11 @@ def job_detail_json(
 ) -> Json:
     """Return a job as JSON, with its submission, its audit entries, and the telemetry of its attempts by number."""
     attempts = [measured_attempt(attempt, measured.get(attempt.number)) for attempt in job.attempts]
-    recorded = list(map(_entry, audit))
+    recorded: list[Json] = []
+    for entry in audit:  # without the key of its request, and without the program that asked, if there was none
+        hidden = {"key"} if entry.via else {"key", "via"}
+        known = {name: value for name, value in asdict(entry).items() if name not in hidden}
+        recorded.append({**known, "at": _time(entry.at)})
     about = {"attempts": attempts, "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": recorded}
     return {**job_json(job, snapshot), **about}
 
@@ -141,9 +123,9 @@ def measured_attempt(attempt: Attempt, found: Measured | None) -> Json:
         if series
         else {}
     )
-    told = {"begin": series.begin, "width": series.width, "end": series.end, "readings": readings} if series else None
+    over_time = series and {"begin": series.begin, "width": series.width, "end": series.end, "readings": readings}
     summary = found.summary if found else attempt.telemetry
-    return {**_attempt(attempt), "telemetry": _telemetry(summary), "series": told}
+    return {**_attempt(attempt), "telemetry": _telemetry(summary), "series": over_time}
 
 
 def recurring_json(entry: RecurringJob) -> Json:
@@ -180,18 +162,18 @@ def recurring_json(entry: RecurringJob) -> Json:
     }
 
 
-def explanation_json(job: Job, told: Explanation) -> Json:
+def explanation_json(job: Job, found: Explanation) -> Json:
     from gputui.domain.policy.cluster_state import fair_share_factor
 
-    terms = told.terms
+    terms = found.terms
     return {
         "id": job.id,
-        "reason": {"code": str(told.reason.code), "text": told.reason.text} if told.reason else None,
-        "position": told.position,
-        "waiting": told.waiting,
-        "waits_for": list(told.waits_for),
-        "expected_start_at": told.expected_start_at.isoformat() if told.expected_start_at else None,
-        "certainty": told.certainty,
+        "reason": {"code": str(found.reason.code), "text": found.reason.text} if found.reason else None,
+        "position": found.position,
+        "waiting": found.waiting,
+        "waits_for": list(found.waits_for),
+        "expected_start_at": found.expected_start_at.isoformat() if found.expected_start_at else None,
+        "certainty": found.certainty,
         "score": {
             "total": terms.total,
             "level": terms.level,
@@ -202,8 +184,8 @@ def explanation_json(job: Job, told: Explanation) -> Json:
             "credited": terms.credited,
             "age": terms.age,
         },
-        "fair_share": fair_share_factor(told.used),
-        "planned_duration": told.planned.total_seconds(),
+        "fair_share": fair_share_factor(found.used),
+        "planned_duration": found.planned.total_seconds(),
         "topped_at": job.topped_at.isoformat() if job.topped_at else None,
     }
 
@@ -266,17 +248,17 @@ def _spec(spec: JobSpec) -> Json:
         "share": gpus.share,
         "gpu_model": gpus.model,
         "gpu_capabilities": list(gpus.capabilities),
-        **{name: _plain(value) for name, value in asdict(options).items()},
+        **{
+            name: _seconds(value)
+            if isinstance(value, timedelta)
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+            for name, value in asdict(options).items()
+        },
         "env": dict.fromkeys((name for name, _ in options.env), MASK),
         "labels": dict(options.labels),
     }
-
-
-def _plain(value: object) -> object:
-    """Return an option's value as JSON; durations in seconds."""
-    if isinstance(value, timedelta):
-        return _seconds(value)
-    return list(value) if isinstance(value, tuple) else value
 
 
 def gpu_json(view: GpuView) -> Json:
@@ -308,7 +290,6 @@ def gpu_json(view: GpuView) -> Json:
 
 
 def host_json(host: HostSample | None) -> Json | None:
-    """Return the reading of a host as JSON; durations in seconds."""
     if host is None:
         return None
     disks = [{**asdict(disk), "full_in": _seconds(disk.full_in)} for disk in host.disks]

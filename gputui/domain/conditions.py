@@ -31,13 +31,12 @@ from gputui.domain.gpu import (
     GpuView,
     Holder,
     ProbeCode,
-    ProbeStatus,
     fault_of,
     index_of,
     index_ranges,
 )
 from gputui.domain.gpu_history import Steady
-from gputui.domain.idle_gpus import IdleUse, idle_uses, idle_words
+from gputui.domain.idle_gpus import idle_uses, idle_words
 from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id
 from gputui.domain.snapshot import CONNECTING, EMPTY, Node, Notice, ServerView, Snapshot
@@ -64,14 +63,33 @@ _RANK = {"error": 0, "warning": 1, "information": 2}
 
 
 def pressing(snapshot: Snapshot, now: datetime) -> tuple[Notice, ...]:
-    """Return notices worth a row of the screen: errors, and anything that stops starts or outdates the snapshot."""
+    """Return notices worth a row of the screen: errors, and anything that stops starts or outdates the snapshot.
+
+    Of a server that does not answer only that.
+    """
     if snapshot is EMPTY:
         return ()
     if snapshot.servers:
-        of_servers = [notice for server in snapshot.servers for notice in _of_server(server, now)]
-        return _ranked([*snapshot.notices, *of_servers])
-    errors = [notice for notice in _lasting(snapshot) if notice.severity == "error"]
-    return _ranked([*_old_picture(snapshot, now), *_paused(snapshot), *errors])
+        found = list(snapshot.notices)
+        for server in snapshot.servers:
+            if server.problem == CONNECTING:
+                found.append(Notice("information", f"{server.name}: connecting"))
+            elif server.problem:
+                text, short = f"{server.name} does not answer: {server.problem}", f"{server.name} silent"
+                found.append(Notice("error", text, short=short, since=server.seen_at))
+            else:
+                found += [_named(server, notice) for notice in pressing(server.snapshot, now)]
+        return _ranked(found)
+    found = [notice for notice in _lasting(snapshot) if notice.severity == "error"]
+    if (late := now - snapshot.taken_at) >= LATE:
+        text = f"this view is {format_duration(late)} old: no news from the scheduler since"
+        found.insert(0, Notice("warning", text, short="old view", since=snapshot.taken_at))
+    if (controls := snapshot.controls).paused:
+        why = f': "{controls.pause_reason}"' if controls.pause_reason else ""
+        by = f" by {controls.paused_by}" if controls.paused_by else ""
+        text = f"paused{by}{why}. Running jobs continue; no new starts ({keyed('unpause')} resumes)"
+        found.append(Notice("warning", text, short="paused", since=controls.paused_at))
+    return _ranked(found)
 
 
 def standing(snapshot: Snapshot) -> tuple[Notice, ...]:
@@ -84,16 +102,6 @@ def standing(snapshot: Snapshot) -> tuple[Notice, ...]:
     return _ranked([notice for notice in _lasting(snapshot) if notice.severity != "error"])
 
 
-def _of_server(server: ServerView, now: datetime) -> list[Notice]:
-    """Return the pressing notices of one of several servers; of one that does not answer only that."""
-    if server.problem == CONNECTING:
-        return [Notice("information", f"{server.name}: connecting")]
-    if server.problem:
-        short = f"{server.name} silent"
-        return [Notice("error", f"{server.name} does not answer: {server.problem}", short=short, since=server.seen_at)]
-    return [_named(server, notice) for notice in pressing(server.snapshot, now)]
-
-
 def _named(server: ServerView, notice: Notice) -> Notice:
     short = f"{server.name}: {notice.short}" if notice.short else ""
     return replace(notice, text=f"{server.name}: {notice.text}", short=short)
@@ -104,74 +112,35 @@ def _ranked(found: list[Notice]) -> tuple[Notice, ...]:
 
 
 def _lasting(snapshot: Snapshot) -> list[Notice]:
-    return [*_scheduling(snapshot), *_runtimes(snapshot), *_probe(snapshot), *snapshot.notices]
-
-
-def _old_picture(snapshot: Snapshot, now: datetime) -> list[Notice]:
-    late = now - snapshot.taken_at
-    if late < LATE:
-        return []
-    text = f"this view is {format_duration(late)} old: no news from the scheduler since"
-    return [Notice("warning", text, short="old view", since=snapshot.taken_at)]
-
-
-def _paused(snapshot: Snapshot) -> list[Notice]:
-    controls = snapshot.controls
-    if not controls.paused:
-        return []
-    why = f': "{controls.pause_reason}"' if controls.pause_reason else ""
-    by = f" by {controls.paused_by}" if controls.paused_by else ""
-    text = f"paused{by}{why}. Running jobs continue; no new starts ({keyed('unpause')} resumes)"
-    return [Notice("warning", text, short="paused", since=controls.paused_at)]
-
-
-def _scheduling(snapshot: Snapshot) -> list[Notice]:
-    leader = snapshot.leader
-    if snapshot.leads_here:
-        return []
-    if leader is None:
-        return [Notice("error", "no scheduler runs, so nothing starts: run `gputui serve`")]
-    if leader.silent_for:
-        return []  # the snapshot's own notices tell it
-    if engine := ENGINES.get(leader.kind):
-        return [Notice("information", f"{engine} schedules; its controller is {leader.host}")]
-    kind = "gputui serve" if leader.kind == "serve" else "another console"
-    where = f"{kind} (pid {leader.pid}, {leader.user}@{leader.host})"
-    return [Notice("information", f"{where} is the scheduler; every command here works as usual")]
-
-
-def _runtimes(snapshot: Snapshot) -> list[Notice]:
     found = []
-    for node in snapshot.nodes:
-        for runtime in node.runtimes:
-            if runtime.asked and not runtime.up:
-                is_named = runtime.text.lower().startswith(runtime.name.lower())
-                down_words = runtime.text if is_named else f"{runtime.name} does not answer: {runtime.text}"
-                found.append(Notice("error", down_words, short=f"{runtime.name} down", since=runtime.since))
-            found += [Notice("warning", f"{runtime.name}: {warning}") for warning in runtime.all_warnings]
-    return found
+    leader = snapshot.leader
+    if leader is None and not snapshot.leads_here:
+        found.append(Notice("error", "no scheduler runs, so nothing starts: run `gputui serve`"))
+    elif leader is not None and not snapshot.leads_here and not leader.silent_for:  # else own notices tell it
+        if engine := ENGINES.get(leader.kind):
+            text = f"{engine} schedules; its controller is {leader.host}"
+        else:
+            kind = "gputui serve" if leader.kind == "serve" else "another console"
+            where = f"{kind} (pid {leader.pid}, {leader.user}@{leader.host})"
+            text = f"{where} is the scheduler; every command here works as usual"
+        found.append(Notice("information", text))
+    for runtime in (runtime for node in snapshot.nodes for runtime in node.runtimes):
+        if runtime.asked and not runtime.up:
+            is_named = runtime.text.lower().startswith(runtime.name.lower())
+            text = runtime.text if is_named else f"{runtime.name} does not answer: {runtime.text}"
+            found.append(Notice("error", text, short=f"{runtime.name} down", since=runtime.since))
+        found += [Notice("warning", f"{runtime.name}: {warning}") for warning in runtime.all_warnings]
+    # nodes of a cluster have one condition for all: the cluster starts jobs on them all the same
+    for node in () if snapshot.engine_decides else snapshot.nodes:
+        is_hung = node.probe.code in _HUNG
+        if is_hung or (node.gpus and node.probe.code not in _HARMLESS):  # without GPUs a text replaces the grid
+            short = "driver hung" if is_hung else "GPUs not read"
+            found.append(Notice("error", f"GPUs are not read: {node.probe.text}", short=short, since=node.probe.since))
+    return [*found, *snapshot.notices]
 
 
 _HARMLESS = frozenset({ProbeCode.OK, ProbeCode.STARTING, ProbeCode.NO_PROBE})
 _HUNG = frozenset({ProbeCode.WEDGED, ProbeCode.WEDGED_AT_START})
-
-
-def _probe(snapshot: Snapshot) -> list[Notice]:
-    """Return notices of failing probes, if GPUs are listed or the driver hangs; otherwise a text replaces the grid.
-
-    Nodes of a cluster have one condition for all: the cluster starts jobs on them all the same.
-    """
-    if snapshot.engine_decides:
-        return []
-    return [
-        Notice("error", f"GPUs are not read: {node.probe.text}", short=_probe_words(node.probe), since=node.probe.since)
-        for node in snapshot.nodes
-        if node.probe.code in _HUNG or (node.gpus and node.probe.code not in _HARMLESS)
-    ]
-
-
-def _probe_words(status: ProbeStatus) -> str:
-    return "driver hung" if status.code in _HUNG else "GPUs not read"
 
 
 ERROR, WARNING, INFORMATION = "error", "warning", "information"
@@ -279,7 +248,6 @@ class Condition(Struct, frozen=True):
 
     @property
     def fluctuates(self) -> bool:
-        """Return whether it is told only while it holds."""
         return self.kind in KINDS and KINDS[self.kind].fluctuates
 
 
@@ -303,35 +271,44 @@ def conditions(
     """Return all conditions that last now, worst first, without failures that are acknowledged."""
     if snapshot is EMPTY:
         return ()
-    disks = list(disk_conditions(snapshot))
-    others = (*pressing(snapshot, now), *standing(snapshot))
-    found = [
-        *(_of_notice(notice) for notice in others if not (disks and notice.short == DISK_LOW)),
-        *gpu_conditions(snapshot),
-        *idle_conditions(snapshot, now),
-        *disks,
-        *recent_failures(snapshot, now, is_acknowledged),
+    disks = [
+        _disk(disk, kind)
+        for node in snapshot.nodes
+        if node.host is not None
+        for disk in node.host.disks
+        if (kind := disk_kind(disk))
     ]
-    return ranked(found)
+    notices = (*pressing(snapshot, now), *standing(snapshot))
+    return ranked(
+        [
+            *(
+                Condition(each.severity, each.text, each.short, each.short, since=each.since)
+                for each in notices
+                if not (disks and each.short == DISK_LOW)
+            ),
+            *gpu_conditions(snapshot),
+            *idle_conditions(snapshot, now),
+            *disks,
+            *recent_failures(snapshot, now, is_acknowledged),
+        ]
+    )
+
+
+def _disk(disk: DiskUse, kind: str) -> Condition:
+    name = plain(disk.mount, 40)
+    soon = f"; full in {format_duration(disk.full_in)} at this rate" if is_filling(disk) else ""
+    text = f"disk {name} is {disk.used:.0%} full, {format_size(disk.free)} of {format_size(disk.total)} left{soon}"
+    short = f"{name} full in {format_duration(disk.full_in)}" if soon else f"{name} {disk.used:.0%} full"
+    holds = {STATE: "queue and logs need room", DOCKER: "`docker system df` shows what Docker could free"}
+    todo = "; ".join(holds[role] for role in disk.roles if role in holds)
+    return Condition(severity_of(kind), text, kind, short, subject=disk.mount, todo=todo)
 
 
 def ranked(found: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return the conditions worst first, each once."""
-    return tuple(sorted(dict.fromkeys(found), key=_rank))
-
-
-def _rank(condition: Condition) -> tuple[int, int]:
-    return _RANK.get(condition.severity, 1), place_of(condition.severity, condition.kind)
-
-
-def _of_notice(notice: Notice) -> Condition:
-    return Condition(notice.severity, notice.text, notice.short, notice.short, since=notice.since)
-
-
-def disk_conditions(snapshot: Snapshot) -> Iterator[Condition]:
-    """Yield the disks that are full, or will be within the hour."""
-    for host in [node.host for node in snapshot.nodes if node.host is not None]:
-        yield from (_disk(disk, kind) for disk in host.disks if (kind := disk_kind(disk)))
+    return tuple(
+        sorted(dict.fromkeys(found), key=lambda each: (_RANK.get(each.severity, 1), place_of(each.severity, each.kind)))
+    )
 
 
 def is_filling(disk: DiskUse) -> bool:
@@ -346,19 +323,6 @@ def disk_kind(disk: DiskUse) -> str:
     return DISK_LOW if disk.used >= ALMOST_FULL or is_filling(disk) else ""
 
 
-def _disk(disk: DiskUse, kind: str) -> Condition:
-    name = plain(disk.mount, 40)
-    soon = f"; full in {format_duration(disk.full_in)} at this rate" if is_filling(disk) else ""
-    text = f"disk {name} is {disk.used:.0%} full, {format_size(disk.free)} of {format_size(disk.total)} left{soon}"
-    short = f"{name} full in {format_duration(disk.full_in)}" if soon else f"{name} {disk.used:.0%} full"
-    holds = {
-        STATE: "queue and logs need room",
-        DOCKER: "`docker system df` shows what Docker could free",
-    }
-    todo = "; ".join(holds[role] for role in disk.roles if role in holds)
-    return Condition(severity_of(kind), text, kind, short, subject=disk.mount, todo=todo)
-
-
 def idle_conditions(snapshot: Snapshot, now: datetime) -> Iterator[Condition]:
     """Yield who leaves GPUs idle, the longest first; all have one text for the status line."""
     uses = idle_uses(snapshot)
@@ -369,52 +333,39 @@ def idle_conditions(snapshot: Snapshot, now: datetime) -> Iterator[Condition]:
     count = uses[0].labels if len(gpus) == 1 else f"{len(gpus)} GPUs"
     short = f"{count} {idle_words(now - uses[0].since)}: {who}"
     for use in uses:
-        told = f"{use.who} leaves {use.labels} idle" if use.holder is None else f"{use.who} holds {use.labels} idle"
+        holder, place = use.holder, ("gpu", use.gpus[0].gpu.uuid)
+        what = f" leaves {use.labels} idle" if holder is None else f" holds {use.labels} idle"
         job = snapshot.job(use.job_id) if use.job_id is not None else None
+        if use.job_id is not None:
+            place = "job", str(use.job_id)
+        elif holder is not None and holder.pid is not None:
+            place = "process", str(holder.pid)
+        elif holder is not None and holder.container_id is not None:
+            place = "container", holder.container_id
         yield Condition(
             severity_of(IDLE),
-            f"job {use.who} {plain(job.name, 60)} ({plain(job.spec.tenant, 40)}){told.removeprefix(use.who)}"
-            if job
-            else told,
+            f"job {use.who} {plain(job.name, 60)} ({plain(job.spec.tenant, 40)}){what}" if job else use.who + what,
             IDLE,
             short,
-            subject=f"{use.job_id} {use.holder.container_id or use.holder.pid if use.holder else ''}",
+            subject=f"{use.job_id} {holder.container_id or holder.pid if holder else ''}",
             since=use.since,
             todo=f"{keyed('alarm')} goes there",
-            place=_place_of(use),
+            place=place,
         )
-
-
-def _place_of(use: IdleUse) -> tuple[str, str]:
-    if use.job_id is not None:
-        return "job", str(use.job_id)
-    if use.holder is not None and use.holder.pid is not None:
-        return "process", str(use.holder.pid)
-    if use.holder is not None and use.holder.container_id is not None:
-        return "container", use.holder.container_id
-    return "gpu", use.gpus[0].gpu.uuid
 
 
 def recent_failures(snapshot: Snapshot, now: datetime, is_acknowledged: Acknowledged) -> Iterator[Condition]:
     """Yield the jobs that failed within the last hour, the latest first."""
     recent = (job for job in _failed(Same(snapshot.jobs)) if job.ended_at and now - job.ended_at < RECENT)
-    jobs = [job for job in recent if not is_acknowledged(job)]
-    jobs.sort(key=lambda job: job.ended_at or now, reverse=True)
-    todo = f"{keyed('detail')} on it shows why, {keyed('requeue')} runs it again"
+    jobs = sorted((j for j in recent if not is_acknowledged(j)), key=lambda job: job.ended_at or now, reverse=True)
+    severity, todo = severity_of(FAILED), f"{keyed('detail')} on it shows why, {keyed('requeue')} runs it again"
     for job in jobs[:MOST_FAILURES]:
-        yield Condition(
-            severity_of(FAILED),
-            ended(job).text,
-            FAILED,
-            subject=str(job.id),
-            since=job.ended_at,
-            todo=todo,
-            count=job.count,
-        )
+        text, since = ended(job).text, job.ended_at
+        yield Condition(severity, text, FAILED, subject=str(job.id), since=since, todo=todo, count=job.count)
     if left := sum(job.count for job in jobs[MOST_FAILURES:]):
         text = f"{plural(left, 'other job')} failed in the last hour"
         since = jobs[MOST_FAILURES].ended_at
-        yield Condition(severity_of(FAILED), text, FAILED, subject="others", since=since, todo=todo, count=left)
+        yield Condition(severity, text, FAILED, subject="others", since=since, todo=todo, count=left)
 
 
 @lru_cache(maxsize=1)
@@ -424,8 +375,6 @@ def _failed(jobs: Same) -> tuple[Job, ...]:
 
 
 class ConditionTracker:
-    """Tracks the conditions of one console, so that those which fluctuate are shown only while they hold."""
-
     def __init__(self) -> None:
         self._first: dict[tuple[str, str], datetime | None] = {}
         """Time at which each was first seen; None: it existed when the console was opened."""
@@ -465,51 +414,51 @@ _MOST_NODES = 4
 def gpu_conditions(snapshot: Snapshot) -> list[Condition]:
     found: list[Condition] = []
     for node in snapshot.nodes:
-        where = f" of {plain(node.name, 40)}" if len(snapshot.nodes) > 1 else ""
+        name = plain(node.name, 40)
+        where = f" of {name}" if len(snapshot.nodes) > 1 else ""
         found += [_broken(view, where, snapshot) for view in node.gpus if fault_of(view) in {LOST, SICK}]
         found += _not_read(node, where, snapshot)
         for view in node.gpus:
             found += [*_slowed(view, where), *_foreign(view, where, is_engines=snapshot.engine_decides)]
-        found += _drained_node(node) if where and _is_drained(node) else _drained_gpus(node, where)
+        drains = [view.drain for view in node.gpus]
+        if where and drains and len(set(drains)) == 1 and (drain := drains[0]) is not None:
+            todo = f"`gputui resume {name}` ends that"
+            text, short = f"node {name} is drained {_drain_words(drain)}", f"{name} drained"
+            found.append(Condition(severity_of(DRAINED), text, DRAINED, short, node.name, drain.at, todo=todo))
+            continue
+        for view in node.gpus:
+            if (drain := view.drain) is not None:
+                todo, text = f"`gputui resume {index_of(view)}` ends that", f"is drained {_drain_words(drain)}"
+                found.append(_of_gpu(DRAINED, view, where, text, todo, drain.at))
     return [*found, *_unread_nodes(snapshot)]
 
 
-def _name(view: GpuView, where: str) -> str:
-    return f"GPU {index_of(view) if view.gpu.index >= 0 else plain(view.gpu.uuid, 12)}{where}"
-
-
-def _label(view: GpuView, where: str) -> str:
-    """Return the index, with its node if there are several: `gpu1:0`."""
-    node = where.removeprefix(" of ")
-    return f"{node}:{index_of(view)}" if node else index_of(view)
+def _of_gpu(kind: str, view: GpuView, where: str, text: str, todo: str, since: datetime | None = None) -> Condition:
+    """Return a condition of one GPU, which is labelled with its node if there are several: `gpu1:0`."""
+    index, node = index_of(view), where.removeprefix(" of ")
+    is_numbered = view.gpu.index >= 0
+    name = index if is_numbered else plain(view.gpu.uuid, 12)
+    label = f"{node}:{index}" if node else index
+    if kind in {LOST, SICK} and not is_numbered:
+        label = name
+    text = f"GPU {name}{where} {text}"
+    return Condition(severity_of(kind), text, kind, subject=view.gpu.uuid, since=since, todo=todo, gpu=label)
 
 
 def _broken(view: GpuView, where: str, snapshot: Snapshot) -> Condition:
     fault, record = fault_of(view), snapshot.controls.faults.get(view.gpu.uuid)
     text = plain(view.health.reason, 300) or str(view.health.code)
-    index = index_of(view)
-    todo = f"after a reset `gputui resume {index}` gives it jobs again" if view.is_stopped_by_xid else ""
+    todo = f"after a reset `gputui resume {index_of(view)}` gives it jobs again" if view.is_stopped_by_xid else ""
     takes_none = " and takes no job"
     if snapshot.engine_decides:
         todo = f"`gputui drain {where.removeprefix(' of ') or 'NODE'}` keeps jobs off its node"
         takes_none = ""
-    return Condition(
-        severity_of(fault),
-        f"{_name(view, where)} is {fault}{takes_none}{_held(view)}: {text}",
-        fault,
-        subject=view.gpu.uuid,
-        since=record.at if record else None,
-        todo=todo or "`gputui doctor` checks the driver",
-        gpu=_label(view, where) if view.gpu.index >= 0 else plain(view.gpu.uuid, 12),
-    )
-
-
-def _held(view: GpuView) -> str:
-    if not view.job_ids and view.job_id is None:
-        return ""
-    ids = view.job_ids or (view.job_id,)
-    numbers = ", ".join(shown_id(job_id or 0) for job_id in ids)
-    return f" (job {numbers} still holds it)" if len(ids) == 1 else f" (jobs {numbers} still hold it)"
+    held, ids = "", view.job_ids or (() if view.job_id is None else (view.job_id,))
+    if ids:
+        numbers = ", ".join(map(shown_id, ids))
+        held = f" (job {numbers} still holds it)" if len(ids) == 1 else f" (jobs {numbers} still hold it)"
+    todo = todo or "`gputui doctor` checks the driver"
+    return _of_gpu(fault, view, where, f"is {fault}{takes_none}{held}: {text}", todo, record.at if record else None)
 
 
 def _not_read(node: Node, where: str, snapshot: Snapshot) -> Iterable[Condition]:
@@ -559,51 +508,30 @@ def _slowed(view: GpuView, where: str) -> Iterator[Condition]:
     if sample is None or not sample.slowed:
         return
     is_fault = sample.has_slowing_fault
-    kind = slowed_kind(is_fault=is_fault)
-    reasons = plain(", ".join(sample.slowed), 100)
     power = f" at {sample.power:.0f} of {sample.power_limit:.0f} W" if sample.power and sample.power_limit else ""
     usual = f", {view.gpu.default_power_limit:.0f} W by default" if power and view.gpu.default_power_limit else ""
     heat = f" at {sample.temperature:.0f} °C" if sample.temperature is not None and is_fault else ""
-    index = index_of(view)
-    yield Condition(
-        severity_of(kind),
-        f"{_name(view, where)} is slowed by the driver: {reasons}{heat or power + usual}",
-        kind,
-        subject=view.gpu.uuid,
-        todo="check cooling and power supply" if is_fault else f"`nvidia-smi -i {index} -pl WATTS` sets the limit",
-        gpu=_label(view, where),
+    text = f"is slowed by the driver: {plain(', '.join(sample.slowed), 100)}{heat or power + usual}"
+    todo = (
+        "check cooling and power supply" if is_fault else f"`nvidia-smi -i {index_of(view)} -pl WATTS` sets the limit"
     )
+    yield _of_gpu(slowed_kind(is_fault=is_fault), view, where, text, todo)
 
 
 def _foreign(view: GpuView, where: str, *, is_engines: bool) -> Iterator[Condition]:
     """Yield that a foreign process or container uses the GPU, or a job that does not hold it."""
-    others = view.foreign
     is_held = view.state is GpuState.ALLOCATED
-    if view.state is not GpuState.FOREIGN and not (is_held and others):
+    if view.state is not GpuState.FOREIGN and not (is_held and view.foreign):
         return
-    who = ", ".join(_who(holder) for holder in others) or plain(view.why, 200) or "an unknown process"
+    who = ", ".join(map(_who, view.foreign)) or plain(view.why, 200) or "an unknown process"
     instead = "; it takes no job" if not is_engines else ", although nobody was given it"
-    beside = f" beside job {shown_id(view.job_id or 0)}" if is_held else instead
+    text = f"is used by {who}{f' beside job {shown_id(view.job_id or 0)}' if is_held else instead}"
     if view.trespassers:
-        first = shown_id(view.trespassers[0])
-        yield Condition(
-            severity_of(TRESPASS),
-            f"{_name(view, where)} is used by {who}{beside}",
-            TRESPASS,
-            subject=view.gpu.uuid,
-            todo=f"a job must keep the CUDA_VISIBLE_DEVICES that it is given; `gputui cancel {first}` ends it",
-            gpu=_label(view, where),
-        )
-        return
-    kind = INTRUDER if is_held else FOREIGN
-    yield Condition(
-        severity_of(kind),
-        f"{_name(view, where)} is used by {who}{beside}",
-        kind,
-        subject=view.gpu.uuid,
-        todo="" if is_engines else f"{keyed('gpu_processes')} shows its processes and ends them",
-        gpu=_label(view, where),
-    )
+        ends = f"`gputui cancel {shown_id(view.trespassers[0])}` ends it"
+        yield _of_gpu(TRESPASS, view, where, text, f"a job must keep the CUDA_VISIBLE_DEVICES that it is given; {ends}")
+    else:
+        todo = "" if is_engines else f"{keyed('gpu_processes')} shows its processes and ends them"
+        yield _of_gpu(INTRUDER if is_held else FOREIGN, view, where, text, todo)
 
 
 def _who(holder: Holder) -> str:
@@ -612,33 +540,6 @@ def _who(holder: Holder) -> str:
     pid = f" (pid {holder.pid})" if holder.pid is not None and holder.kind == "process" else ""
     kind = "" if holder.job_id is not None else f"{holder.kind} "
     return f"{kind}{plain(holder.name, 60)}{pid}{user}{image}"
-
-
-def _is_drained(node: Node) -> bool:
-    return bool(node.gpus) and len({view.drain for view in node.gpus}) == 1 and node.gpus[0].drain is not None
-
-
-def _drained_node(node: Node) -> Iterator[Condition]:
-    name = plain(node.name, 40)
-    if (drain := node.gpus[0].drain) is not None:
-        words = f"node {name} is drained {_drain_words(drain)}"
-        todo = f"`gputui resume {name}` ends that"
-        yield Condition(severity_of(DRAINED), words, DRAINED, f"{name} drained", node.name, drain.at, todo=todo)
-
-
-def _drained_gpus(node: Node, where: str) -> Iterator[Condition]:
-    for view in node.gpus:
-        if view.drain is None:
-            continue
-        yield Condition(
-            severity_of(DRAINED),
-            f"{_name(view, where)} is drained {_drain_words(view.drain)}",
-            DRAINED,
-            subject=view.gpu.uuid,
-            since=view.drain.at,
-            todo=f"`gputui resume {index_of(view)}` ends that",
-            gpu=_label(view, where),
-        )
 
 
 def _drain_words(drain: Drain) -> str:

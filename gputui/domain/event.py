@@ -50,8 +50,8 @@ class Event(Struct, frozen=True):
     def document(self, host: str) -> dict[str, Any]:
         """Return the JSON document that hooks receive; the page of a report is only for mail."""
         about = next((about for start, about in _ABOUT.items() if self.name.startswith(start)), "disk")
-        told = {"id": self.id, "event": self.name, "at": self.at.isoformat(), "host": host, "text": self.text}
-        return {**told, about: {key: value for key, value in self.data.items() if key != PAGE}}
+        head = {"id": self.id, "event": self.name, "at": self.at.isoformat(), "host": host, "text": self.text}
+        return {**head, about: {key: value for key, value in self.data.items() if key != PAGE}}
 
 
 _ABOUT = {
@@ -67,26 +67,23 @@ _ABOUT = {
 
 def ended(job: Job) -> Event:
     """Return the event for a job that has ended and will not be retried."""
-    name = _OF_STATE.get(job.state, "job_failed")
-    spec = job.spec
-    called = f" {job.name}" if job.name else ""
     which = f"{job.count} elements of array {job.array.id}" if job.runs and job.array else f"Job {job.shown_id}"
+    called = f" {job.name}" if job.name else ""
     outcome = _OUTCOMES.get(job.state, f"is {job.state}")
     if job.runs:
         outcome = outcome.replace("was ", "were ", 1)
-    preposition = "in" if job.state is JobState.COMPLETED else "after"
     ran = ""
     if job.ended_at and job.started_at:
+        preposition = "in" if job.state is JobState.COMPLETED else "after"
         ran = f" {preposition} {format_duration(job.ended_at - job.started_at)}"
     why = f": {job.end_words}" if job.cause else ""
-    sentence = plain(f"{which}{called} ({spec.tenant}) {outcome}{ran}{why}", 500)
-    return Event(end_id(job), name, job.end, sentence, _job_data(job))
+    sentence = plain(f"{which}{called} ({job.spec.tenant}) {outcome}{ran}{why}", 500)
+    return Event(end_id(job), _OF_STATE.get(job.state, "job_failed"), job.end, sentence, _job_data(job))
 
 
 def end_id(job: Job) -> str:
     """Return the id of the event for the end of a job."""
-    at = job.end
-    return f"job-{job.id}-{at.timestamp():.6f}"
+    return f"job-{job.id}-{job.end.timestamp():.6f}"
 
 
 def untold(jobs: Iterable[Job], now: datetime, max_age: timedelta) -> Iterator[Job]:
@@ -192,18 +189,17 @@ def _job_data(job: Job) -> dict[str, Any]:
         "exit_code": job.exit_code,
         "cause": {"code": str(job.cause.code), "text": job.cause.text} if job.cause else None,
         "error": (job.attempt.error or None) if job.attempt else None,
-        "attempts": [_attempt_data(attempt) for attempt in job.attempts],
-    }
-
-
-def _attempt_data(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "number": attempt.number,
-        "gpus": list(attempt.gpus),
-        "exit_code": attempt.exit_code,
-        "error": attempt.error or None,
-        "efficiency": asdict(attempt.efficiency) if attempt.efficiency else None,
-        "log_path": attempt.log_path,
+        "attempts": [
+            {
+                "number": attempt.number,
+                "gpus": list(attempt.gpus),
+                "exit_code": attempt.exit_code,
+                "error": attempt.error or None,
+                "efficiency": asdict(attempt.efficiency) if attempt.efficiency else None,
+                "log_path": attempt.log_path,
+            }
+            for attempt in job.attempts
+        ],
     }
 
 
