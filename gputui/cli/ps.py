@@ -16,11 +16,10 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.as_json import Json
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
-from gputui.domain.gpu import find_gpu
+from gputui.domain.gpu import find_gpu, index_of
 from gputui.domain.gpu_processes import (
     GpuProcessRow,
     ProcessTarget,
-    gpu_label,
     gpu_words,
     parse_process_filter,
     process_rows,
@@ -89,7 +88,7 @@ def command(
             return _send(use, parse_signal(name, "--signal"), _named(rows, pids), yes=yes)
         uuids = [view.gpu.uuid for view in snapshot.gpus]
         only = {find_gpu(uuids, name) for name in gpus}
-        labels, numbers = {gpu_label(view) for view in snapshot.gpus if view.gpu.uuid in only}, _numbers(pids)
+        labels, numbers = {index_of(view) for view in snapshot.gpus if view.gpu.uuid in only}, _numbers(pids)
         shown = tuple(
             row
             for row in rows

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator,
 from functools import lru_cache
 from itertools import accumulate
 from types import MappingProxyType
-from typing import NamedTuple
 
 from gputui.domain import runs
 from gputui.domain.cluster import array_of
@@ -52,7 +51,6 @@ def unfolded(jobs: Iterable[Job]) -> Iterator[Job]:
 
 
 def count(group: Iterable[Job]) -> int:
-    """Return the number of jobs, each element of an entry counted."""
     return sum(job.count for job in group)
 
 
@@ -93,7 +91,6 @@ def indices_word(indices: Iterable[int]) -> str:
 
 
 def _runs(group: Iterable[Job]) -> Runs:
-    """Return the elements of arrays among the jobs."""
     return tuple(run for job in group if job.array for run in job.runs or (Run(job.id, job.array.index, 1),))
 
 
@@ -121,7 +118,7 @@ class Entries(Mapping[JobId, Job]):
         """
         self._jobs = jobs
         self._with_runs = None if with_runs is None else tuple(with_runs)
-        self._places: _Places | None = None
+        self._places: tuple[list[JobId], list[JobId], list[Job]] | None = None
         self._spans: Spans | None = None
         self._found: dict[JobId, Job] = {}
 
@@ -136,14 +133,22 @@ class Entries(Mapping[JobId, Job]):
     def overlapping(self, job: Job) -> Iterator[Job]:
         """Yield the entries that share jobs with this one."""
         found: dict[JobId, Job] = {}
+        starts, ends, entries = self._run_places()
         for run in job.runs or (Run(job.id, 0, 1),):
-            for entry in self._overlapping(run):
-                found[entry.id] = entry
+            place = max(bisect_right(starts, run.id) - 1, 0)
+            while place < len(starts) and starts[place] < run.end:
+                if ends[place] > run.id:
+                    found[entries[place].id] = entries[place]
+                place += 1
+            if run.count <= len(self._jobs):
+                alone = (self._jobs.get(job_id) for job_id in run.ids)
+            else:
+                alone = (job for job_id, job in self._jobs.items() if run.id <= job_id < run.end)
+            found.update((job.id, job) for job in alone if job is not None and not job.runs)
         yield from found.values()
 
     @property
     def spans(self) -> Spans:
-        """The ids of all jobs."""
         if self._spans is None:
             alone = [(job_id, job_id + 1) for job_id, job in self._jobs.items() if not job.runs]
             self._spans = joined_spans((*alone, *((run.id, run.end) for job in self.with_runs for run in job.runs)))
@@ -151,7 +156,6 @@ class Entries(Mapping[JobId, Job]):
 
     @property
     def with_runs(self) -> tuple[Job, ...]:
-        """The entries of more than one job."""
         if self._with_runs is None:
             self._with_runs = tuple(job for job in self._jobs.values() if job.runs)
         return self._with_runs
@@ -169,7 +173,6 @@ class Entries(Mapping[JobId, Job]):
 
     @property
     def by_id(self) -> Mapping[JobId, Job]:
-        """The entries by their own ids alone."""
         return MappingProxyType(self._jobs) if isinstance(self._jobs, dict) else self._jobs
 
     def __getitem__(self, job_id: JobId) -> Job:
@@ -197,7 +200,6 @@ class Entries(Mapping[JobId, Job]):
         return self._jobs.values()
 
     def items(self) -> ItemsView[JobId, Job]:
-        """Return the entries with their ids."""
         return self._jobs.items()
 
     def __eq__(self, other: object) -> bool:
@@ -210,39 +212,18 @@ class Entries(Mapping[JobId, Job]):
 
     def _around(self, job_id: JobId) -> Job | None:
         """Return the entry with this element, which is not its first."""
-        if self._places is None:
-            self._places = _Places.of(self.with_runs)
-        starts, ends, entries = self._places
+        starts, ends, entries = self._run_places()
         place = bisect_right(starts, job_id) - 1
         return entries[place] if place >= 0 and job_id < ends[place] else None
 
-    def _overlapping(self, run: Run) -> Iterator[Job]:
+    def _run_places(self) -> tuple[list[JobId], list[JobId], list[Job]]:
+        """Return the starts, ends and entries of all runs, side by side in the order of their ids."""
         if self._places is None:
-            self._places = _Places.of(self.with_runs)
-        starts, ends, entries = self._places
-        place = max(bisect_right(starts, run.id) - 1, 0)
-        while place < len(starts) and starts[place] < run.end:
-            if ends[place] > run.id:
-                yield entries[place]
-            place += 1
-        if run.count <= len(self._jobs):
-            alone = (self._jobs.get(job_id) for job_id in run.ids)
-        else:
-            alone = (job for job_id, job in self._jobs.items() if run.id <= job_id < run.end)
-        yield from (job for job in alone if job is not None and not job.runs)
-
-
-class _Places(NamedTuple):
-    """Runs of entries side by side, in the order of their ids."""
-
-    starts: list[JobId]
-    ends: list[JobId]
-    entries: list[Job]
-
-    @classmethod
-    def of(cls, entries: Iterable[Job]) -> _Places:
-        found = sorted(((run.id, run.end, entry) for entry in entries for run in entry.runs), key=lambda each: each[:2])
-        return cls([start for start, _, _ in found], [end for _, end, _ in found], [entry for _, _, entry in found])
+            runs = sorted(
+                ((run.id, run.end, job) for job in self.with_runs for run in job.runs), key=lambda each: each[:2]
+            )
+            self._places = [start for start, _, _ in runs], [end for _, end, _ in runs], [job for *_, job in runs]
+        return self._places
 
 
 def changes_of(entries: Iterable[Job], job: Job) -> dict[JobId, Job | None]:
@@ -293,7 +274,6 @@ class ArrayPlaces(Mapping[int, JobId]):
         self._runs: list[Run] = []
 
     def add(self, runs: Runs) -> None:
-        """Add the elements of these runs."""
         for run in runs:
             if run.count == 1:
                 self._alone[run.index] = run.id

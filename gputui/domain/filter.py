@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from fnmatch import translate
 from itertools import groupby
@@ -49,7 +49,6 @@ class FilterSubject(NamedTuple):
 
     @property
     def id(self) -> JobId:
-        """The id of the job that is meant."""
         return self.job.id if self.element is None else self.element
 
 
@@ -65,7 +64,6 @@ class FilterField(Struct, frozen=True):
 
 
 def negated(test: Test) -> Test:
-    """Return the negation of a predicate."""
     return lambda seen: not test(seen)
 
 
@@ -110,23 +108,20 @@ class _TextField(Struct, frozen=True):
         if operator == "~":
             pattern = _pattern(value, where)
             return lambda seen: any(pattern.search(text) for text in get(seen.job))
-        if operator not in {":", "="}:
-            raise InputError(f"text is not compared with {operator}", where=where, hint="use : or ~")
-        wanted = [word for word in value.casefold().split(",") if word]
-        _check_known(wanted, self.known, where)
-        shapes = [re.compile(translate(word)) for word in wanted]
+        shapes = [re.compile(translate(word)) for word in _listed(operator, value, self.known, where)]
         return lambda seen: any(shape.match(text.casefold()) for text in get(seen.job) for shape in shapes)
 
 
-def _nodes(job: Job) -> tuple[str, ...]:
-    return tuple(job.attempt.node.split(",")) if job.attempt and job.attempt.node else ()
-
-
-def _check_known(wanted: Iterable[str], vocabulary: frozenset[str], where: str | None) -> None:
-    unknown = [word for word in wanted if vocabulary and word not in vocabulary and not {"*", "?"} & set(word)]
+def _listed(operator: str, value: str, known: Collection[str], where: str | None) -> list[str]:
+    """Return the words of a list, case-folded; raises InputError for a word that is not known, if any are."""
+    if operator not in {":", "="}:
+        raise InputError(f"text is not compared with {operator}", where=where, hint="use : or ~")
+    wanted = [word for word in value.casefold().split(",") if word]
+    unknown = [word for word in wanted if known and word not in known and not {"*", "?"} & set(word)]
     if unknown:
-        hint = "one of " + ", ".join(sorted(vocabulary))
+        hint = "one of " + ", ".join(sorted(known))
         raise InputError(f"'{plain(unknown[0], 40)}' is not one of its values", where=where, hint=hint)
+    return wanted
 
 
 def _pattern(value: str, where: str | None) -> re.Pattern[str]:
@@ -139,35 +134,33 @@ def _pattern(value: str, where: str | None) -> re.Pattern[str]:
 
 
 class _NumberField(Struct, frozen=True):
-    """A numeric field: compared, or with `:` matched against a list of numbers and ranges such as 3-7."""
+    """A numeric field: compared, or with `:` matched against a list of numbers and ranges such as 3-7.
+
+    If it `has_elements`, the list may have elements of arrays too, such as `7_5`.
+    """
 
     get: Callable[[FilterSubject], float | None]
+    has_elements: bool = False
 
     def __call__(self, operator: str, value: str, where: str | None) -> Test:
-        get = self.get
-        if operator == ":":
-            spans = [_span(part, where) for part in value.split(",") if part]
-            return lambda seen: (at := get(seen)) is not None and any(low <= at <= high for low, high in spans)
-        return _compared(get, operator, _figure(value, where), where)
+        get, parts = self.get, [part for part in value.split(",") if part]
+        elements = [part for part in parts if self.has_elements and operator in ":=" and _ELEMENT.fullmatch(part)]
+        if operator != ":" and not elements:
+            return _compared(get, operator, _figure(value, where), where)
+        spans: list[tuple[float, float]] = []
+        for part in parts:
+            if match := _SPAN.fullmatch(part):
+                spans.append((float(match[1]), float(match[2])))
+            elif part not in elements:
+                spans.append((_figure(part, where),) * 2)
 
+        def is_within(seen: FilterSubject) -> bool:
+            return (at := get(seen)) is not None and any(low <= at <= high for low, high in spans)
 
-def _ids(operator: str, value: str, where: str | None) -> Test:
-    """Return the predicate for ids: numbers, ranges, and elements of arrays such as `7_5`."""
-    parts = [part for part in value.split(",") if part]
-    elements = [part for part in parts if operator in ":=" and _ELEMENT.fullmatch(part)]
-    numbers = ",".join(part for part in parts if part not in elements)
-    by_number = _NumberField(lambda seen: seen.id)
-    if not elements:
-        return by_number(operator, value, where)
-    is_one = re.compile(rf"#\d+ #(?:{'|'.join(elements)})(?!\d)", re.ASCII).match
-    has_number = by_number(":", numbers, where)
-    return lambda seen: is_one(seen.text) is not None or has_number(seen)
-
-
-def _span(text: str, where: str | None) -> tuple[float, float]:
-    if match := _SPAN.fullmatch(text):
-        return float(match[1]), float(match[2])
-    return (_figure(text, where),) * 2
+        if not elements:
+            return is_within
+        is_one = re.compile(rf"#\d+ #(?:{'|'.join(elements)})(?!\d)", re.ASCII).match
+        return lambda seen: is_one(seen.text) is not None or is_within(seen)
 
 
 def _figure(text: str, where: str | None) -> float:
@@ -183,12 +176,13 @@ class _DurationField(Struct, frozen=True):
     get: Callable[[FilterSubject], timedelta | None]
 
     def __call__(self, operator: str, value: str, where: str | None) -> Test:
-        def seconds(seen: FilterSubject) -> float | None:
-            found = self.get(seen)
-            return found.total_seconds() if found is not None else None
-
-        limit = parse_duration(value, where=where).total_seconds()
-        return _compared(seconds, "=" if operator == ":" else operator, limit, where)
+        get, limit = self.get, parse_duration(value, where=where).total_seconds()
+        return _compared(
+            lambda seen: None if (found := get(seen)) is None else found.total_seconds(),
+            "=" if operator == ":" else operator,
+            limit,
+            where,
+        )
 
 
 def _compared(get: Callable[[FilterSubject], float | None], operator: str, figure: float, where: str | None) -> Test:
@@ -206,15 +200,11 @@ def _reason(operator: str, value: str, where: str | None) -> Test:
     if operator == "~":
         pattern = _pattern(value, where)
         return lambda seen: seen.reason is not None and bool(pattern.search(f"{seen.reason.code} {seen.reason.text}"))
-    if operator not in {":", "="}:
-        raise InputError(f"text is not compared with {operator}", where=where, hint="use : or ~")
-    wanted = [word for word in value.casefold().split(",") if word]
-    _check_known(wanted, frozenset(code.casefold() for code in PendingReason), where)
+    wanted = _listed(operator, value, [code.casefold() for code in PendingReason], where)
     return lambda seen: seen.reason is not None and seen.reason.code.casefold() in wanted
 
 
 def _label(operator: str, value: str, where: str | None) -> Test:
-    """Return the predicate for labels, `label:key` or `label:key=value`."""
     if operator not in {":", "="}:
         raise InputError(f"labels are not compared with {operator}", where=where, hint="as in label:project=x")
     key, has_value, wanted = value.partition("=")
@@ -282,40 +272,18 @@ def gpu_count_of(job: Job) -> float:
     return float("inf") if asked.everything else len(asked.devices) or asked.maximum
 
 
-def _utilization(seen: FilterSubject) -> float | None:
-    told = seen.job.attempt.efficiency if seen.job.attempt else None
-    return None if told is None or told.utilization is None else told.utilization * 100
-
-
-def _waited(seen: FilterSubject) -> timedelta | None:
-    """Return the time for which a waiting job has waited; None for other jobs."""
-    return seen.now - seen.job.submitted_at if seen.job.state is JobState.PENDING else None
-
-
-def _ran(seen: FilterSubject) -> timedelta | None:
-    started = seen.job.started_at
-    return None if started is None else (seen.job.ended_at or seen.now) - started
-
-
-def _left(seen: FilterSubject) -> timedelta | None:
-    return seen.job.limit_at - seen.now if seen.job.limit_at else None
-
-
-def _state_words(job: Job) -> tuple[str, str]:
-    return job.state.value, job.state.short
-
-
 FIELDS: Mapping[str, FilterField] = MappingProxyType(
     {
         "state": FilterField(
             "in full or as squeue shortens it",
             "state:pd,r",
             _TextField(
-                _state_words, frozenset(word.casefold() for state in JobState for word in (state.value, state.short))
+                lambda job: (job.state.value, job.state.short),
+                frozenset(word.casefold() for state in JobState for word in (state.value, state.short)),
             ),
         ),
         "is": FilterField(", ".join((*_FLAGS, IDLE)), "is:held", _is),
-        "id": FilterField("the number", "id:12,20-29,7_5", _ids),
+        "id": FilterField("the number", "id:12,20-29,7_5", _NumberField(lambda seen: seen.id, has_elements=True)),
         "name": FilterField("the job's name", "name~bert", _TextField(lambda job: (job.name,))),
         "tenant": FilterField(
             "tenant it is charged to", "tenant:alice,bob", _TextField(lambda job: (job.spec.tenant,))
@@ -333,13 +301,27 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
         "server": FilterField(
             "of several in one console (--on)", "server:gpu1", _TextField(lambda job: (server_of(job.id),))
         ),
-        "node": FilterField("node of a cluster on which it runs or ran", "node:gpu3", _TextField(_nodes)),
+        "node": FilterField(
+            "node of a cluster on which it runs or ran",
+            "node:gpu3",
+            _TextField(lambda job: job.attempt.node.split(",") if job.attempt and job.attempt.node else ()),
+        ),
         "gpu": FilterField("the UUID of one it holds", "gpu~7905f7a", _TextField(lambda job: job.gpus)),
         "priority": FilterField("0 to 100", "priority>50", _NumberField(lambda seen: seen.job.priority)),
         "exit": FilterField("its exit code", "exit!=0", _NumberField(lambda seen: seen.job.exit_code)),
         "error": FilterField("why its last attempt failed", "error~memory", _TextField(lambda job: (job.end_words,))),
         "util": FilterField(
-            "mean GPU utilization of its last attempt, in percent", "util<20", _NumberField(_utilization)
+            "mean GPU utilization of its last attempt, in percent",
+            "util<20",
+            _NumberField(
+                lambda seen: (
+                    None
+                    if not (attempt := seen.job.attempt)
+                    or not (figures := attempt.efficiency)
+                    or figures.utilization is None
+                    else figures.utilization * 100
+                )
+            ),
         ),
         "attempts": FilterField("begun so far", "attempts>1", _NumberField(lambda seen: len(seen.job.attempts))),
         "array": FilterField(
@@ -349,10 +331,26 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
             "the recurring job it is a run of", "cron:7", _NumberField(lambda seen: seen.job.recurring)
         ),
         "reason": FilterField("why it waits", "reason:Resources", _reason),
-        "wait": FilterField("since it was submitted, of a waiting job", "wait>2h", _DurationField(_waited)),
-        "time": FilterField("how long it has run", "time>1d", _DurationField(_ran)),
+        "wait": FilterField(
+            "since it was submitted, of a waiting job",
+            "wait>2h",
+            _DurationField(
+                lambda seen: seen.now - seen.job.submitted_at if seen.job.state is JobState.PENDING else None
+            ),
+        ),
+        "time": FilterField(
+            "how long it has run",
+            "time>1d",
+            _DurationField(
+                lambda seen: (seen.job.ended_at or seen.now) - seen.job.started_at if seen.job.started_at else None
+            ),
+        ),
         "limit": FilterField("its time limit", "limit<=4h", _DurationField(lambda seen: seen.job.spec.time_limit)),
-        "left": FilterField("remaining time of its limit", "left<10m", _DurationField(_left)),
+        "left": FilterField(
+            "remaining time of its limit",
+            "left<10m",
+            _DurationField(lambda seen: seen.job.limit_at - seen.now if seen.job.limit_at else None),
+        ),
         "age": FilterField(
             "since it was submitted", "age>1d", _DurationField(lambda seen: seen.now - seen.job.submitted_at)
         ),
@@ -377,12 +375,6 @@ class Term(NamedTuple):
     word: str = ""
     """The word looked for, case-folded."""
 
-    def tells_apart(self, seen: FilterSubject) -> bool:
-        """Return whether it may match one element of this entry and not another: only their ids differ."""
-        if not self.word:
-            return self.field == "id"
-        return self.word not in seen.text and not _IN_IDS.isdisjoint(self.word)
-
 
 class Filter(Struct, frozen=True):
     """Conditions that a job must meet to be shown."""
@@ -391,7 +383,6 @@ class Filter(Struct, frozen=True):
     terms: tuple[Term, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return whether it excludes anything."""
         return bool(self.terms)
 
     def matches(self, seen: FilterSubject) -> bool:
@@ -399,14 +390,28 @@ class Filter(Struct, frozen=True):
 
     def part(self, seen: FilterSubject) -> Job | None:
         """Return the job if it matches; of an entry, the matching elements; None if there are none."""
-        own = [term for term in self.terms if seen.job.runs and term.tells_apart(seen)]
+        job, now, reason, text, *_ = seen
+        own: list[Term] = []  # may match one element and not another, since only their ids differ
+        if job.runs:
+            for term in self.terms:
+                is_of_ids = (
+                    term.word not in text and not _IN_IDS.isdisjoint(term.word) if term.word else term.field == "id"
+                )
+                if is_of_ids:
+                    own.append(term)
         if not all(term.holds(seen) for term in self.terms if term not in own):
             return None
-        return _chosen(own, seen) if own else seen.job
+        if not own:
+            return job
+        elements = (
+            FilterSubject(job, now, reason, f"{id_words(job_id, job.array, index)}{text}", job_id)
+            for job_id, index in zip(job.ids, job.indices, strict=True)
+        )
+        ids = [element.id for element in elements if all(term.holds(element) for term in own)]
+        return job.divided(ids)[0] if ids else None
 
     @property
     def fields(self) -> frozenset[str]:
-        """Names of the fields that the filter uses."""
         return frozenset(term.field for term in self.terms if term.field)
 
     @property
@@ -426,41 +431,31 @@ class Filter(Struct, frozen=True):
 EVERY_JOB = Filter()
 
 
-def _chosen(terms: list[Term], seen: FilterSubject) -> Job | None:
-    """Return the elements of the entry that match all these terms."""
-    job, now, reason, text, *_ = seen
-    each = (
-        FilterSubject(job, now, reason, f"{id_words(job_id, job.array, index)}{text}", job_id)
-        for job_id, index in zip(job.ids, job.indices, strict=True)
-    )
-    ids = [one.id for one in each if all(term.holds(one) for term in terms)]
-    return job.divided(ids)[0] if ids else None
-
-
 def parse_filter(text: str, *, where: str | None = None) -> Filter:
     """Parse a filter; raises InputError that lists the valid fields."""
     if len(text) > MAX_LENGTH:
         raise InputError(f"is longer than {MAX_LENGTH} characters", where=where)
-    return Filter(text, tuple(_terms(text, where)))
-
-
-def _terms(text: str, where: str | None) -> Iterator[Term]:
+    terms = []
     for match in _WORD.finditer(text):
-        bare, quoted = match["bare"], match["quoted"]
-        term = _word(quoted) if bare is None else _bare(bare, where)
-        if term is not None:
-            yield Term(term.field or "not", negated(term.holds), term.word) if match["not"] else term
+        bare, word = match["bare"], match["quoted"]
+        if bare is not None and (parts := _TERM.fullmatch(bare)):
+            term = _term(bare, parts, where)
+        elif needle := (word if bare is None else bare.replace('"', "")).casefold():
+            term = Term("", lambda seen, needle=needle: needle in seen.text, needle)  # type: ignore[misc]
+        else:
+            continue
+        terms.append(Term(term.field or "not", negated(term.holds), term.word) if match["not"] else term)
+    return Filter(text, tuple(terms))
 
 
-def _bare(word: str, where: str | None) -> Term | None:
-    match = _TERM.fullmatch(word)
-    if match is None:
-        return _word(word.replace('"', ""))
-    name, operator, value = match["field"].casefold(), match["operator"], match["value"].replace('"', "")
+def _term(text: str, parts: re.Match[str], where: str | None) -> Term:
+    name, operator, value = parts["field"].casefold(), parts["operator"], parts["value"].replace('"', "")
     field = FIELDS.get(name)
     if field is None:
-        near = _near(name)
-        hint = f"{f'do you mean {near}? ' if near else ''}fields are {', '.join(FIELDS)}"
+        import difflib  # only needed for this error
+
+        near = [*(each for each in FIELDS if each.startswith(name)), *difflib.get_close_matches(name, FIELDS, 1)]
+        hint = f"{f'do you mean {near[0]}? ' if near else ''}fields are {', '.join(FIELDS)}"
         hint += "; put the word in quotes to look for it as it is"
         raise InputError(f"there is no field '{plain(name, 40)}'", where=where, hint=hint)
     if not value:
@@ -469,20 +464,7 @@ def _bare(word: str, where: str | None) -> Term | None:
         return Term(name, field.test(operator, value, where))
     except InputError as error:
         hint = error.hint or f"as in {field.example}"
-        raise InputError(f"in {plain(word, 60)}: {error.what}", where=where, hint=hint) from error
-
-
-def _near(name: str) -> str:
-    """Return the most similar field name; empty if none is similar."""
-    import difflib  # only needed for an error
-
-    longer = [field for field in FIELDS if field.startswith(name)]
-    return next(iter([*longer, *difflib.get_close_matches(name, FIELDS, 1)]), "")
-
-
-def _word(word: str) -> Term | None:
-    needle = word.casefold()
-    return Term("", lambda seen: needle in seen.text, needle) if needle else None
+        raise InputError(f"in {plain(text, 60)}: {error.what}", where=where, hint=hint) from error
 
 
 def seen(job: Job, snapshot: Snapshot) -> FilterSubject:

@@ -8,7 +8,7 @@ quotes keep blanks together.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from operator import eq, ge, gt, le, lt, ne
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import InputError
-from gputui.domain.gpu import GpuProcess, GpuView, Holder
+from gputui.domain.gpu import GpuProcess, GpuView, Holder, index_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
@@ -84,26 +84,50 @@ def process_rows(snapshot: Snapshot) -> tuple[GpuProcessRow, ...]:
 
     A process on several GPUs once. Those of a GPU that is not read now stay listed, without figures.
     """
-    jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
+    jobs, now = {job.id: job for job in snapshot.jobs if job.state.is_active}, snapshot.taken_at
     found: dict[object, GpuProcessRow] = {}
     for view in snapshot.gpus:
-        label, containers = gpu_label(view), _containers(view)
+        label = index_of(view)
+        requested = {each.container_id: each for each in view.holders if each.kind == CONTAINER and each.container_id}
         for process in (view.sample.processes or ()) if view.sample else ():
-            row = _row(process, view, jobs, containers)
-            row = replace(row, age=_age(process.started_at, snapshot.taken_at))
-            found[process.pid] = _with_gpu(found.get(process.pid, row), label, process if view.current else None)
-        for holder in containers.values():
-            found[holder.container_id] = _with_gpu(
-                found.get(holder.container_id, _of_container(holder, snapshot.taken_at)), label
+            if (row := found.get(process.pid)) is None:
+                row = _row(process, view, jobs, requested.get(process.container_id or ""), now)
+            found[process.pid] = _with_gpu(row, label, process if view.current else None)
+        for id_, holder in requested.items():
+            row = found.get(id_) or GpuProcessRow(
+                None,
+                CONTAINER,
+                user=holder.user,
+                container_id=id_,
+                container=holder.name,
+                image=holder.image or "",
+                age=_age(holder.since, now),
             )
+            found[id_] = _with_gpu(row, label)
     inhabited = {row.container_id for row in found.values() if row.pid is not None}
     return tuple(row for row in found.values() if row.pid is not None or row.container_id not in inhabited)
 
 
-def gpu_label(view: GpuView) -> str:
-    """Return the index of a GPU; for a MIG instance, with its own index: `0m2`."""
-    gpu = view.gpu
-    return f"{gpu.index}m{'' if gpu.mig_index is None else gpu.mig_index}" if gpu.mig_parent else str(gpu.index)
+def _row(
+    process: GpuProcess, view: GpuView, jobs: Mapping[JobId, Job], holder: Holder | None, now: datetime
+) -> GpuProcessRow:
+    job_id = view.process_jobs.get(process.pid)
+    job = jobs.get(job_id) if job_id is not None else None
+    return GpuProcessRow(
+        process.pid,
+        JOB if job_id is not None else CONTAINER if process.container_id else FOREIGN,
+        user=process.user,
+        command=process.command,
+        job_id=job_id,
+        job="" if job_id is None else f"#{job.shown_id} {job.name}" if job else f"#{job_id}",
+        container_id=process.container_id,
+        container=holder.name if holder else "",
+        image=(holder.image or "") if holder else "",
+        ticks=process.ticks,
+        is_visible=process.visible,
+        computes=process.compute,
+        age=_age(process.started_at, now),
+    )
 
 
 def gpu_words(labels: Iterable[str]) -> str:
@@ -121,45 +145,8 @@ def gpu_words(labels: Iterable[str]) -> str:
     return ",".join(words)
 
 
-def _containers(view: GpuView) -> dict[str, Holder]:
-    """Return the foreign containers that have requested a GPU, by id."""
-    return {each.container_id: each for each in view.holders if each.kind == CONTAINER and each.container_id}
-
-
-def _row(process: GpuProcess, view: GpuView, jobs: Mapping[JobId, Job], named: Mapping[str, Holder]) -> GpuProcessRow:
-    job_id = view.process_jobs.get(process.pid)
-    job, holder = jobs.get(job_id) if job_id is not None else None, named.get(process.container_id or "")
-    kind = JOB if job_id is not None else CONTAINER if process.container_id else FOREIGN
-    return GpuProcessRow(
-        process.pid,
-        kind,
-        user=process.user,
-        command=process.command,
-        job_id=job_id,
-        job="" if job_id is None else f"#{job.shown_id} {job.name}" if job else f"#{job_id}",
-        container_id=process.container_id,
-        container=holder.name if holder else "",
-        image=(holder.image or "") if holder else "",
-        ticks=process.ticks,
-        is_visible=process.visible,
-        computes=process.compute,
-    )
-
-
 def _age(since: datetime | None, now: datetime) -> timedelta | None:
     return None if since is None else max(now - since, timedelta(0))
-
-
-def _of_container(holder: Holder, now: datetime) -> GpuProcessRow:
-    return GpuProcessRow(
-        None,
-        CONTAINER,
-        user=holder.user,
-        container_id=holder.container_id,
-        container=holder.name,
-        image=holder.image or "",
-        age=_age(holder.since, now),
-    )
 
 
 def _with_gpu(row: GpuProcessRow, label: str, process: GpuProcess | None = None) -> GpuProcessRow:
@@ -199,43 +186,30 @@ def tree_of(rows: Iterable[GpuProcessRow], seen: Mapping[int, ProcessRow]) -> tu
     ordered = tuple(rows)
     by_pid: dict[int | None, GpuProcessRow] = {row.pid: row for row in ordered if row.pid is not None}
     for row in ordered:
-        if row.kind == FOREIGN:
-            _add_parents(row, seen, by_pid)
+        child = row
+        while row.kind == FOREIGN and (pid := child.parent) is not None and pid not in by_pid and pid in seen:
+            parent = seen[pid]
+            bare = GpuProcessRow(pid, OTHER, user=parent.user, command=parent.command, ticks=parent.ticks)
+            by_pid[pid] = child = _with_host(bare, parent)
     children: dict[str, dict[str, GpuProcessRow]] = {}
     for row in ordered:
-        above = ""
-        for each in reversed(_line(row, by_pid)):
-            children.setdefault(above, {})[each.key] = each
-            above = each.key
-    return tuple(_in_depth(children))
-
-
-def _add_parents(row: GpuProcessRow, seen: Mapping[int, ProcessRow], by_pid: dict[int | None, GpuProcessRow]) -> None:
-    while (pid := row.parent) is not None and pid not in by_pid and (parent := seen.get(pid)) is not None:
-        bare = GpuProcessRow(pid, OTHER, user=parent.user, command=parent.command, ticks=parent.ticks)
-        by_pid[pid] = row = _with_host(bare, parent)
-
-
-def _line(row: GpuProcessRow, by_pid: Mapping[int | None, GpuProcessRow]) -> list[GpuProcessRow]:
-    """Return a row and its parents, the nearest first; parents may form a loop, since /proc is not read atomically."""
-    line = [row]
-    while row.parent is not None and (parent := by_pid.get(row.parent)) is not None and parent not in line:
-        line.append(parent)
-        row = parent
-    return line
-
-
-def _in_depth(children: Mapping[str, Mapping[str, GpuProcessRow]]) -> Iterator[GpuProcessRow]:
-    """Yield each row followed by its children. No recursion: a chain of processes may be long."""
-    stack, done = [iter(children.get("", {}).values())], set()
+        line = [row]  # with its parents, which may form a loop, since /proc is not read atomically
+        while line[-1].parent is not None and (above := by_pid.get(line[-1].parent)) and above not in line:
+            line.append(above)
+        for each, parent_key in zip(line, [*(above.key for above in line[1:]), ""], strict=True):
+            line_of = children.setdefault(parent_key, {})
+            line_of[each.key] = each
+    # in depth, without recursion: a chain of processes may be long
+    tree: dict[str, GpuProcessRow] = {}
+    stack = [iter(children.get("", {}).values())]
     while stack:
-        row = next(stack[-1], None)
-        if row is None:
+        next_row = next(stack[-1], None)
+        if next_row is None:
             stack.pop()
-        elif row.key not in done:
-            done.add(row.key)
-            yield replace(row, depth=len(stack) - 1)
-            stack.append(iter(children.get(row.key, {}).values()))
+        elif next_row.key not in tree:
+            tree[next_row.key] = replace(next_row, depth=len(stack) - 1)
+            stack.append(iter(children.get(next_row.key, {}).values()))
+    return tuple(tree.values())
 
 
 class ProcessTarget(Struct, frozen=True):
@@ -373,10 +347,6 @@ def _percent(text: str) -> float:
     return float(text.removesuffix("%")) / 100
 
 
-def _seconds(text: str) -> float:
-    return parse_duration(text).total_seconds()
-
-
 PROCESS_FIELDS: Mapping[str, ProcessField] = MappingProxyType(
     {
         "user": ProcessField("user:alice", lambda row: (row.user or "",)),
@@ -391,7 +361,11 @@ PROCESS_FIELDS: Mapping[str, ProcessField] = MappingProxyType(
         "mem": ProcessField("mem>64g", number=lambda row: row.memory, read=parse_size),
         "sm": ProcessField("sm<10", number=lambda row: row.sm, read=_percent),
         "cpu": ProcessField("cpu>100", number=lambda row: row.cpu, read=_percent),
-        "age": ProcessField("age>2h", number=lambda row: row.age.total_seconds() if row.age else None, read=_seconds),
+        "age": ProcessField(
+            "age>2h",
+            number=lambda row: row.age.total_seconds() if row.age else None,
+            read=lambda text: parse_duration(text).total_seconds(),
+        ),
     }
 )
 """Fields by name, in the order in which messages list them."""
@@ -404,11 +378,9 @@ class ProcessFilter(Struct, frozen=True):
     tests: tuple[RowTest, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return whether it excludes anything."""
         return bool(self.tests)
 
     def matches(self, row: GpuProcessRow) -> bool:
-        """Return whether all conditions hold."""
         return all(test(row) for test in self.tests)
 
 
@@ -418,50 +390,42 @@ def parse_process_filter(text: str) -> ProcessFilter:
         raise InputError("is longer than 500 characters")
     tests = []
     for match in _WORD.finditer(text):
-        if word := match["word"]:
-            test = _test(word)
-            tests.append(_negated(test) if match["not"] else test)
+        word = match["word"]
+        test = _of_field(word, term) if (term := _TERM.fullmatch(word)) and word[0] != '"' else _of_word(word)
+        tests.append(_negated(test) if match["not"] else test)
     return ProcessFilter(text, tuple(tests))
 
 
-def _negated(test: RowTest) -> RowTest:
-    return lambda row: not test(row)
+def _of_word(word: str) -> RowTest:
+    word = word.replace('"', "").casefold()
+    return lambda row: word in " ".join((str(row.pid or ""), row.user or "", row.what, row.command or "")).casefold()
 
 
-def _test(word: str) -> RowTest:
-    match = _TERM.fullmatch(word)
-    if match is None or word.startswith('"'):
-        return _in_text(word.replace('"', "").casefold())
-    name, operator, value = match["field"].casefold(), match["operator"], match["value"].replace('"', "")
+def _of_field(word: str, term: re.Match[str]) -> RowTest:
+    name, operator, value = term["field"].casefold(), term["operator"], term["value"].replace('"', "")
     field = PROCESS_FIELDS.get(name)
     if field is None:
         raise InputError(f"there is no field '{plain(name, 40)}'", hint=f"fields are {', '.join(PROCESS_FIELDS)}")
     if not value:
         raise InputError(f"{name}{operator} needs a value", hint=f"as in {field.example}")
     try:
-        return _of_texts(field, operator, value) if field.texts else _of_number(field, operator, value)
+        if field.texts:
+            return _of_texts(field.texts, operator, value)
+        get, compare, figure = field.number or (lambda row: None), _COMPARE[operator], field.read(value)
     except (InputError, KeyError, ValueError, re.error):
         raise InputError(f"{plain(word, 60)} cannot be read", hint=f"as in {field.example}") from None
+    return lambda row: (at := get(row)) is not None and compare(at, figure)  # an unknown value never matches
 
 
-def _in_text(word: str) -> RowTest:
-    return lambda row: word in " ".join((str(row.pid or ""), row.user or "", row.what, row.command or "")).casefold()
+def _negated(test: RowTest) -> RowTest:
+    return lambda row: not test(row)
 
 
-def _of_texts(field: ProcessField, operator: str, value: str) -> RowTest:
-    texts = field.texts or (lambda row: ())
+def _of_texts(texts: Callable[[GpuProcessRow], tuple[str, ...]], operator: str, value: str) -> RowTest:
     if operator == "~":
         pattern = re.compile(value, re.IGNORECASE)
         return lambda row: any(pattern.search(text) for text in texts(row))
-    if operator == "!=":
-        return _negated(_of_texts(field, ":", value))
-    if operator not in {":", "="}:
+    if operator not in {":", "=", "!="}:
         raise ValueError(operator)
     wanted = frozenset(value.casefold().split(","))
-    return lambda row: any(text.casefold() in wanted for text in texts(row))
-
-
-def _of_number(field: ProcessField, operator: str, value: str) -> RowTest:
-    """Return a numeric predicate; an unknown value never matches."""
-    get, compare, figure = field.number or (lambda row: None), _COMPARE[operator], field.read(value)
-    return lambda row: (at := get(row)) is not None and compare(at, figure)
+    return lambda row: any(text.casefold() in wanted for text in texts(row)) is not (operator == "!=")

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.errors import Cause, CauseCode
-from gputui.domain.gpu import GpuSample, GpuState, GpuView, Holder, index_of, index_ranges
+from gputui.domain.gpu import GpuState, GpuView, Holder, index_of, index_ranges
 from gputui.domain.job import BootTime, Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.settings import Settings
@@ -27,16 +27,15 @@ def idle_gpus(views: Iterable[GpuView], now: datetime) -> Mapping[JobId, str]:
     for view in views:
         for job_id in view.job_ids if view.idle_since is not None else ():
             found.setdefault(job_id, []).append(view)
-    return {job_id: _idle_of(idle, now) for job_id, idle in found.items()}
+    words = {}
+    for job_id, idle in found.items():
+        gpus, since = index_ranges([index_of(view) for view in idle]), max(view.idle_since or now for view in idle)
+        words[job_id] = f"GPU {gpus} {idle_words(now - since)}"
+    return words
 
 
 def idle_jobs(snapshot: Snapshot) -> frozenset[JobId]:
     return frozenset(job_id for view in snapshot.gpus if view.idle_since is not None for job_id in view.job_ids)
-
-
-def _idle_of(views: list[GpuView], now: datetime) -> str:
-    since = max(view.idle_since for view in views if view.idle_since is not None)
-    return f"GPU {index_ranges([index_of(view) for view in views])} {idle_words(now - since)}"
 
 
 def idle_words(idle: timedelta) -> str:
@@ -73,23 +72,29 @@ class IdleTracker:
 
     def marked(self, nodes: Iterable[Node], jobs: Mapping[JobId, Job], now: datetime) -> tuple[Node, ...]:
         """Return the nodes with idle GPUs marked; marks of a longer time, as telemetry knows it, stay."""
-        told = tuple(replace(node, gpus=tuple(self._marked(view, jobs, now) for view in node.gpus)) for node in nodes)
-        known = {view.gpu.uuid for node in told for view in node.gpus}
-        self._tracks = {uuid: track for uuid, track in self._tracks.items() if uuid in known}
-        return told
-
-    def _marked(self, view: GpuView, jobs: Mapping[JobId, Job], now: datetime) -> GpuView:
-        running = [job for job_id in view.job_ids if (job := jobs.get(job_id)) is not None and _may_use(job)]
-        track = self._followed(view, frozenset(job.id for job in running), now)
-        if track is None:
-            self._tracks.pop(view.gpu.uuid, None)
-            return view
-        self._tracks[view.gpu.uuid] = track
-        began = max((job.started_at for job in running if job.started_at is not None), default=track.since)
-        since = max(track.since, began)
-        if view.current is None or now - since < self._after or (view.idle_since and view.idle_since <= since):
-            return view
-        return replace(view, idle_since=since)
+        found, tracks = [], {}
+        for node in nodes:
+            views = []
+            for view in node.gpus:
+                running = [
+                    job
+                    for job_id in view.job_ids
+                    if (job := jobs.get(job_id)) is not None
+                    and job.state is JobState.RUNNING
+                    and not (job.suspended or job.is_suspended)
+                ]
+                track = self._followed(view, frozenset(job.id for job in running), now)
+                if track is not None:
+                    tracks[view.gpu.uuid] = track
+                    began = max((job.started_at for job in running if job.started_at is not None), default=track.since)
+                    since = max(track.since, began)
+                    is_longer = view.idle_since is None or view.idle_since > since
+                    if view.current is not None and now - since >= self._after and is_longer:
+                        view = replace(view, idle_since=since)
+                views.append(view)
+            found.append(replace(node, gpus=tuple(views)))
+        self._tracks = tracks
+        return tuple(found)
 
     def _followed(self, view: GpuView, running: frozenset[object], now: datetime) -> IdleTrack | None:
         """Return the period up to the last reading; None if there is none."""
@@ -98,7 +103,13 @@ class IdleTracker:
             track = None
         if sample is None or sample.utilization is None:
             return track
-        users = running if view.job_ids else self._foreign(view, sample)
+        users = running
+        if not view.job_ids:  # the foreign processes and containers that keep memory in use
+            holds = bool(sample.processes) or (sample.memory_used or 0) > self._floor
+            if not holds or view.state not in {GpuState.FOREIGN, GpuState.DRAINED}:
+                return None
+            users = frozenset(holder.container_id or holder.pid for holder in view.holders)
+            users = users or frozenset({"unknown"} if view.state is GpuState.FOREIGN else ())
         if not users:
             return None
         is_used = sample.utilization >= self._below
@@ -108,18 +119,6 @@ class IdleTracker:
         track.busy = track.busy + passed if is_used else max(0.0, track.busy - passed / 10)
         track.users, track.read_at = users, sample.sampled_at
         return track if track.busy < _OVER else None
-
-    def _foreign(self, view: GpuView, sample: GpuSample) -> frozenset[object]:
-        """Return the foreign processes and containers that keep memory in use."""
-        holds = bool(sample.processes) or (sample.memory_used or 0) > self._floor
-        if not holds or view.state not in {GpuState.FOREIGN, GpuState.DRAINED}:
-            return frozenset()
-        named = frozenset(holder.container_id or holder.pid for holder in view.holders)
-        return named or frozenset({"unknown"} if view.state is GpuState.FOREIGN else ())
-
-
-def _may_use(job: Job) -> bool:
-    return job.state is JobState.RUNNING and not job.suspended and not job.is_suspended
 
 
 class IdleUse(Struct, frozen=True):
@@ -160,13 +159,14 @@ def idle_uses(snapshot: Snapshot) -> tuple[IdleUse, ...]:
         if not view.job_ids:
             first = next(iter(view.foreign), None)
             found.setdefault(first and (first.kind, first.container_id, first.pid), []).append(view)
-    uses = [_use(views, key if isinstance(key, int) else None) for key, views in found.items()]
+    uses = []
+    for key, views in found.items():
+        held_by = key if isinstance(key, int) else None
+        since = max(view.idle_since for view in views if view.idle_since is not None)
+        uses.append(
+            IdleUse(tuple(views), since, held_by, next(iter(views[0].foreign), None) if held_by is None else None)
+        )
     return tuple(sorted(uses, key=lambda use: use.since))
-
-
-def _use(views: list[GpuView], job_id: JobId | None) -> IdleUse:
-    since = max(view.idle_since for view in views if view.idle_since is not None)
-    return IdleUse(tuple(views), since, job_id, next(iter(views[0].foreign), None) if job_id is None else None)
 
 
 def idle_times(tracks: Mapping[str, tuple[float, float]], after: timedelta, now: datetime) -> dict[str, datetime]:
@@ -226,7 +226,6 @@ class IdleSpells:
         self._spells: dict[tuple[JobId, int], IdleSpell] = {}
 
     def __iter__(self) -> Iterator[IdleSpell]:
-        """Yield the periods that last."""
         return iter(self._spells.values())
 
     def update(
@@ -256,13 +255,11 @@ class IdleSpells:
         found = {}
         for job in jobs:
             spell = self._spells.get((job.id, job.attempts[-1].number))
-            if spell is not None and not job.suspended and self._may_end(job) and self._is_over(spell, at):
+            is_whole = spell is not None and spell.is_whole and spell.told_at.boot == at.boot
+            if spell is None or not is_whole or self._ends_after is None or job.suspended or not self._may_end(job):
+                continue
+            if at.seconds - spell.told_at.seconds >= self._ends_after.total_seconds():
                 idle = now - spell.since
                 words = f"its GPUs were idle for {format_duration(idle)}: no use, and no change of memory"
                 found[job.id] = Cause(CauseCode.TIME_LIMIT, f"{words} (scheduler.idle_gpus_end)")
         return found
-
-    def _is_over(self, spell: IdleSpell, at: BootTime) -> bool:
-        if self._ends_after is None or not spell.is_whole or spell.told_at.boot != at.boot:
-            return False
-        return at.seconds - spell.told_at.seconds >= self._ends_after.total_seconds()

@@ -19,7 +19,6 @@ from gputui.domain.gpu import (
     GpuSample,
     GpuState,
     GpuView,
-    Health,
     HealthCode,
     Holder,
     Link,
@@ -94,13 +93,15 @@ def named_gpus(views: Iterable[GpuView], gpus: Iterable[Gpu]) -> Mapping[str, Gp
     shown = tuple(views)
     found = by_engine_index(gpus, len(shown))
     names = {found[view.gpu.index].uuid: view.gpu.uuid for view in shown if view.gpu.index in found}
-    return {view.gpu.uuid: _named(found[view.gpu.index], view.gpu, names) for view in shown if view.gpu.index in found}
-
-
-def _named(gpu: Gpu, known: Gpu, names: Mapping[str, str]) -> Gpu:
-    links = tuple(Link(names[link.peer], link.kind, link.lanes) for link in gpu.links if link.peer in names)
-    model = gpu.model or known.model
-    return replace(gpu, uuid=known.uuid, index=known.index, model=model, links=links, drivers_uuid=gpu.uuid)
+    named = {}
+    for known in (view.gpu for view in shown if view.gpu.index in found):
+        gpu = found[known.index]
+        links = tuple(Link(names[link.peer], link.kind, link.lanes) for link in gpu.links if link.peer in names)
+        model = gpu.model or known.model
+        named[known.uuid] = replace(
+            gpu, uuid=known.uuid, index=known.index, model=model, links=links, drivers_uuid=gpu.uuid
+        )
+    return named
 
 
 def read_node(
@@ -131,9 +132,10 @@ def _read_view(
         return replace(view, gpu=gpu)
     age = max(now - sample.sampled_at, timedelta())
     is_late = age > rules.late_after
-    read = replace(
-        view, gpu=gpu, sample=replace(sample, uuid=gpu.uuid), age=age, stale=is_late, health=_health(view, sample)
-    )
+    health = (
+        view.health if sample.health.code is HealthCode.OK else sample.health
+    )  # the engine's, if the driver has none
+    read = replace(view, gpu=gpu, sample=replace(sample, uuid=gpu.uuid), age=age, stale=is_late, health=health)
     if is_late or sample.processes is None or not rules.has_gpu_ids:
         return read
     if view.state is GpuState.FREE:
@@ -153,11 +155,6 @@ def _read_view(
     return _with_users(read, sample, jobs, rules) if view.state is GpuState.ALLOCATED else read
 
 
-def _health(view: GpuView, sample: GpuSample) -> Health:
-    """Return the driver's finding, unless it has none and the engine has one."""
-    return view.health if sample.health.code is HealthCode.OK else sample.health
-
-
 def _with_users(view: GpuView, sample: GpuSample, jobs: EngineJobs, rules: ReadingRules) -> GpuView:
     """Return a GPU that jobs hold with the memory in use, the job of each process, and foreign ones.
 
@@ -167,7 +164,12 @@ def _with_users(view: GpuView, sample: GpuSample, jobs: EngineJobs, rules: Readi
     if not held:
         return view
     users = {job.submitted_by for job in held}
-    strangers = [each for each in _computing(sample, rules) if _is_foreign(each, users)]
+    strangers = [
+        each
+        for each in _computing(sample, rules)
+        if each.visible and each.container_id is None and each.user not in users
+        if each.user and not each.user.isdigit()  # accounts of the cluster may be unknown to a node
+    ]
     own = view.holders
     if len(own) == 1:
         own = (replace(own[0], memory=sample.memory_used),)
@@ -179,12 +181,6 @@ def _with_users(view: GpuView, sample: GpuSample, jobs: EngineJobs, rules: Readi
         if len(held) == 1
         else {},
     )
-
-
-def _is_foreign(process: GpuProcess, users: Iterable[str]) -> bool:
-    user = process.user or ""
-    is_named = bool(user) and not user.isdigit()  # accounts of the cluster may be unknown to a node
-    return process.visible and is_named and process.container_id is None and user not in users
 
 
 def _computing(sample: GpuSample, rules: ReadingRules) -> list[GpuProcess]:
@@ -241,7 +237,6 @@ class NodeCheck(Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
-        """Outcome."""
         if self.faults:
             return Verdict.FAULTY
         return Verdict.OK if self.seen is not None and not self.why_not else Verdict.UNCHECKED

@@ -10,9 +10,8 @@ import base64
 import math
 import zlib
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
-from itertools import chain
 from math import ceil, log
 from typing import Any
 
@@ -20,7 +19,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gputui.domain.decoding import decode_msgpack
-from gputui.domain.gpu import GpuProcess, GpuSample
+from gputui.domain.gpu import GpuSample
 from gputui.domain.job import Attempt, Job
 from gputui.domain.telemetry import MAX_GAP, AttemptTelemetry, Consumption, Spread, percent
 from gputui.domain.text import format_duration, format_size
@@ -82,8 +81,6 @@ class Recording(Struct):
 
 
 class Recorder:
-    """Recorder of a series."""
-
     __slots__ = ("_columns", "begin", "end", "length", "width")
 
     def __init__(self, begin: float) -> None:
@@ -104,7 +101,6 @@ class Recorder:
         return recorder
 
     def save(self) -> Recording:
-        """Return the series so far, to be continued later."""
         sums = {name: columns[0].tobytes() for name, columns in self._columns.items()}
         seconds = {name: columns[1].tobytes() for name, columns in self._columns.items()}
         return Recording(self.begin, self.width, self.end, self.length, sums, seconds)
@@ -138,7 +134,6 @@ class Recorder:
             columns[1][column] += seconds
 
     def series(self) -> Series:
-        """Return the means so far."""
         means = {
             name: tuple(
                 total / read if read else None
@@ -150,8 +145,6 @@ class Recorder:
 
 
 class _Packed(Struct, array_like=True):
-    """Packed form of a series."""
-
     begin: float
     width: float
     end: float
@@ -165,12 +158,18 @@ class _Packed(Struct, array_like=True):
 
 def packed(series: Series) -> str:
     """Return the series as ASCII of at most `MOST_BYTES`; a mean is off by at most 1/500 of its reading's range."""
-    named = {name: series.means[name] for name in READINGS if name in series.means}
-    ranges = tuple(_range(means) for means in named.values())
-    levels = bytes(chain.from_iterable(map(_levels, named.values(), ranges)))
-    length = max(map(len, named.values()), default=0)
-    told = _Packed(series.begin, series.width, series.end, length, tuple(named), ranges, levels)
-    return base64.b85encode(zlib.compress(msgspec.msgpack.encode(told), 9)).decode()
+    names = tuple(name for name in READINGS if name in series.means)
+    ranges, levels = [], bytearray()
+    for name in names:
+        means = series.means[name]
+        known = [mean for mean in means if mean is not None] or [0.0]
+        least, most = min(known), max(known)
+        span = (most - least) or 1.0
+        ranges.append((least, most))
+        levels += bytes(_GAP if mean is None else round((mean - least) / span * _TOP) for mean in means)
+    length = max((len(series.means[name]) for name in names), default=0)
+    form = _Packed(series.begin, series.width, series.end, length, names, tuple(ranges), bytes(levels))
+    return base64.b85encode(zlib.compress(msgspec.msgpack.encode(form), 9)).decode()
 
 
 def unpacked(text: str) -> Series | None:
@@ -178,32 +177,19 @@ def unpacked(text: str) -> Series | None:
     try:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress(base64.b85decode(text), 4 * MOST_BYTES)
-        told = decode_msgpack(data, _Packed)
+        form = decode_msgpack(data, _Packed)
     except (ValueError, zlib.error, msgspec.MsgspecError):
         return None
-    if not unpacker.eof or len(told.levels) != told.length * len(told.names) or len(told.ranges) != len(told.names):
+    if not unpacker.eof or len(form.levels) != form.length * len(form.names) or len(form.ranges) != len(form.names):
         return None
     means = {
-        name: tuple(_mean(level, told.ranges[place]) for level in told.levels[place * told.length :][: told.length])
-        for place, name in enumerate(told.names)
+        name: tuple(
+            None if level == _GAP else least + (most - least) * min(level, _TOP) / _TOP
+            for level in form.levels[place * form.length :][: form.length]
+        )
+        for place, (name, (least, most)) in enumerate(zip(form.names, form.ranges, strict=True))
     }
-    return Series(told.begin, told.width, told.end, means)
-
-
-def _range(means: Sequence[float | None]) -> tuple[float, float]:
-    known = [mean for mean in means if mean is not None]
-    return (min(known), max(known)) if known else (0.0, 0.0)
-
-
-def _levels(means: Sequence[float | None], over: tuple[float, float]) -> bytes:
-    least, most = over
-    span = (most - least) or 1.0
-    return bytes(_GAP if mean is None else round((mean - least) / span * _TOP) for mean in means)
-
-
-def _mean(level: int, over: tuple[float, float]) -> float | None:
-    least, most = over
-    return None if level == _GAP else least + (most - least) * min(level, _TOP) / _TOP
+    return Series(form.begin, form.width, form.end, means)
 
 
 def _empty() -> array[float]:
@@ -220,23 +206,35 @@ _HOUR = 3600
 
 def summary_lines(found: AttemptTelemetry) -> Iterator[tuple[str, str]]:
     """Yield a label and a sentence for each known kind of reading."""
+    time = ""
+    if found.allocated is not None:
+        busy = f", busy {_hours(found.busy)} of {_hours(found.known)} measured" if found.busy is not None else ""
+        time = f"{_hours(found.allocated)} GPU-hours allocated{busy}"
+    idle = f"; idle {percent(found.idle)} of the time" if found.idle is not None else ""
+    total = f" of {format_size(found.gpu_memory_total)}" if found.gpu_memory_total else ""
     hours = found.kilowatt_hours
-    energy = f" per GPU; {_figures(hours)} kWh in all" if hours is not None else ""
-    parts = [f"read {format_size(found.io_read)}"] if found.io_read is not None else []
-    parts += [f"wrote {format_size(found.io_written)}"] if found.io_written is not None else []
-    disks = ", ".join(parts)
+    slowed = f"{percent(found.throttled)} of the time: {', '.join(found.throttle)}" if found.throttled else ""
+    cpu = ""
+    if found.cpu is not None:
+        used = f"; in use {spread}" if (spread := _spread(found.cpus, _figures)) else ""
+        cpu = f"{format_duration(timedelta(seconds=found.cpu))} of CPU time{used}"
+    io = (("read", found.io_read), ("wrote", found.io_written))
     lines = (
-        ("GPU time", _gpu_time(found)),
-        ("GPU use", _spread(found.utilization, percent) + _idle(found)),
+        ("GPU time", time),
+        ("GPU use", _spread(found.utilization, percent) + idle),
         ("SMs", _spread(found.sm_activity, percent)),
         ("bandwidth", _spread(found.memory_activity, percent)),
-        ("GPU mem", _spread(found.gpu_memory, _size) + _of(found)),
-        ("power", _spread(found.power, _watts) + energy),
-        ("heat", _spread(found.temperature, _degrees)),
-        ("slowed", _slowed(found)),
-        ("CPU", _cpu(found)),
+        ("GPU mem", _spread(found.gpu_memory, _size) + (f"{total} per GPU" if found.gpu_memory else "")),
+        (
+            "power",
+            _spread(found.power, "{:.0f}W".format)
+            + (f" per GPU; {_figures(hours)} kWh in all" if hours is not None else ""),
+        ),
+        ("heat", _spread(found.temperature, "{:.0f}°C".format)),
+        ("slowed", slowed),
+        ("CPU", cpu),
         ("memory", _spread(found.memory, _size)),
-        ("disks", disks),
+        ("disks", ", ".join(f"{verb} {format_size(size)}" for verb, size in io if size is not None)),
     )
     return ((label, words) for label, words in lines if words)
 
@@ -256,35 +254,6 @@ def unread_words(job: Job, attempt: Attempt, engine: str, *, is_read: bool) -> s
     return "nothing: no process of gputui read its nodes meanwhile" if attempt.is_over else "no readings yet"
 
 
-def _gpu_time(found: AttemptTelemetry) -> str:
-    if found.allocated is None:
-        return ""
-    busy = f", busy {_hours(found.busy)} of {_hours(found.known)} measured" if found.busy is not None else ""
-    return f"{_hours(found.allocated)} GPU-hours allocated{busy}"
-
-
-def _idle(found: AttemptTelemetry) -> str:
-    return f"; idle {percent(found.idle)} of the time" if found.idle is not None else ""
-
-
-def _of(found: AttemptTelemetry) -> str:
-    total = f" of {format_size(found.gpu_memory_total)}" if found.gpu_memory_total else ""
-    return f"{total} per GPU" if found.gpu_memory else ""
-
-
-def _slowed(found: AttemptTelemetry) -> str:
-    if not found.throttled:
-        return ""
-    return f"{percent(found.throttled)} of the time: {', '.join(found.throttle)}"
-
-
-def _cpu(found: AttemptTelemetry) -> str:
-    if found.cpu is None:
-        return ""
-    used = f"; in use {spread}" if (spread := _spread(found.cpus, _count)) else ""
-    return f"{format_duration(timedelta(seconds=found.cpu))} of CPU time{used}"
-
-
 def _spread(spread: Spread | None, written: Callable[[float], str]) -> str:
     if spread is None:
         return ""
@@ -293,18 +262,6 @@ def _spread(spread: Spread | None, written: Callable[[float], str]) -> str:
 
 def _size(size: float) -> str:
     return format_size(int(size))
-
-
-def _watts(power: float) -> str:
-    return f"{power:.0f}W"
-
-
-def _degrees(celsius: float) -> str:
-    return f"{celsius:.0f}°C"
-
-
-def _count(cpus: float) -> str:
-    return _figures(cpus)
 
 
 def _hours(seconds: float | None) -> str:
@@ -409,13 +366,11 @@ class Tally:
         self._recorder = Recorder.resumed(saved) if saved else Recorder(record.began)
 
     def save(self) -> TallyRecord:
-        """Return the sums with the series, to be continued later."""
         self.record.recording = self._recorder.save()
         return self.record
 
     @property
     def has_readings(self) -> bool:
-        """Return whether anything was read."""
         return self.record.read > 0 or self.record.host is not None
 
     @property
@@ -449,9 +404,11 @@ class Tally:
         track.at = at
         seconds = min(MAX_GAP, at - last)
         values = _attributed(sample, own, record.share)
-        if at - last > MAX_GAP or not _is_unused(values, track):
+        memory = values.get("gpu_memory")
+        # unused: idle, with as much memory as when it was last used
+        is_flat = memory is not None and track.memory is not None and abs(memory - track.memory) <= _FLAT
+        if at - last > MAX_GAP or values.get("utilization") != 0 or not is_flat:
             track.used_at = at
-            memory = values.get("gpu_memory")
             track.memory = None if memory is None else int(memory)
         self._count(sample, values, seconds)
         self._recorder.add(at - seconds, at, values)
@@ -518,7 +475,6 @@ class Tally:
         return {uuid: (track.used_at, track.at) for uuid, track in self.record.tracks.items()}
 
     def series(self) -> Series:
-        """Return the readings over time."""
         return self._recorder.series()
 
     def summary(self, ended: float, asked: int = 0) -> AttemptTelemetry | None:
@@ -528,45 +484,33 @@ class Tally:
         """
         if not self.has_readings:
             return None
-        return AttemptTelemetry(**self._gpu_figures(ended, asked), **self._host_figures())
-
-    def _gpu_figures(self, ended: float, asked: int) -> dict[str, Any]:
         record = self.record
-        if not record.gpus:
-            return {}
-        allocated = round(record.gpus * record.share * max(0.0, ended - record.began), 3)
-        if not record.read:
-            return {"allocated": allocated}
-        known = min(allocated, record.known * record.share) if record.known else None
-        busy = None if known is None else min(known, record.used * record.share)
-        names = ("utilization", "sm_activity", "memory_activity", "gpu_memory", "power", "temperature")
-        return {
-            "seconds": round(record.read / record.gpus, 1),
-            "allocated": allocated,
-            "known": None if known is None else round(known, 3),
-            "busy": None if busy is None else round(busy, 3),
-            "idle": round(record.idle / record.known, 4) if record.known else None,
-            **{name: self._spread_of(name) for name in names},
-            "gpu_memory_total": asked or record.memory_total,
-            "energy": round(record.energy, 1) if "power" in record.spreads else None,
-            "throttled": round(record.throttled / record.clocked, 4) if record.clocked else None,
-            "throttle": tuple(sorted(record.reasons, key=lambda reason: -record.reasons[reason])),
-        }
-
-    def _host_figures(self) -> dict[str, Any]:
-        host, memory = self.record.host, self._spread_of("memory")
-        if memory is not None and self.record.memory_peak is not None:
-            memory = Spread(memory.mean, memory.p95, max(memory.peak, float(self.record.memory_peak)))
-        if host is None:
-            return {}
-        cpu = None if host.cpu is None else round(host.cpu, 3)
-        return {
-            "cpu": cpu,
-            "cpus": self._spread_of("cpus"),
-            "memory": memory,
-            "io_read": host.io_read,
-            "io_written": host.io_written,
-        }
+        found: dict[str, Any] = {}
+        if record.gpus:
+            allocated = round(record.gpus * record.share * max(0.0, ended - record.began), 3)
+            found["allocated"] = allocated
+        if record.gpus and record.read:
+            known = min(allocated, record.known * record.share) if record.known else None
+            busy = None if known is None else min(known, record.used * record.share)
+            names = ("utilization", "sm_activity", "memory_activity", "gpu_memory", "power", "temperature")
+            found |= {
+                "seconds": round(record.read / record.gpus, 1),
+                "known": None if known is None else round(known, 3),
+                "busy": None if busy is None else round(busy, 3),
+                "idle": round(record.idle / record.known, 4) if record.known else None,
+                **{name: self._spread_of(name) for name in names},
+                "gpu_memory_total": asked or record.memory_total,
+                "energy": round(record.energy, 1) if "power" in record.spreads else None,
+                "throttled": round(record.throttled / record.clocked, 4) if record.clocked else None,
+                "throttle": tuple(sorted(record.reasons, key=lambda reason: -record.reasons[reason])),
+            }
+        if (host := record.host) is not None:
+            memory = self._spread_of("memory")
+            if memory is not None and record.memory_peak is not None:
+                memory = Spread(memory.mean, memory.p95, max(memory.peak, float(record.memory_peak)))
+            found |= {"cpu": None if host.cpu is None else round(host.cpu, 3), "cpus": self._spread_of("cpus")}
+            found |= {"memory": memory, "io_read": host.io_read, "io_written": host.io_written}
+        return AttemptTelemetry(**found)
 
     def _spread_of(self, name: str) -> Spread | None:
         found = self.record.spreads.get(name)
@@ -581,10 +525,13 @@ def _attributed(sample: GpuSample, own: Collection[str] | None, share: float) ->
     """
     is_alone, utilization, memory = True, sample.utilization, sample.memory_used
     if own is not None:
-        mine = tuple(_mine(sample.processes or (), own))
-        is_alone = sample.processes is not None and len(mine) == len(sample.processes)
-        memory = None if sample.processes is None else sum(each.memory or 0 for each in mine)
-        utilization = utilization if is_alone or not utilization else _own_use(sample.processes, mine)
+        listed = sample.processes
+        mine = [each for each in listed or () if each.container_id in own or each.attempt in own]
+        is_alone = listed is not None and len(mine) == len(listed)
+        memory = None if listed is None else sum(each.memory or 0 for each in mine)
+        if not is_alone and utilization:  # the driver reports shares of those processes only that ran recently, or none
+            has_shares = any(each.sm is not None for each in listed or ())
+            utilization = min(1.0, sum(each.sm or 0.0 for each in mine)) if has_shares else None
     power = None if sample.uuid.startswith("MIG-") or sample.power is None else sample.power * share
     found = {
         "utilization": utilization,
@@ -596,28 +543,6 @@ def _attributed(sample: GpuSample, own: Collection[str] | None, share: float) ->
         "throttled": float(bool(sample.slowed)),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def _mine(processes: Iterable[GpuProcess], own: Collection[str]) -> Iterable[GpuProcess]:
-    return (each for each in processes if each.container_id in own or each.attempt in own)
-
-
-def _own_use(processes: tuple[GpuProcess, ...] | None, mine: tuple[GpuProcess, ...]) -> float | None:
-    """Return the share of time in which its processes used the GPU; None if the driver reported no shares.
-
-    The driver names only the processes that used the GPU recently.
-    """
-    if not processes or all(each.sm is None for each in processes):
-        return None
-    return min(1.0, sum(each.sm or 0.0 for each in mine))
-
-
-def _is_unused(values: dict[str, float], track: GpuTrack) -> bool:
-    """Return whether the GPU is idle and holds as much memory as when it was last used; False if that is unknown."""
-    memory, before = values.get("gpu_memory"), track.memory
-    if values.get("utilization") != 0 or memory is None or before is None:
-        return False
-    return abs(memory - before) <= _FLAT
 
 
 def _rate(before: float | None, now: float | None, seconds: float) -> float | None:

@@ -83,7 +83,6 @@ def width(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _cells_of(char: str) -> int:
-    """Return the width of one character in cells: 0, 1 or 2."""
     category = unicodedata.category(char)
     if category in {"Mn", "Me", "Mc"} or ord(char) in _clean() or char == JOINER or _TRAILING.match(char):
         return 0
@@ -187,7 +186,6 @@ def _pieces(word: str, cells: int) -> list[str]:
 
 
 def _cut(text: str, cells: int) -> str:
-    """Cut the text so that one cell is left for the ellipsis."""
     if cells <= 0:
         return ""
     used, joined = 0, False
@@ -227,7 +225,6 @@ def tail_start(size: int, lines: int, read: Callable[[int, int], bytes], block: 
 
 
 def csv_field(text: str) -> str:
-    """Return a field of a list as CSV has it."""
     return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
 
 
@@ -314,7 +311,9 @@ def parse_duration(text: str, *, where: str | None = None) -> timedelta:
     if lacks_unit(text):
         hint = f"write {number}s, {number}m or {number}h; several units as 1h30m"
         raise InputError(f"{quoted(text)} has no unit", where=where, hint=hint)
-    duration = _duration(_shortened(number)) if len(text) <= 40 else None
+    # `1 day and 2 hours` as `1d2h`
+    short = _BETWEEN.sub("", _WORDS.sub(lambda match: str(match[match.lastindex or 0]), number))
+    duration = _duration(short) if len(text) <= 40 else None
     if duration is None:
         raise InputError(f"{quoted(text)} is not a duration", where=where, hint=DURATION_HINT)
     if not timedelta(0) <= duration <= MAX_DURATION:
@@ -329,16 +328,10 @@ def lacks_unit(text: str) -> bool:
 
 
 def parse_time_span(text: str, *, where: str | None = None) -> timedelta:
-    """Return a duration above 0."""
     duration = parse_duration(text, where=where)
     if not duration:
         raise InputError(f"{quoted(text)} is not above 0", where=where, hint=DURATION_HINT)
     return duration
-
-
-def _shortened(text: str) -> str:
-    """Return `1d2h` for `1 day and 2 hours`."""
-    return _BETWEEN.sub("", _WORDS.sub(lambda match: str(match[match.lastindex or 0]), text))
 
 
 def _duration(text: str) -> timedelta | None:
@@ -346,24 +339,18 @@ def _duration(text: str) -> timedelta | None:
         if _BARE.fullmatch(text):
             return timedelta(0)
         if clock := _CLOCK.fullmatch(text):
-            return _of_clock(clock)
+            days, *parts = (int(part or 0) for part in clock.groups())
+            if clock[1] is None and clock[4] is None:
+                parts = [0, *parts]  # minutes:seconds; with days Slurm's days-hours:minutes
+            return timedelta(days=days, hours=parts[0], minutes=parts[1], seconds=parts[2])
         if half := _HOURS.fullmatch(text):
             return timedelta(hours=int(half[1]), minutes=int(half[2]))
-        if text and (parts := _PARTS.fullmatch(text)):
-            weeks, days, hours, minutes, seconds = (float(part or 0) for part in parts.groups())
-            return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+        if text and (match := _PARTS.fullmatch(text)):
+            weeks, whole_days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+            return timedelta(weeks=weeks, days=whole_days, hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError:
         return timedelta.max
     return None
-
-
-def _of_clock(match: re.Match[str]) -> timedelta:
-    days, first, second, third = match.groups()
-    if third is not None:
-        return timedelta(days=int(days or 0), hours=int(first), minutes=int(second), seconds=int(third))
-    if days is not None:  # Slurm: days-hours:minutes
-        return timedelta(days=int(days), hours=int(first), minutes=int(second))
-    return timedelta(minutes=int(first), seconds=int(second))
 
 
 def format_duration(duration: timedelta | None) -> str:

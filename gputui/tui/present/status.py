@@ -31,9 +31,9 @@ from gputui.domain.conditions import (
     is_filling,
     keyed,
 )
-from gputui.domain.gpu import GpuSample, GpuState, GpuView, HostSample, ProbeCode, index_ranges
+from gputui.domain.gpu import GpuSample, GpuState, GpuView, HostSample, ProbeCode, index_of, index_ranges
 from gputui.domain.gpu_history import Steady
-from gputui.domain.gpu_processes import JOB, GpuProcessRow, gpu_label, process_rows
+from gputui.domain.gpu_processes import JOB, GpuProcessRow, process_rows
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
@@ -109,7 +109,7 @@ def foreign_use_words(snapshot: Snapshot, room: int, *, may_end: bool = True) ->
     which = f"{held} of {whole} GPUs are" if held < whole else "The GPU is" if whole == 1 else f"All {whole} GPUs are"
     then = f"{free} {'is' if free == 1 else 'are'} free" if free else "jobs wait for a free one"
     rows = [row for row in process_rows(snapshot) if row.kind != JOB]
-    views = {gpu_label(view): view for view in snapshot.gpus if view.current}
+    views = {index_of(view): view for view in snapshot.gpus if view.current}
     has_containers = any(row.container_id for row in rows)
     placed = lay_out([column for column in _COLUMNS if has_containers or column.key != "what"], room)
     table = [[cell(p.column.title, STRONG) for p in placed]]
