@@ -332,17 +332,16 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         return not (action in CHANGING and self.services.is_read_only)
 
     def action_graph_span(self) -> None:
-        choice = self.services.gpu_look
-        choice.take(choice.current.with_next_span())
-        words, shown = choice.current.span_words, self.services.gpus.look_for(self.snapshot)
-        if shown.seconds != choice.current.seconds:
+        gpus = self.services.gpus
+        gpus.turn(span=True)
+        words, shown = gpus.look.span_words, gpus.look_for(self.snapshot)
+        if shown.seconds != gpus.look.seconds:
             words += f" while a GPU is in use; now {shown.span_words}, as none is"
         self._gpus_look(f"GPU graphs: {words}")
 
     def action_gpu_colours(self) -> None:
-        choice = self.services.gpu_look
-        choice.take(choice.current.with_next_colours())
-        self._gpus_look(f"GPU colours {choice.current.colour_words}")
+        self.services.gpus.turn(colours=True)
+        self._gpus_look(f"GPU colours {self.services.gpus.look.colour_words}")
 
     def _gpus_look(self, words: str) -> None:
         self.snapshot = self.snapshot  # redraws everything

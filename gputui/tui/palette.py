@@ -64,11 +64,9 @@ class Palette(Struct, frozen=True):
 
 
 GROUNDS = ("ground", "raised", "picked", "picked_faint")
-"""Roles of grounds."""
 BARS = (("good", "runs"), ("bad", "overrun"), ("ink", "planned"), ("warn", "head"), ("ink", "sick"))
 """Roles of text on the bars of a timeline, and of their grounds."""
 DARK = Palette()
-"""The roles with their default colours."""
 LIGHT = Palette(
     ground="#fbfbf9",
     raised="#eceff2",

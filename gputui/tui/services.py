@@ -25,7 +25,7 @@ from gputui.ports.backend import About, Backend
 from gputui.tui.log.follower import Pinned
 from gputui.tui.pace import SLOW, USUAL, Pace
 from gputui.tui.preferences import Preferences
-from gputui.tui.present.gpu_rows import GpuPictures, LookChoice
+from gputui.tui.present.gpu_rows import GpuPictures
 
 _READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
 
@@ -98,11 +98,6 @@ class Services(Struct, frozen=True, dict=True):
         """Return whether changes are shown with their effects before they are made: where gputui plans itself."""
         return self.settings.console.what_if != "off" and Capability.WHAT_IF not in self.lacking
 
-    @cached_property
-    def gpu_look(self) -> LookChoice:
-        """The user's choice of graph span and meaning of colours."""
-        return LookChoice(self.settings.console, self.preferences)
-
     @property
     def pace(self) -> Pace:
         return SLOW if self.settings.console.slow else USUAL
@@ -131,7 +126,7 @@ class Services(Struct, frozen=True, dict=True):
 
     @cached_property
     def gpus(self) -> GpuPictures:
-        return GpuPictures(self.gpu_look, self.gpu_history, self.pace.has_graphs)
+        return GpuPictures(self.settings.console, self.preferences, self.gpu_history, has_graphs=self.pace.has_graphs)
 
     @property
     def only_looks(self) -> str:

@@ -71,7 +71,6 @@ def _css(colour: str) -> str:
 
 DEFAULT, SIXTEEN = "gputui", "gputui-16"
 SECTION = "look"
-"""Section of the user's preferences."""
 
 
 class Appearance(Struct, frozen=True):

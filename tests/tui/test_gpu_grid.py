@@ -26,8 +26,8 @@ from gputui.tui.present.gpu import METERS, card_lines, compact_line, compact_tit
 from gputui.tui.present.gpu_rows import (
     GpuLook,
     GpuPicture,
+    GpuPictures,
     GpuRow,
-    LookChoice,
     foreign_words,
     gpu_picture,
     running_words,
@@ -515,9 +515,10 @@ async def test_keys_change_span_and_colours_and_the_choice_is_remembered(tmp_pat
         await pilot.pause()
         assert "GPU colours by intensity" in console.told[-1]
     assert json.loads(path.read_text())["gpus"] == {"span": "10m", "colours": "intensity"}
-    chosen = LookChoice(ConsoleSettings(), Preferences(path)).current
+    chosen = GpuPictures(ConsoleSettings(), Preferences(path), GpuHistory()).look
     assert (chosen.seconds, chosen.colours) == (600, "intensity")
-    assert LookChoice(ConsoleSettings(gpu_colours="intensity"), Preferences()).current.colours == "intensity"
+    intense = GpuPictures(ConsoleSettings(gpu_colours="intensity"), Preferences(), GpuHistory())
+    assert intense.look.colours == "intensity"
 
 
 async def test_readings_from_before_the_console_was_opened_are_drawn() -> None:

@@ -115,10 +115,10 @@ async def test_a_gpu_is_drained_by_keys() -> None:
 
 async def test_the_menu_of_a_gpu_offers_commands_of_the_console() -> None:
     async with opened() as hand:
-        before = hand.app.services.gpu_look.current
+        before = hand.app.services.gpus.look
         await on_gpu(hand, 1)
         await on("graph span")(hand)
-        await hand.until(lambda: hand.app.services.gpu_look.current != before)
+        await hand.until(lambda: hand.app.services.gpus.look != before)
         await on_gpu(hand, 1)
         await on("GPU users")(hand)
         await hand.opened(GpuProcessesScreen)

@@ -241,7 +241,6 @@ def graph(history: Sequence[float | None], room: int) -> str:
 
 
 _PARTS = " ▏▎▍▌▋▊▉"
-"""Eighths of a cell from the left."""
 
 
 def block_bar(share: float, room: int, style: Style, *, is_hatched: bool = False) -> Cell:

@@ -70,7 +70,6 @@ def _pending(told: ExplanationState) -> Cell:
 
 
 Line = tuple[str, Cell]
-"""A label with its cell."""
 MASK = "••••••"
 
 
@@ -369,7 +368,6 @@ def _apart(parts: Sequence[Cell]) -> Cell:
 LEAST = 3
 """Lines from which it is shown."""
 _TITLE, _TENANT, _GPUS, _WHEN = 24, 9, 9, 12
-"""Cells of the columns."""
 
 
 def standing_lines(
@@ -448,7 +446,6 @@ _TOPS = {
 }
 """Tops of graphs, of shares and in degrees Celsius; of others the peak, if it is known."""
 _LEAST, _MOST = 16, 96
-"""Cells of a graph."""
 _SPACE = 2
 
 

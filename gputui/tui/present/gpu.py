@@ -307,7 +307,6 @@ _ALL_FROM = 12
 _SPAN = 4
 """Cells of the span beside a graph, such as `96s `."""
 METERS = (("utilization", "UTL"), ("memory_used", "MEM"), ("power", "PWR"), ("temperature", "TMP"))
-"""Readings that have a bar, with their labels."""
 
 
 def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = frozenset()) -> tuple[Cell, ...]:
@@ -478,7 +477,6 @@ _MARKS = {
     GpuState.DRAINED: ("–", DIM),
     GpuState.UNKNOWN: ("?", AMBER),
 }
-"""Marks of GPUs without a reading."""
 
 
 def _node_widths(nodes: Sequence[GpuNode]) -> tuple[int, int]:

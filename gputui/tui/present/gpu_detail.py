@@ -42,7 +42,6 @@ _FIGURES = 22
 _WIDE = 110
 """Cells from which two graphs fit side by side, and the times of a job are shown beside how it ended."""
 _HIGHEST = 14
-"""Maximum lines of a graph."""
 _GAP = 3
 _LEAST_TOP = {"sm_clock": 2000.0, "pcie_rx": 1e9, "pcie_tx": 1e9, "nvlink_rx": 1e9, "nvlink_tx": 1e9}
 """Minimum value at the top of a graph, in its own unit, so that an idle GPU does not fill it."""
@@ -187,7 +186,6 @@ def amount(value: float | None, unit: str) -> str:
 
 
 _LABEL = 12
-"""Cells of a label."""
 
 
 def is_in_trouble(view: GpuView) -> bool:

@@ -146,7 +146,6 @@ SPANS = {"live": 0, "10m": 600, "1h": 3600}
 """Seconds over the whole width of a graph, by name; 0: two per cell."""
 COLOURS = ("judgement", "intensity")
 _SECTION = "gpus"
-"""Section of the preferences."""
 
 
 class GpuLook(Struct, frozen=True):
@@ -171,32 +170,6 @@ class GpuLook(Struct, frozen=True):
             return "by judgement: busy green, idle amber"
         return "by intensity: the more the redder"
 
-    def with_next_span(self) -> GpuLook:
-        """Return the look with graphs that go further back; after the longest, the shortest."""
-        names = tuple(SPANS)
-        return replace(self, span=names[(names.index(self.span) + 1) % len(names)])
-
-    def with_next_colours(self) -> GpuLook:
-        return replace(self, colours=COLOURS[1 - COLOURS.index(self.colours)])
-
-
-class LookChoice:
-    """The user's chosen look, kept in the preferences; by default that of the settings."""
-
-    def __init__(self, rules: ConsoleSettings, preferences: Preferences) -> None:
-        self._preferences = preferences
-        chosen = preferences.get(_SECTION)
-        span, colours = chosen.get("span"), chosen.get("colours")
-        self.current = GpuLook(
-            rules,
-            span if isinstance(span, str) and span in SPANS else "live",
-            colours if isinstance(colours, str) and colours in COLOURS else rules.gpu_colours,
-        )
-
-    def take(self, look: GpuLook) -> None:
-        self.current = look
-        self._preferences.put(_SECTION, {"span": look.span, "colours": look.colours})
-
 
 class GpuRow(Struct, frozen=True, dict=True):
     """Row of one GPU."""
@@ -208,9 +181,7 @@ class GpuRow(Struct, frozen=True, dict=True):
     late: timedelta = timedelta(0)
     """Age of the snapshot, which is added to the age of the reading."""
     beside: tuple[Job, ...] = ()
-    """Other jobs that share it."""
     kept: str = ""
-    """Text about its reservation."""
     label: str = ""
     """Label if there are several nodes; empty: the index."""
     now: datetime | None = None
@@ -278,7 +249,6 @@ class GpuPicture(Struct, frozen=True):
 
     rows: Mapping[str, GpuRow] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
-    """Columns that are hidden."""
     nodes: tuple[GpuNode, ...] = ()
     """The nodes, if there are several."""
 
@@ -394,11 +364,30 @@ def gpu_picture(
 
 
 class GpuPictures:
-    """The GPUs of a console's snapshots, with their past and in the user's chosen look."""
+    """The GPUs of a console's snapshots, with their past and in the look that the user chose, else the settings'."""
 
-    def __init__(self, choice: LookChoice, history: GpuHistory, has_graphs: bool) -> None:
-        self._choice, self._history = choice, history
+    def __init__(
+        self, rules: ConsoleSettings, preferences: Preferences, history: GpuHistory, *, has_graphs: bool = True
+    ) -> None:
+        self._preferences, self._history = preferences, history
         self._left_out: frozenset[str] = frozenset() if has_graphs else frozenset({"history"})
+        chosen = preferences.get(_SECTION)
+        span, colours = chosen.get("span"), chosen.get("colours")
+        self.look = GpuLook(
+            rules,
+            span if isinstance(span, str) and span in SPANS else "live",
+            colours if isinstance(colours, str) and colours in COLOURS else rules.gpu_colours,
+        )
+
+    def turn(self, *, span: bool = False, colours: bool = False) -> None:
+        """Choose the next span of graphs, after the longest the shortest, or the other meaning of colours."""
+        spans, look = tuple(SPANS), self.look
+        if span:
+            look = replace(look, span=spans[(spans.index(look.span) + 1) % len(spans)])
+        if colours:
+            look = replace(look, colours=COLOURS[1 - COLOURS.index(look.colours)])
+        self.look = look
+        self._preferences.put(_SECTION, {"span": look.span, "colours": look.colours})
 
     def of(self, snapshot: Snapshot, jobs: Mapping[JobId, Job], now: datetime) -> GpuPicture:
         picture = gpu_picture(snapshot, jobs, self._history, now, self.look_for(snapshot))
@@ -409,7 +398,7 @@ class GpuPictures:
 
         That is the longest span of which half is recorded, so that no graph is empty.
         """
-        look, in_use = self._choice.current, {GpuState.ALLOCATED, GpuState.FOREIGN}
+        look, in_use = self.look, {GpuState.ALLOCATED, GpuState.FOREIGN}
         if look.seconds or any(
             view.job_ids or view.job_id is not None or view.state in in_use for view in snapshot.gpus
         ):
@@ -424,7 +413,6 @@ def holder(view: GpuView, jobs: Mapping[JobId, Job]) -> Job | None:
 
 BRAKE = "power brake"
 HOTTEST = 100.0
-"""Degrees of a full bar."""
 
 
 class Tone(Struct, frozen=True):
@@ -488,7 +476,6 @@ def _judged(row: GpuRow, name: str, share: float) -> Tone:
 
 
 JUDGED = frozenset({"utilization", "memory_used", "power", "temperature"})
-"""Readings that are judged."""
 
 
 def slowed_cell(sample: GpuSample | None, most: int = 100) -> Cell:

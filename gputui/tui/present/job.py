@@ -68,7 +68,7 @@ class ArrayCounts(Struct):
     others: int = 0
     """Elements that wait, or were cancelled."""
     past: int = 0
-    """Maximum cells of an array's bar."""
+    """Elements that are in the history, which are done."""
 
     @property
     def total(self) -> int:
@@ -112,13 +112,11 @@ class JobContext(ColumnData, frozen=True):
     beside: Mapping[JobId, tuple[JobId, ...]] = field(default_factory=dict)
     """For each job that shares GPUs, the jobs that it shares them with."""
     room: Mapping[str, int] = field(default_factory=dict)
-    """Cells of each displayed column."""
     idle: Mapping[JobId, str] = field(default_factory=dict)
     """Text about the idle GPUs of each job that leaves some idle."""
     faulty: Mapping[JobId, str] = field(default_factory=dict)
     """Text about the lost or sick GPUs of each job that holds some."""
     silent: frozenset[str] = frozenset()
-    """Names of servers that do not answer."""
     loads: Mapping[JobId, int] = field(default_factory=dict)
     """Mean utilisation of the GPUs of running jobs, in percent."""
 
@@ -240,7 +238,6 @@ def _hold(job: Job, now: datetime) -> str:
 
 
 WORDS = 9
-"""Cells needed for states as words."""
 _WORDS = {
     JobState.PENDING: "waiting",
     JobState.CONFIGURING: "starting",
@@ -293,5 +290,4 @@ def _progress(job: Job, context: JobContext) -> Cell:
 
 
 _DRAWN: Mapping[str, Callable[[Job, JobContext], Cell]] = {"state": _state, "progress": _progress, "why": why}
-"""Cells of several styles."""
 _TONES: Mapping[Tone, Style] = {"plain": PLAIN, "strong": STRONG, "dim": DIM, "blue": BLUE, "red": RED}

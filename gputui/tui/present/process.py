@@ -180,4 +180,3 @@ def heading_cell(words: str, filter_text: str, order: ProcessOrder) -> Cell:
 
 
 FAULT = RED
-"""Style of a sentence that replaces the rows."""

@@ -111,7 +111,6 @@ class Drawn(Struct, frozen=True):
     windows: tuple[KeptWindow, ...] = ()
     names: Mapping[JobId, str] = field(default_factory=dict)
     picked: JobId | None = None
-    """Id of the job whose bar is selected."""
     shown_id: Callable[[JobId], str] = str
 
 
@@ -277,7 +276,6 @@ EARLIER, LATER, GONE, NEW = "▲", "▼", "✗", "+"
 _LABEL, _LABEL_MOST = 9, 24
 """Usual and maximum cells of the GPU labels of a row; names of nodes may be long."""
 _WHEN = 5
-"""Cells for `was` and `then`."""
 OLD = timedelta(seconds=5)
 """Age from which a forecast shows its age."""
 
@@ -632,7 +630,6 @@ def whole_span(timeline: Timeline, now: datetime) -> timedelta:
 
 
 LEAST = 4
-"""Minimum number of lines of the agenda."""
 _TIMELINE_WHEN, _AHEAD, _NAME = 9, 10, 24
 _Entry: TypeAlias = Bar | KeptWindow | Job
 

@@ -54,8 +54,6 @@ def section_of(job: Job) -> Section:
 
 
 class Extent(Struct, frozen=True):
-    """Number of rows of each section."""
-
     running: int = 0
     waiting: int = 0
     ended: int = 0
@@ -95,7 +93,6 @@ class View(Struct, frozen=True):
     tops: tuple[int, int, int] = (0, 0, 0)
     """First visible row of each section, counted in it."""
     shares: tuple[int, int, int] = (0, 0, 0)
-    """Visible rows of each section."""
 
 
 def shares(counts: Sequence[int], room: int, here: Section | None = None) -> tuple[int, int, int]:

@@ -72,7 +72,6 @@ WIDE, WITH_BARS, IN_WORDS = 176, 144, 100
 INFO_FIRST = 56
 """Cells of INFO on wide screens, before the command and other added columns get any."""
 ENDED = ("id", "state", "name", "tenant", "gpus", "time", "exit", "ended", "why")
-"""Columns of the tab of ended jobs."""
 
 
 class ChosenColumns(Struct, frozen=True):
@@ -300,7 +299,6 @@ class QueueRows:
         self.positions: Mapping[RowKey, int] = {}
         self.arranged = ArrangedRows()
         self.extent = Extent()
-        """Number of rows of each section."""
         self.height: int | None = None
         """Lines that are visible; None: all."""
         self.sorting = Sorting()
@@ -311,9 +309,9 @@ class QueueRows:
         self.parsed: Filter = EVERY_JOB
         self.ended = EndedRows.FOLDED
         self.id_width = 0
+        """Cells of the longest id; 0 if there is no element of an array."""
         self.id_digits = 0
         """First digits that tell the numbers of the jobs apart, where these are long; 0: they are not."""
-        """Cells of the longest id; 0 if there is no element of an array."""
         self.matching = 0
         """Number of jobs shown, elements of arrays counted."""
         self.known = 0
@@ -332,7 +330,6 @@ class QueueRows:
         self._past: Sequence[Job] = ()
         """Ended jobs without a row in another section, in any order."""
         self._counts = EndedCounts()
-        """All ended jobs."""
         self._held: Mapping[JobId, Section] = {}
         """Jobs under the cursor, by id, with the section of their row."""
         self._kept: Mapping[JobId, Section] = {}
@@ -340,15 +337,12 @@ class QueueRows:
         self.varied: frozenset[str] = frozenset()
         """Columns of `ALIKE` in which jobs have differed since the console was opened."""
         self.loads: Mapping[JobId, int] = {}
-        """Utilisation of running jobs in percent."""
         self._is_stale = False
         """True if ended rows have lost the cursor or were viewed since the order was computed."""
         self._parts: dict[JobId, Job] = {}
-        """Matching parts of entries, by id."""
         self._folds = Folds()
         self._dependents: Mapping[JobId, list[JobId]] = {}
         self.arrays: Mapping[JobId, ArrayCounts] = {}
-        """Elements of each array by their state."""
         self._verdicts = Verdicts()
 
     @property

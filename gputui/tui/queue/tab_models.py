@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,32 +46,8 @@ MARK = "●"
 READING = (cell("Reading the queue …", DIM),)
 
 
-class TabModel(Protocol):
-    """Model of a tab: rows by key from the top, and their cells."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def noun(self) -> str: ...
-    @property
-    def keys(self) -> Sequence[Key]: ...
-    @property
-    def positions(self) -> Mapping[Key, int]: ...
-    @property
-    def columns(self) -> tuple[Column, ...]: ...
-    def cell(self, key: Key, column: str, context: JobContext) -> Cell: ...
-    def lead(self, key: Key) -> str:
-        """Return the character before the row."""
-
-    def jobs(self, key: Key | None) -> tuple[Job, ...]:
-        """Return the jobs that commands on the row act on."""
-
-    def empty(self) -> tuple[Cell, ...]:
-        """Return the lines shown if there is no row."""
-
-
 class _PlainTab:
-    """Tab whose rows have no mark."""
+    """Tab whose rows have no mark, and by default no jobs."""
 
     def __init__(self) -> None:
         self.keys: Sequence[Key] = ()
@@ -98,7 +74,6 @@ class QueueTab:
         self.chosen = chosen
         self.marks = Marks()
         self.room = 0
-        """Cells of the table."""
         self.absent: Mapping[str, str] = {}
         """Columns for which the cluster has no values, each with its sentence."""
         self.others: tuple[Cell, ...] = ()
@@ -196,11 +171,8 @@ class FinishedTab(_PlainTab):
         super().__init__()
         self.ended = EndedJobs({})
         self.room = 0
-        """Cells of the table."""
         self.has_servers = False
-        """True if the jobs are of several servers."""
         self.id_width = 0
-        """Cells of the longest id."""
 
     def update(self, ended: EndedJobs, shown: Callable[[Job], bool]) -> None:
         self.ended = ended
@@ -343,6 +315,8 @@ class ReservationsTab(_PlainTab):
         )
 
 
+TabModel: TypeAlias = QueueTab | FinishedTab | RecurringTab | ReservationsTab
+"""Model of a tab: rows by key from the top, their cells, the character before each, and the jobs of a row."""
 ReadHistory: TypeAlias = Callable[[datetime | None], Iterable[Job]]
 """Returns finished jobs that left the queue file since a time, or all. May block."""
 PAGES = (timedelta(days=7), timedelta(days=62), timedelta(days=366), None)
@@ -458,7 +432,6 @@ class ScoreLoader:
 
 
 PERIOD = timedelta(days=7)
-"""Time back to which the history is read."""
 _MOST = 50
 
 

@@ -43,7 +43,6 @@ class NodeFolds:
         self.rows: Mapping[str, GpuNode] = {}
         """The nodes by the keys of their lines, in the order shown; empty if there is only one."""
         self.by_idleness = False
-        """True if the idlest nodes come first."""
         self._are_open = False
         """True if nodes are open that the user has neither opened nor closed."""
         self.chosen: dict[str, bool] = {}
@@ -172,14 +171,12 @@ class GpuCards(Wheel, can_focus=True):
         self.keys: Sequence[str] = ()
         self.cursor: str | None = None
         self.top = 0
-        """Number of the first visible GPU."""
         self._picture = GpuPicture()
         self._unread: frozenset[str] = frozenset()
         self._arrangement = Arrangement()
         self._is_followed = True
         """True if the view keeps the cursor visible, until the user scrolls away from it."""
         self._tiles: list[_Tile] = []
-        """Visible tiles, in reading order."""
 
     def show(self, picture: GpuPicture, positions: Mapping[str, int], arrangement: Arrangement) -> None:
         count_changed = len(positions) != len(self.keys)
@@ -474,7 +471,6 @@ class GridRoom(Struct, frozen=True):
 
     width: int = 80
     most: int = 12
-    """Maximum number of rows."""
     fixed: int | None = None
     """Fixed number of rows; None: as many as needed."""
     mode: str = "auto"
@@ -490,7 +486,6 @@ class Arrangement(Struct, frozen=True):
     width: int = 0
     """Cells of each, including the separator; only if there are several side by side."""
     height: int = 1
-    """Rows of each tile."""
     rows: int = 2
     """Rows of the whole grid, including titles."""
 

@@ -36,7 +36,6 @@ class SectionedTable(LineTable[K]):
     """Rows in sections while `extent` is set; else one list, as any other table."""
 
     extent: Extent | None = None
-    """Number of rows of each section."""
     view = View()
     """Visible lines; of the last extent and size."""
 
@@ -186,7 +185,6 @@ class JobTable(SectionedTable[Key], Grip):
         self._position = ""
         """Words at the right end of the titles, as they were drawn."""
         self._needs: tuple[int, frozenset[str]] = (0, frozenset())
-        """Width of ids and columns of the layout."""
 
     @property
     def sheets(self) -> list[TabModel]:

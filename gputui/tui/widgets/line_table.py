@@ -134,7 +134,6 @@ class CellLines(Widget):
         super().__init__(id=id)
         self._ground = Style(bgcolor=background)
         self.lines: Sequence[Cell] = ()
-        """The displayed lines."""
         self._rows = 1
 
     def show(self, lines: Sequence[Cell]) -> None:
@@ -283,7 +282,6 @@ class LineTable(Wheel, Generic[K], can_focus=True):
     DEFAULT_CSS = "LineTable { height: 1fr; }"
     COLUMNS: ClassVar[tuple[Column, ...]] = ()
     noun = "row"
-    """Word for a row."""
     head = 1
     """Lines above the rows; the last of them has the titles."""
 
@@ -301,7 +299,6 @@ class LineTable(Wheel, Generic[K], can_focus=True):
         self._is_rearranged = True
         """True if the user asked for other rows, so that the view moves to the cursor."""
         self.placed: tuple[PlacedColumn, ...] = ()
-        """Columns that fit, with their places."""
         self._lines: list[_Line] = []
         self._empty: tuple[Cell, ...] = ()
 

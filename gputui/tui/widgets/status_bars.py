@@ -316,7 +316,6 @@ class KeyBar(Widget):
         self._changed_at = 0.0
         """Time of the last change, on the clock of events."""
         self._meant: Command | None = None
-        """Command at which a button was pressed."""
 
     def show(self, commands: tuple[Command, ...], always: tuple[Command, ...] = ()) -> None:
         """Show the commands that fit, the first ones first, and `always` at the right, of which the last ones stay."""
@@ -399,7 +398,6 @@ class FieldNames(Suggester):
     def __init__(self, fields: Mapping[str, str] = _EXAMPLES) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
         self._fields = fields
-        """Example of each field, by name."""
 
     async def get_suggestion(self, value: str) -> str | None:
         match = _LAST_WORD.search(value)

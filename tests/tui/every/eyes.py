@@ -193,7 +193,7 @@ def pages_up(hand: Hand) -> int:
 
 def gpu_look(hand: Hand) -> tuple[str, str]:
     """Return the time span and the colours of graphs."""
-    look = hand.app.services.gpu_look.current
+    look = hand.app.services.gpus.look
     return look.span, look.colours
 
 
