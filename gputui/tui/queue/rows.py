@@ -270,17 +270,14 @@ class Verdicts:
         subject = FilterSubject(job, self._snapshot.taken_at, reason, text, leaves_idle=job_id in self._idle)
         part = self._filter.part(subject)
         self._shown[job_id] = (job, part)
-        return _ids(part) != _ids(before[1] if before else None)
+        was = before[1] if before else None
+        return (part and (part.id, part.runs)) != (was and (was.id, was.runs))
 
     def shown(self, among: Iterable[JobId], anyway: Container[JobId] = ()) -> list[Job]:
         """Return the known matches among them, for entries the matching part; and single jobs to show `anyway`."""
         known = (self._shown.get(job_id) for job_id in among)
         found = ((each[0], each[1]) for each in known if each is not None)
         return [part or job for job, part in found if part is not None or (job.id in anyway and not job.runs)]
-
-
-def _ids(part: Job | None) -> object:
-    return part and (part.id, part.runs)
 
 
 _LAST = datetime.max.replace(tzinfo=UTC)
@@ -511,7 +508,9 @@ class QueueRows:
         running = self._placed(active)
         jobs = self.jobs.by_id
         given_up = [jobs[job_id] for job_id, section in kept.items() if section is Section.WAITING]
-        planned = merged(self._in_order(waiting), given_up, self._ids[Section.WAITING])
+        left = {job.id: None for job in waiting}  # in the order of the plan; jobs unknown to it come last
+        ordered = [job_id for job_id in self._snapshot.order if left.pop(job_id, True) is None]
+        planned = merged([*ordered, *left], given_up, self._ids[Section.WAITING])
         self._kept = {
             **{job_id: Section.RUNNING for job_id in running if jobs[job_id].state.is_terminal},
             **{job.id: Section.WAITING for job in given_up},
@@ -559,16 +558,6 @@ class QueueRows:
     def _sort_ended(self) -> None:
         if not self._ids[Section.ENDED]:
             self._ids[Section.ENDED] = self._sorted([job.id for job in sorted(self._past, key=by_end, reverse=True)])
-
-    def _in_order(self, waiting: list[Job]) -> list[JobId]:
-        """Return waiting jobs in the order of the plan; jobs unknown to it come last."""
-        left = {job.id for job in waiting}
-        ordered = []
-        for job_id in self._snapshot.order:
-            if job_id in left:
-                left.discard(job_id)
-                ordered.append(job_id)
-        return ordered + [job.id for job in waiting if job.id in left]
 
     def _choose(self) -> None:
         self.known = count(self.jobs.by_id[job_id] for job_id in chain(*self._ids))

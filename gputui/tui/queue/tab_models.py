@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
+from types import MappingProxyType
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -49,9 +50,8 @@ READING = (cell("Reading the queue …", DIM),)
 class _PlainTab:
     """Tab whose rows have no mark, and by default no jobs."""
 
-    def __init__(self) -> None:
-        self.keys: Sequence[Key] = ()
-        self.positions: Mapping[Key, int] = {}
+    keys: Sequence[Key] = ()
+    positions: Mapping[Key, int] = MappingProxyType({})
 
     def _become(self, keys: Sequence[Key]) -> None:
         self.keys = keys
@@ -166,13 +166,11 @@ class FinishedTab(_PlainTab):
     """Tab of ended jobs, including those in the history."""
 
     name, noun = "finished", "job"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ended = EndedJobs({})
-        self.room = 0
-        self.has_servers = False
-        self.id_width = 0
+    ended = EndedJobs(MappingProxyType({}))
+    room = 0
+    """Cells of the table."""
+    has_servers = False
+    id_width = 0
 
     def update(self, ended: EndedJobs, shown: Callable[[Job], bool]) -> None:
         self.ended = ended
@@ -229,10 +227,7 @@ class RecurringTab(_PlainTab):
 
     name, noun = "recurring", "recurring job"
     columns: tuple[Column, ...] = RECURRING_COLUMNS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries: Mapping[Key, RecurringJob] = {}
+    entries: Mapping[Key, RecurringJob] = MappingProxyType({})
 
     def update(self, entries: Sequence[RecurringJob]) -> None:
         self.entries = {entry.id: entry for entry in entries}
@@ -274,10 +269,7 @@ class ReservationsTab(_PlainTab):
 
     name, noun = "reservations", "reservation"
     columns: tuple[Column, ...] = WINDOW_COLUMNS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.views: Mapping[Key, WindowView] = {}
+    views: Mapping[Key, WindowView] = MappingProxyType({})
 
     def update(self, views: Sequence[WindowView]) -> None:
         self.views = {view.window.key: view for view in views}
@@ -340,6 +332,7 @@ class HistoryLoader:
         self._history = history
         self._tell = tell
         self._newest = LatestWorker(tell, lambda error: HistoryRead({}, True, failure_words(error)))
+        self.close = self._newest.close
         self._page = -1
         self.read = HistoryRead({}, False)
         self.is_reading = False
@@ -378,9 +371,6 @@ class HistoryLoader:
         if message.failure and not message.is_whole:  # the same page again, when its end is reached
             self._page -= 1
 
-    def close(self) -> None:
-        self._newest.close()
-
     def ended(self, snapshot: Snapshot) -> EndedJobs:
         """Return all ended jobs, latest first: those of the queue file and those read from history."""
         known = {**self.read.jobs, **{job.id: job for job in snapshot.jobs if job.state.is_terminal}}
@@ -403,12 +393,11 @@ class ScoreLoader:
         self._settings = settings
         self._clock = clock
         self._worker = LatestWorker(tell, lambda error: ScoresMade({}))
+        self.close = self._worker.close
         self._asked: Callable[[], Snapshot | None] = lambda: None
         """Snapshot of the last request, as a weak reference, since it holds a whole queue."""
         self._throttle = Throttle(rest=9)
-
-    def close(self) -> None:
-        self._worker.close()
+        self.end = self._throttle.end
 
     def load(self, snapshot: Snapshot) -> None:
         """Request the scores of the snapshot, unless they were requested, or it is too soon."""
@@ -426,9 +415,6 @@ class ScoreLoader:
             return ScoresMade({each.job.id: each.score for found in standings for each in found})
 
         self._worker.ask(work)
-
-    def end(self) -> None:
-        self._throttle.end()
 
 
 PERIOD = timedelta(days=7)
@@ -459,6 +445,7 @@ class PastJobsLoader:
         self._worker = LatestWorker(
             tell, lambda error: PastJobsRead(self._uuid, PastJobs((), True, failure_words(error)))
         )
+        self.close = self._worker.close
         self._uuid = ""
         self._past = PastJobs()
 
@@ -478,6 +465,3 @@ class PastJobsLoader:
     def take(self, message: PastJobsRead) -> None:
         if message.uuid == self._uuid:
             self._past = message.past
-
-    def close(self) -> None:
-        self._worker.close()

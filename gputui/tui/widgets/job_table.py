@@ -130,15 +130,9 @@ class SectionedTable(LineTable[K]):
         self._refresh_titles()
         self.redraw()
 
-    def _bring_into_sight(self) -> None:
+    def _place(self) -> None:
         if self.extent is None:
-            super()._bring_into_sight()
-        else:
-            self._settle(self.view.tops)
-
-    def _clamp(self) -> None:
-        if self.extent is None:
-            super()._clamp()
+            super()._place()
         else:
             self._settle(self.view.tops)
 
@@ -335,15 +329,14 @@ class JobTable(SectionedTable[Key], Grip):
             self.move_to(self.row_at(event.y - self.head) or 0)
             self.post_message(RowOpened())
 
-    def on_resize(self) -> None:
-        self._settle_head()
-
     def _settle_head(self) -> None:
         """Show the line of tabs if there is room, or if another tab or a state is shown."""
         wanted = 2 if self.size.height >= ROOM_FOR_TABS or self.sheet is not self.live or bool(self._state()) else 1
         if wanted != self.head:
             self.head = wanted
             self.lay_out()
+
+    on_resize = _settle_head
 
     def _bar_spans(self) -> tuple[Span, ...]:
         tabs = tuple(span for tab in self._tabs() for span in tab)

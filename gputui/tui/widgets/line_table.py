@@ -365,9 +365,7 @@ class LineTable(Wheel, Generic[K], can_focus=True):
                 self._is_followed = not self._has_jumped(before, row)
                 self._gap = None if self._is_followed else stood
         self._is_rearranged = False
-        if self._is_followed:
-            self._bring_into_sight()
-        self._clamp()
+        self._place()
         if count_changed or (empty_changed and not keys):
             self._refresh_titles()
             if not keys or empty_changed:
@@ -481,9 +479,7 @@ class LineTable(Wheel, Generic[K], can_focus=True):
     def lay_out(self) -> None:
         self.placed = lay_out(self.columns(), self.size.width)
         self._lines = []
-        if self._is_followed:
-            self._bring_into_sight()
-        self._clamp()
+        self._place()
         self.refresh()
         self.redraw()
 
@@ -527,6 +523,12 @@ class LineTable(Wheel, Generic[K], can_focus=True):
 
     def _clamp(self) -> None:
         self.top = max(0, min(self.top, len(self.keys) - self.height))
+
+    def _place(self) -> None:
+        """Move the view to the cursor if it follows that, and to rows that there are."""
+        if self._is_followed:
+            self._bring_into_sight()
+        self._clamp()
 
     def _refresh_titles(self) -> None:
         self.refresh(Region(0, self.head - 1, self.size.width, 1))

@@ -180,12 +180,6 @@ class MessageLine(Widget):
             self._notices, self._hint = notices, hint
             self.draw()
 
-    def on_mount(self) -> None:
-        self.draw()
-
-    def on_resize(self) -> None:
-        self.draw()
-
     async def on_click(self) -> None:
         await self.run_action("app.notices")
 
@@ -193,6 +187,8 @@ class MessageLine(Widget):
         before, self._shown = self._shown, fitted(self._words(), max(0, self.size.width - 2))
         for start, end in changed_runs(before, self._shown):
             self.refresh(Region(1 + start, 0, end - start, 1))
+
+    on_mount = on_resize = draw
 
     def _words(self) -> Cell:
         messages = cast("ShowsMessages", self.app).messages
