@@ -74,7 +74,9 @@ def spans_of(store_id: str, job: Job, jobs: Mapping[JobId, Job], first: int = 1)
     begin = max([job.submitted_at, *earlier])
     end = max(begin, job.ended_at or begin)
     after = [jobs[each] for each in (*job.spec.after, *job.spec.after_any) if each in jobs]
-    error = None if job.state in {JobState.COMPLETED, JobState.CANCELLED} else _cause(job)
+    cause = job.attempt.cause if job.attempt is not None else None
+    error = str(job.state) if cause is None else str(cause)
+    error = "" if job.state in {JobState.COMPLETED, JobState.CANCELLED} else error
     about: dict[str, Value] = {
         "gputui.job.id": job.id,
         "gputui.job.name": job.name,
@@ -91,7 +93,7 @@ def spans_of(store_id: str, job: Job, jobs: Mapping[JobId, Job], first: int = 1)
         about["gputui.array.count"] = job.count
     if job.state is not JobState.COMPLETED:
         about["error.type"] = str(job.state)
-    yield JobSpan("job", trace, root, None, begin, end, about, _links(store_id, after), error)
+    yield JobSpan("job", trace, root, None, begin, end, about, _links(store_id, after), error or None)
     waits_since = begin
     for attempt in attempts:
         claimed = attempt.claimed_at or begin
@@ -139,11 +141,6 @@ def _of_attempt(
 
 def _links(store_id: str, jobs: list[Job]) -> tuple[tuple[int, int], ...]:
     return tuple((trace_id(store_id, job), root_id(store_id, job)) for job in jobs)
-
-
-def _cause(job: Job) -> str:
-    attempt = job.attempt
-    return str(attempt.cause) if attempt is not None and attempt.cause is not None else str(job.state)
 
 
 def _hash(size: int, *parts: object) -> int:

@@ -192,7 +192,14 @@ def _of_lists(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[Do
     usable = _usable(reading)
     without = [gpu for gpu, sample in usable if sample.processes is None and not sample.lists_processes]
     if without:
-        yield _without_lists(without, settings, is_all=len(without) == len(usable))
+        text = f"the driver has no list of processes on {_named(without)}, as under WSL 2"
+        if settings.need_process_lists:
+            hint = "need_process_lists = false    # under [scheduler]: judge by memory and containers alone"
+            yield _unjudged("processes", text, hint, "processes are", is_all=len(without) == len(usable))
+        else:
+            why = "They are judged by memory and containers alone: a process that uses little memory is not seen."
+            text = f"{text}; accepted by scheduler.need_process_lists"
+            yield warn("processes", text, why, "gputui drain N    # for work of your own")
     unread = [(gpu, sample) for gpu, sample in usable if sample.processes is None and sample.lists_processes]
     if not unread:
         return
@@ -205,20 +212,6 @@ def _of_lists(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[Do
         hint += "sudo gputui doctor    # when it works for root alone: run the scheduler as root\n"
         hint += "In a container: docker run --pid=host --gpus all …"
     yield _unjudged("processes", text, hint, "processes are", is_all=len(unread) == len(usable))
-
-
-def _without_lists(gpus: list[Gpu], settings: SchedulerSettings, *, is_all: bool) -> DoctorCheck:
-    text = f"the driver has no list of processes on {_named(gpus)}, as under WSL 2"
-    if settings.need_process_lists:
-        hint = "need_process_lists = false    # under [scheduler]: judge by memory and containers alone"
-        return _unjudged("processes", text, hint, "processes are", is_all=is_all)
-    why = "They are judged by memory and containers alone: a process that uses little memory is not seen."
-    return warn(
-        "processes",
-        f"{text}; accepted by scheduler.need_process_lists",
-        why,
-        "gputui drain N    # for work of your own",
-    )
 
 
 def _of_memory(reading: ProbeReading) -> Iterator[DoctorCheck]:
@@ -501,7 +494,11 @@ def of_faults(faults: Iterable[ClusterFault]) -> Iterator[DoctorCheck]:
 def of_snapshot(name: str, caps: Caps, snapshot: Snapshot) -> Iterator[DoctorCheck]:
     yield ok("cluster", f"{caps.engine} answers: cluster {name}, {plural(len(snapshot.nodes), 'node')}")
     is_slurm = caps.engine == ENGINES["slurm"]
-    yield _gpus(snapshot, is_slurm)
+    without = [node.name for node in snapshot.nodes if not node.gpus]
+    words = f"{plural(len(snapshot.gpus), 'GPU')} on {plural(len(snapshot.nodes) - len(without), 'node')}"
+    words += f"; none on {_listed(without)}" if without else ""
+    none = fail("gpus", "no node has GPUs", "No job with GPUs can start.", _SLURM_GPUS if is_slurm else _PLUGIN)
+    yield ok("gpus", words) if snapshot.gpus else none
     away = [
         node.name
         for node in snapshot.nodes
@@ -513,16 +510,7 @@ def of_snapshot(name: str, caps: Caps, snapshot: Snapshot) -> Iterator[DoctorChe
         yield warn("nodes", f"not available: {_listed(away)}", "No job starts there.", hint)
     operators = (Capability.RAISE_PRIORITY, Capability.DRAIN_NODE) if is_slurm else (Capability.DRAIN_NODE,)
     lacking = [caps.why_not(each) for each in operators if not caps.has(each)]
-    rights = ok("rights", "; ".join(lacking) if lacking else "this user is an operator")
-    yield rights
-
-
-def _gpus(snapshot: Snapshot, is_slurm: bool) -> DoctorCheck:
-    without = [node.name for node in snapshot.nodes if not node.gpus]
-    if not snapshot.gpus:
-        return fail("gpus", "no node has GPUs", "No job with GPUs can start.", _SLURM_GPUS if is_slurm else _PLUGIN)
-    words = f"{plural(len(snapshot.gpus), 'GPU')} on {plural(len(snapshot.nodes) - len(without), 'node')}"
-    return ok("gpus", words + (f"; none on {_listed(without)}" if without else ""))
+    yield ok("rights", "; ".join(lacking) if lacking else "this user is an operator")
 
 
 def of_readings(nodes: Iterable[Node], probe: str) -> Iterator[DoctorCheck]:
@@ -536,7 +524,12 @@ def of_readings(nodes: Iterable[Node], probe: str) -> Iterator[DoctorCheck]:
     if read:
         yield ok("readings", f"of the GPUs of {plural(read, 'node')}")
     why = "Their GPUs are shown as the engine has allocated them, without load, memory and faults."
-    for words, names in _by_reason(unread).items():
+    found: dict[str, list[tuple[str, str]]] = {}
+    for node in unread:  # a node's own name in the reason does not count
+        words = "it is down" if node.probe.code is ProbeCode.NO_PROBE else node.probe.text.removeprefix(_NO_READINGS)
+        found.setdefault(words.replace(node.name, "NODE"), []).append((node.name, words))
+    reasons = {of[0][1] if len(of) == 1 else words: [name for name, _ in of] for words, of in found.items()}
+    for words, names in reasons.items():
         hint = next((hint for part, hint in _HINTS.items() if part in words), "")
         yield warn("readings", f"no readings of {_listed(names)}: {words}", why, hint)
 
@@ -550,15 +543,6 @@ def of_settings(settings: Settings) -> Iterator[DoctorCheck]:
         why = "Nobody gets the weekly report."
         hint = "name a command, a webhook or mail in [hooks]"
         yield warn("settings", "report.weekly has no effect: [hooks] has no receivers", why, hint)
-
-
-def _by_reason(nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Return the names of nodes by the reason why they are not read; a node's own name in it does not count."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for node in nodes:
-        words = "it is down" if node.probe.code is ProbeCode.NO_PROBE else node.probe.text.removeprefix(_NO_READINGS)
-        found.setdefault(words.replace(node.name, "NODE"), []).append((node.name, words))
-    return {group[0][1] if len(group) == 1 else words: [name for name, _ in group] for words, group in found.items()}
 
 
 def _listed(names: list[str]) -> str:

@@ -352,7 +352,13 @@ def toolkit_of(process: EngineProcess) -> tuple[str, ...]:
 def process_behind(address: str) -> EngineProcess:
     url = address.removeprefix("http+")
     path = url.removeprefix("unix://")
-    pid = _port_listener(url) if "://" in path else _listener(path)
+    pid = _port_listener(url) if "://" in path else None
+    if "://" not in path:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_SECONDS)
+            probe.connect(path)
+            peer, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            pid = peer or None  # 0: it is in another PID namespace
     if pid is None or pid == 1 or _text(pid, "comm").strip() == "systemd":  # systemd opened the socket for the engine
         # an engine at a standard address writes its pid into a file
         service, pid = service_at(url, os.geteuid()), None
@@ -385,17 +391,6 @@ def _port_listener(url: str) -> int | None:
                 if str(entry.readlink()) in sockets:
                     return int(entry.parts[-3])
     return None
-
-
-def _listener(path: str) -> int | None:
-    try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(_SECONDS)
-            probe.connect(path)
-            pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    except OSError:
-        return None
-    return pid or None  # 0: it is in another PID namespace
 
 
 def _text(pid: int, name: str) -> str:

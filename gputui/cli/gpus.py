@@ -89,7 +89,11 @@ def command(session: Session, as_json: bool) -> None:
         print_json([gpu_json(view) | {"node": node.name, "host": host_json(node.host)} for node, view in told])
         return
     short, several = short_names(view.gpu.shown_uuid for view in snapshot.gpus), len(snapshot.nodes) > 1
-    names, kept = Names(snapshot.jobs), _reserved(snapshot)
+    from gputui.tui.present.reserved import kept_words, reservations_by_gpu
+
+    by_gpu = reservations_by_gpu(snapshot) if snapshot.windows else {}
+    kept = {uuid: kept_words(windows, snapshot.taken_at) for uuid, windows in by_gpu.items()}
+    names = Names(snapshot.jobs)
     columns = (NODE, *COLUMNS) if several else COLUMNS
     rows = [
         (*((node.name,) if several else ()), *row(view, short[view.gpu.shown_uuid], names, kept.get(view.gpu.uuid, "")))
@@ -104,13 +108,6 @@ def command(session: Session, as_json: bool) -> None:
         terminal.write_lines(
             (f"{plain(notice.text)}\n" for notice in snapshot.notices if notice.severity == "error"), err=True
         )
-
-
-def _reserved(snapshot: Snapshot) -> dict[str, str]:
-    from gputui.tui.present.reserved import kept_words, reservations_by_gpu
-
-    by_gpu = reservations_by_gpu(snapshot) if snapshot.windows else {}
-    return {uuid: kept_words(windows, snapshot.taken_at) for uuid, windows in by_gpu.items()}
 
 
 def row(view: GpuView, uuid: str, names: Names = NO_NAMES, reserved: str = "") -> tuple[str, ...]:

@@ -85,7 +85,13 @@ def compared(settings: PolicySettings, texts: Sequence[str]) -> list[Variant]:
 
 
 def values_of(settings: PolicySettings, keys: Iterable[str]) -> dict[str, Any]:
-    return {key: _setting(settings, key.removeprefix(_TABLE)) for key in keys}
+    found = {}
+    for full in keys:
+        key = full.removeprefix(_TABLE)
+        name, _, field = key.removeprefix(_TENANT).rpartition(".")
+        tenant = next((tenant for tenant in settings.tenants if tenant.name == name), TenantSettings(name))
+        found[full] = getattr(tenant, field) if key.startswith(_TENANT) else getattr(settings, key)
+    return found
 
 
 def settings_json(settings: PolicySettings, keys: Iterable[str]) -> dict[str, Any]:
@@ -129,14 +135,6 @@ def _with(settings: PolicySettings, key: str, text: str, option: str) -> PolicyS
         hint = "those that do: " + ", ".join([*replayed(), f"{_TENANT}NAME.weight"])
         raise InputError("changes nothing in a replay", where=where, hint=hint)
     return replace(settings, **{key: value_of_text(PolicySettings, key, text, where, replayed())})
-
-
-def _setting(settings: PolicySettings, key: str) -> Any:
-    if not key.startswith(_TENANT):
-        return getattr(settings, key)
-    name, _, field = key.removeprefix(_TENANT).rpartition(".")
-    tenant = next((tenant for tenant in settings.tenants if tenant.name == name), TenantSettings(name))
-    return getattr(tenant, field)
 
 
 FEW_JOBS, SHORT_SPAN = 100, timedelta(days=7)
@@ -294,7 +292,11 @@ def policy_table(found: Mapping[str, Figures], variants: Collection[str]) -> lis
         )
         for name, each in shown.items()
     ]
-    further = _further("POLICY", shown, lambda figures: _rows(shown, figures))
+    further = _further(
+        "POLICY",
+        shown,
+        lambda figures: ((name, *(_shown(each, figure) for figure in figures)) for name, each in shown.items()),
+    )
     return ["", *output.lines(columns, rows, total), *further]
 
 
@@ -364,11 +366,6 @@ def _further(
         return []
     columns = [TextColumn(title, 60, least=16), *(TextColumn(each, right=True) for each in titles.values())]
     return ["", *output.lines(columns, rows(list(titles)), terminal.width())]
-
-
-def _rows(found: Mapping[str, Figures], figures: Sequence[str]) -> Iterator[ReportRow]:
-    for name, each in found.items():
-        yield (name, *(_shown(each, figure) for figure in figures))
 
 
 def _shown(found: Figures, figure: str) -> str:

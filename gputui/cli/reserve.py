@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -263,11 +263,16 @@ def tenant() -> None:
 def set_(session: Session, /, name: str, clear: bool, quiet: bool, **given: str | None) -> None:
     """Set a tenant's weight and caps; this overrides the settings file."""
     tenant = job_values.tenant_name(name, "NAME")
-    changes: dict[str, Any] = {
-        key: _VALUES.get(key, _cap)(text, f"--{key.replace('_', '-')}")
-        for key, text in given.items()
-        if text is not None
-    }
+    changes: dict[str, Any] = {}
+    for key, text in given.items():
+        where = f"--{key.replace('_', '-')}"
+        if text is not None and key == "weight":
+            changes[key] = _weight(text, where)
+        elif text is not None and key == "users":
+            changes[key] = _users(text, where)
+        elif text is not None:
+            most = MAX_PRIORITY if key == "max_priority" else MAX_COUNT
+            changes[key] = None if text == "none" else job_values.whole(0, most, text, where)
     if not changes and not clear:
         raise InputError("nothing to set", where="tenant set", hint=_SETS)
     with session.backend() as backend:
@@ -288,7 +293,26 @@ def list_tenants(session: Session, as_json: bool) -> None:
         snapshot = backend.snapshots().read()
     found = tenant_usage(snapshot, session.options.settings, bootstrap.clock().now())
     if as_json:
-        print_json([_tenant_json(each) for each in found])
+        print_json(
+            [
+                {
+                    "name": each.tenant.name,
+                    "weight": each.tenant.weight,
+                    "gpus_max": each.tenant.gpus,
+                    "running_max": each.tenant.running,
+                    "pending_max": each.tenant.pending,
+                    "priority_max": each.tenant.max_priority,
+                    "users": list(each.tenant.users),
+                    "gpus": each.gpus,
+                    "running": each.running,
+                    "pending": each.pending,
+                    "fair_share": each.fair_share,
+                    "gpu_seconds": each.gpu_seconds,
+                    "source": each.source,
+                }
+                for each in found
+            ]
+        )
         return
     written = output.lines(TENANT_COLUMNS, map(_tenant_row, found), terminal.width()) if found else ["no tenants"]
     terminal.write("\n".join(written) + "\n")
@@ -312,20 +336,12 @@ def _weight(text: str, where: str) -> float:
     return float(text)
 
 
-def _cap(text: str, where: str) -> int | None:
-    most = MAX_PRIORITY if where == "--max-priority" else MAX_COUNT
-    return None if text == "none" else job_values.whole(0, most, text, where)
-
-
 def _users(text: str, where: str) -> tuple[str, ...]:
     names = () if text == "none" else tuple(name.strip() for name in text.split(","))
     for name in names:  # groups of directory services may have blanks, as in @domain users
         if not (re.fullmatch(r"@\w[^:/]{0,255}|\w[^\s:/]{0,255}", name) and name.isprintable()):
             raise InputError(f"{quoted(name)} is not a user", where=where, hint="user,@group or none")
     return names
-
-
-_VALUES: Mapping[str, Callable[[str, str], Any]] = {"weight": _weight, "users": _users}
 
 
 def _tenant_row(dues: TenantUsage) -> tuple[str, ...]:
@@ -345,22 +361,3 @@ def _tenant_row(dues: TenantUsage) -> tuple[str, ...]:
 
 def _of(now: int, cap: int | None) -> str:
     return str(now) if cap is None else f"{now}/{cap}"
-
-
-def _tenant_json(dues: TenantUsage) -> dict[str, Any]:
-    tenant = dues.tenant
-    return {
-        "name": tenant.name,
-        "weight": tenant.weight,
-        "gpus_max": tenant.gpus,
-        "running_max": tenant.running,
-        "pending_max": tenant.pending,
-        "priority_max": tenant.max_priority,
-        "users": list(tenant.users),
-        "gpus": dues.gpus,
-        "running": dues.running,
-        "pending": dues.pending,
-        "fair_share": dues.fair_share,
-        "gpu_seconds": dues.gpu_seconds,
-        "source": dues.source,
-    }

@@ -39,7 +39,7 @@ from gputui.cli.wait import print_log, wait_until_started, was_started
 from gputui.domain.action import Cancel
 from gputui.domain.errors import AccessError, CapabilityError, ClusterError, GputuiError, InputError, RuntimeFault
 from gputui.domain.job import Job
-from gputui.domain.job_spec import Interactive, JobId, Submission
+from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.spec_values import check_gpus
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
@@ -271,7 +271,13 @@ class Attendance:
             except Leaving as leaving:
                 return self._left(leaving.exit_code)
             if again is None:
-                return None if self._is_over(number) else self._lost(channel)
+                if self._is_over(number):
+                    return None
+                if (lost := channel.exit_code()) is not None:
+                    return lost
+                words = f"the connection to job {self._id} was lost, and the job keeps running: {self._again()}"
+                self._status.say(words)
+                return 1
             channel, is_again = again, True
             if not channel.is_tty:  # earlier output is repeated
                 output.repeat()
@@ -352,13 +358,6 @@ class Attendance:
     def _is_over(self, number: int) -> bool:
         job = self._job()
         return job.has_ended or all(each.is_over for each in job.attempts if each.number == number)
-
-    def _lost(self, channel: Channel) -> int:
-        code = channel.exit_code()
-        if code is None:
-            self._status.say(f"the connection to job {self._id} was lost, and the job keeps running: {self._again()}")
-            return 1
-        return code
 
     def _ended(self, job: Job) -> int:
         """Show output that this terminal has not seen, and how the job ended; return its exit code."""
@@ -506,7 +505,13 @@ def command(
     with session.backend() as backend:
         runs_jobs = backend.about().caps.runs_jobs
         is_attached = runs_jobs or stdin or is_tty
-        submission = _interactive(asked, Interactive(stdin, is_tty)) if is_attached else asked
+        submission = asked
+        if is_attached:
+            spec = replace(asked.spec, interactive=Interactive(stdin, is_tty))
+            term = terminal.environ().get("TERM")
+            if is_tty and term and "TERM" not in dict(spec.options.env):
+                spec = replace(spec, options=replace(spec.options, env=(*spec.options.env, ("TERM", term))))
+            submission = replace(asked, spec=spec)
         if not quiet:
             tell(found, submission)
         check_runtime(submission, bootstrap.runtime_names(session.options))
@@ -519,12 +524,3 @@ def command(
         job_id, awaited = backend.submit_attached(submission, keys)
         confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
         return Attendance(session, backend, job_id, keys, is_owner=True, is_quiet=quiet, awaited=awaited).run()
-
-
-def _interactive(submission: Submission, interactive: Interactive) -> Submission:
-    """Return the submission of an interactive job; with a terminal, TERM is set in its environment."""
-    spec = submission.spec
-    env = dict(spec.options.env)
-    if interactive.tty and "TERM" not in env and (term := terminal.environ().get("TERM")):
-        spec = replace(spec, options=replace(spec.options, env=(*spec.options.env, ("TERM", term))))
-    return replace(submission, spec=replace(spec, interactive=interactive))

@@ -23,7 +23,7 @@ from gputui.domain.access import AuditEntry, targets_of
 from gputui.domain.as_json import MASK, explanation_json, job_detail_json
 from gputui.domain.errors import GputuiError, NotFoundError, signal_name
 from gputui.domain.filter import meant
-from gputui.domain.job import ArrayRef, Attempt, Job, element_spec, sweep_values
+from gputui.domain.job import Attempt, Job, element_spec, sweep_values
 from gputui.domain.job_spec import JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -112,7 +112,10 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "tenant", job.spec.tenant
     yield "submitted", f"{_local(job.submitted_at)} by {job.submitted_by}"
     yield "started", _local(job.started_at)
-    yield "ends", _end(job)
+    if job.limit_at is not None:
+        at = job.attempts[-1].warned_at
+        warned = f"warned at {_local(at)}" if at else f"warned before at {_local(job.warning_at)}"
+        yield "ends", f"by its time limit at {_local(job.limit_at)}" + (f", {warned}" if job.spec.warning else "")
     yield "ended", _local(job.ended_at)
     yield "expected", _local(snapshot.expected_starts.get(job.id))
     beside = f", placed beside job {job.placed.past}" if job.placed else ""
@@ -123,9 +126,16 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "held", (job.hold_reason or f"yes{by}{since}") if job.held else None
     yield "not before", _local(job.not_before)
     yield "recurring", f"a run of recurring job {job.recurring} (gputui cron list)" if job.recurring else None
-    yield "array", _element(job.array) if job.array else None
+    if array := job.array:
+        at_once = f", of which at most {array.limit} run at a time" if array.limit else ""
+        yield "array", f"element {array.index} of array {array.id}{at_once}; GPUTUI_ARRAY_INDEX is {array.index}"
     yield "sweep", sweep.words(sweep_values(job) or dict(job.spec.sweep))
-    yield "its elements", _states(job.array, snapshot) if job.array else None
+    if array:
+        counts: Counter[JobState] = Counter()
+        for each in snapshot.jobs:  # only those still in the queue
+            if each.array is not None and each.array.id == array.id:
+                counts[each.state] += each.count
+        yield "its elements", ", ".join(f"{count} {state}" for state, count in counts.items())
     yield "avoids GPUs", ", ".join(job.avoid_gpus)
 
 
@@ -134,32 +144,6 @@ def _suspended(job: Job) -> str:
         by = f" by {job.suspended_by}" if job.suspended_by else ""
         return f" (suspended{by})" if job.is_suspended else f" (to be suspended{by})"
     return " (to be woken)" if job.is_suspended else ""
-
-
-def _element(array: ArrayRef) -> str:
-    at_once = f", of which at most {array.limit} run at a time" if array.limit else ""
-    return f"element {array.index} of array {array.id}{at_once}; GPUTUI_ARRAY_INDEX is {array.index}"
-
-
-def _states(array: ArrayRef, snapshot: Snapshot) -> str:
-    counts: Counter[JobState] = Counter()
-    for job in snapshot.jobs:
-        if job.array is not None and job.array.id == array.id:
-            counts[job.state] += job.count
-    return ", ".join(f"{count} {state}" for state, count in counts.items())
-
-
-def _end(job: Job) -> str | None:
-    if job.limit_at is None:
-        return None
-    warning, attempt = job.spec.warning, job.attempts[-1]
-    words = f"by its time limit at {_local(job.limit_at)}"
-    if warning is None:
-        return words
-    when = (
-        f"warned at {_local(attempt.warned_at)}" if attempt.warned_at else f"warned before at {_local(job.warning_at)}"
-    )
-    return f"{words}, {when}"
 
 
 def warning_words(warning: LimitWarning) -> str:

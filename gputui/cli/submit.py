@@ -101,7 +101,10 @@ def command(
         tell(found, submissions[0])
     else:
         submitter.raised(found.faults)
-        _refuse_others(given, arguments, host)
+        # the file holds everything
+        others = [BY_NAME[name].option for name, value in given.items() if value not in (None, (), False)]
+        if others := [*others, *["--host"] * host, *["IMAGE"] * bool(arguments)]:
+            raise InputError("cannot be combined with --file", where=others[0], hint="write it into the file")
         from gputui.request import job_file
 
         submissions = job_file.read_jobs(file, session.submitter())
@@ -221,15 +224,6 @@ def check_runtime(submission: Submission, runtimes: Collection[str]) -> None:
         raise InputError("host jobs are switched off", where="--host", hint="the setting scheduler.host_jobs")
     hint = "submit --host -- COMMAND..., or leave out --runtime process"
     raise InputError("there is no engine here to run an image", where="IMAGE", hint=hint)
-
-
-def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool) -> None:
-    """Raise InputError for options beside `--file`: the file holds everything."""
-    names = [BY_NAME[name].option for name, value in given.items() if value not in (None, (), False)]
-    names += ["--host"] if host else []
-    names += ["IMAGE"] if arguments else []
-    if names:
-        raise InputError("cannot be combined with --file", where=names[0], hint="write it into the file")
 
 
 def _tell_starts(session: Session, backend: DirectBackend, ids: Sequence[JobId]) -> None:

@@ -488,9 +488,7 @@ def _read(key: str, annotation: str, value: object, where: str) -> object:
 
 def _of_environment(environ: Mapping[str, str]) -> SettingsTables:
     found: SettingsTables = {}
-    variables = {name: f"GPUTUI_{name}".replace(".", "_").upper() for name in GONE}
-    if removed := [name for name, variable in variables.items() if variable in environ]:
-        check_removed(removed, "the environment: ")
+    check_removed([name for name in GONE if f"GPUTUI_{name}".replace(".", "_").upper() in environ], "the environment: ")
     for table, kind in TABLES.items():
         for key, annotation in kind.__annotations__.items():
             if (name := f"GPUTUI_{table}_{key}".upper()) in environ:
@@ -591,11 +589,13 @@ def allowed(value: object, where: str) -> dict[str, Any]:
             raise InputError("expected true or false", where=f"{where}.{key}")
         options[key] = switch
     roots, names = value.get(_MOUNTS), value.get(_VOLUMES)
-    return {
-        "options": options,
-        _MOUNTS: None if roots is None else _roots(roots, f"{where}.{_MOUNTS}"),
-        _VOLUMES: None if names is None else _names(names, f"{where}.{_VOLUMES}"),
-    }
+    roots = None if roots is None else _roots(roots, f"{where}.{_MOUNTS}")
+    names = names if names is None or isinstance(names, list) else [names]
+    for name in names or ():
+        if not isinstance(name, str) or not re.fullmatch(r"[a-zA-Z0-9][\w.-]*", name, re.ASCII):
+            hint = 'write named_volumes = ["models"]'
+            raise InputError("expected names of volumes", where=f"{where}.{_VOLUMES}", hint=hint)
+    return {"options": options, _MOUNTS: roots, _VOLUMES: names}
 
 
 def _roots(value: object, where: str) -> list[str]:
@@ -615,12 +615,4 @@ def _user_roots(value: object, where: str) -> list[str]:
             raise InputError(
                 f"{shown(path)} is not a directory", where=where, hint='write "/data" or "/scratch/{user}"'
             )
-    return listed
-
-
-def _names(value: object, where: str) -> list[str]:
-    listed: list[Any] = value if isinstance(value, list) else [value]
-    for name in listed:
-        if not isinstance(name, str) or not re.fullmatch(r"[a-zA-Z0-9][\w.-]*", name, re.ASCII):
-            raise InputError("expected names of volumes", where=where, hint='write named_volumes = ["models"]')
     return listed
