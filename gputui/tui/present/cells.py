@@ -83,8 +83,6 @@ _NEAR = 8
 
 
 class Column(Struct, frozen=True):
-    """Column of a table."""
-
     key: str
     title: str
     width: int

@@ -330,8 +330,6 @@ def _link_style(word: str) -> Style:
 
 
 class GpuPage(Struct, frozen=True):
-    """Data of the page."""
-
     row: GpuRow
     picture: GpuPicture
     snapshot: Snapshot

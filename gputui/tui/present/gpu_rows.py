@@ -172,8 +172,6 @@ class GpuLook(Struct, frozen=True):
 
 
 class GpuRow(Struct, frozen=True, dict=True):
-    """Row of one GPU."""
-
     view: GpuView
     job: Job | None = None
     """First job that holds it."""

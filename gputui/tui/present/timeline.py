@@ -104,8 +104,6 @@ _NOW = Style(color=WARN)
 
 
 class Drawn(Struct, frozen=True):
-    """Parameters of drawing rows of bars."""
-
     scale: Scale
     now: datetime
     windows: tuple[KeptWindow, ...] = ()
@@ -218,8 +216,6 @@ def _against(view: GpuView) -> tuple[str, str] | None:
 
 
 class _Canvas:
-    """Line of cells to draw on."""
-
     def __init__(self, cells: int) -> None:
         self._cells: list[Span] = [(" ", PLAIN)] * cells
 
@@ -634,7 +630,7 @@ _TIMELINE_WHEN, _AHEAD, _NAME = 9, 10, 24
 _Entry: TypeAlias = Bar | KeptWindow | Job
 
 
-class _Agenda:
+class _AgendaLines:
     """Lines of the agenda, with names as wide as the widest, so that the text after them aligns."""
 
     def __init__(self, jobs: Mapping[JobId, Job], labels: Labels, now: datetime, shown: Iterable[_Entry]) -> None:
@@ -701,7 +697,7 @@ def agenda_lines(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, 
     if others := count(unplanned) - count(listed):
         heading.append((f"  nor {others} without a start" if later else f"  {others} without a start not listed", DIM))
     jobs = Entries({job.id: job for job in snapshot.jobs})
-    agenda = _Agenda(jobs, labels, now, [*(what for _, what in shown), *listed])
+    agenda = _AgendaLines(jobs, labels, now, [*(what for _, what in shown), *listed])
     context = JobContext(now, snapshot.expected_starts, reasons=snapshot.reasons)
     lines = [agenda.line(at, what) for at, what in shown]
     return [tuple(heading), *lines, *(agenda.without_start(job, context) for job in listed)]

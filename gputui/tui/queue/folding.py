@@ -293,8 +293,6 @@ _MOST = 200
 
 
 class EndedRows(Enum):
-    """Presentation of ended jobs."""
-
     FOLDED = "folded"
     """All share one row."""
     OPEN = "open"
@@ -421,8 +419,6 @@ class RowKeys(Sequence[RowKey]):
 
 
 class RowPositions(Mapping[RowKey, int]):
-    """Mapping from key to row."""
-
     def __init__(self, ranges: Sequence[range], starts: Sequence[int]) -> None:
         self._placed = sorted(
             (min(keys[0], keys[-1]), keys, start) for keys, start in zip(ranges, starts, strict=False)
@@ -516,8 +512,6 @@ def dependents_of(jobs: Iterable[Job]) -> dict[JobId, list[JobId]]:
 
 
 class _Arranging:
-    """Builder of the rows."""
-
     def __init__(
         self,
         ids: Sequence[JobId],

@@ -75,8 +75,6 @@ ENDED = ("id", "state", "name", "tenant", "gpus", "time", "exit", "ended", "why"
 
 
 class ChosenColumns(Struct, frozen=True):
-    """Chosen columns, in their order."""
-
     keys: tuple[str, ...] = USUAL
 
     @classmethod

@@ -223,8 +223,6 @@ _STATES = {WindowState.ACTIVE: GREEN, WindowState.UPCOMING: PLAIN, WindowState.R
 
 
 class RecurringTab(_PlainTab):
-    """Tab of recurring jobs."""
-
     name, noun = "recurring", "recurring job"
     columns: tuple[Column, ...] = RECURRING_COLUMNS
     entries: Mapping[Key, RecurringJob] = MappingProxyType({})
@@ -265,8 +263,6 @@ def _window_gpus(view: WindowView, names: Mapping[str, str]) -> str:
 
 
 class ReservationsTab(_PlainTab):
-    """Tab of reservations."""
-
     name, noun = "reservations", "reservation"
     columns: tuple[Column, ...] = WINDOW_COLUMNS
     views: Mapping[Key, WindowView] = MappingProxyType({})
@@ -431,8 +427,6 @@ class PastJobs(Struct, frozen=True):
 
 @dataclass(eq=False)
 class PastJobsRead(Message, bubble=False):
-    """Message with the past jobs of a GPU."""
-
     uuid: str
     past: PastJobs
 

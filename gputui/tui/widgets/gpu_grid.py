@@ -153,8 +153,6 @@ _MARK: Span = ("▌", BLUE)
 
 
 class _Tile(Struct, frozen=True):
-    """Displayed tile of a GPU."""
-
     key: str
     picked: bool
     lines: tuple[Cell, ...]
@@ -467,8 +465,6 @@ CARD_WIDEST = 110
 
 
 class GridRoom(Struct, frozen=True):
-    """Room for the grid on the screen."""
-
     width: int = 80
     most: int = 12
     fixed: int | None = None
@@ -478,8 +474,6 @@ class GridRoom(Struct, frozen=True):
 
 
 class Arrangement(Struct, frozen=True):
-    """Arrangement of the GPUs."""
-
     kind: str = "rows"
     """`cards`, `rows` or `compact`."""
     across: int = 1

@@ -146,8 +146,6 @@ DOWN, UP = "▼", "▲"
 
 @dataclass(eq=False)
 class TitleClicked(Message):
-    """Message: the title of a column was clicked."""
-
     column: str
 
 

@@ -41,8 +41,6 @@ class GripMoved(Message):
 
 
 class _Held(Widget):
-    """Widget that can be dragged."""
-
     _grips_at: int | None = None
     """Row or column of the screen at which it is held."""
 
@@ -257,8 +255,6 @@ _GAP = " "
 
 
 class _Line(Struct, frozen=True):
-    """Row as it is drawn."""
-
     key: object
     picked: bool
     cells: tuple[tuple[Span, ...], ...]
