@@ -45,7 +45,6 @@ from gputui.domain.errors import GputuiError, InputError, InputErrors
 from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeStatus
 from gputui.domain.job import Job, Placed, Placing, check_running
 from gputui.domain.job_spec import JobId, JobSpec, Submission, own_id, server_of, shared_id
-from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.settings import ServerSettings, Settings, parse_ssh_address
 from gputui.domain.snapshot import Controls, Node, Notice, ServerView, Snapshot
@@ -128,7 +127,10 @@ class IdMapper:
             reasons=self._once("reasons", snapshot.reasons, self._by_id),
             expected_starts=self._once("starts", snapshot.expected_starts, self._by_id),
             progress=self._by_id(snapshot.progress),
-            recurring=tuple(map(self._recurring, snapshot.recurring)),
+            recurring=tuple(
+                replace(each, id=new(each.id), last_job_id=None if each.last_job_id is None else new(each.last_job_id))
+                for each in snapshot.recurring
+            ),
             windows=tuple(
                 replace(view, window=replace(view.window, name=f"{self.name}:{view.window.name}"))
                 for view in snapshot.windows
@@ -174,10 +176,6 @@ class IdMapper:
                 each if each.job_id is None else replace(each, job_id=self.shared(each.job_id)) for each in view.holders
             ),
         )
-
-    def _recurring(self, entry: RecurringJob) -> RecurringJob:
-        last = None if entry.last_job_id is None else self.shared(entry.last_job_id)
-        return replace(entry, id=self.shared(entry.id), last_job_id=last)
 
 
 def own_name(name: str) -> str:
@@ -237,18 +235,15 @@ def _without_twins(servers: Sequence[ServerView]) -> tuple[ServerView, ...]:
         uuids = [view.gpu.uuid for view in server.snapshot.gpus]
         twin = next((owners[uuid] for uuid in uuids if uuid in owners), "")
         owners |= {uuid: server.name for uuid in uuids if uuid not in owners}
-        found.append(_without_gpus_of(server, twin, owners) if twin else server)
+        if twin:
+            own = server.snapshot
+            gpus = [tuple(view for view in node.gpus if owners[view.gpu.uuid] == server.name) for node in own.nodes]
+            nodes = tuple(replace(node, gpus=left) for node, left in zip(own.nodes, gpus, strict=True))
+            what, short = f"it has the same GPUs as {twin}, which are shown there", f"the GPUs of {twin}"
+            notices = (Notice("warning", what, short=short), *own.notices)
+            server = replace(server, snapshot=replace(own, nodes=nodes, notices=notices))
+        found.append(server)
     return tuple(found)
-
-
-def _without_gpus_of(server: ServerView, twin: str, owners: Mapping[str, str]) -> ServerView:
-    own = server.snapshot
-    nodes = tuple(
-        replace(node, gpus=tuple(view for view in node.gpus if owners[view.gpu.uuid] == server.name))
-        for node in own.nodes
-    )
-    notice = Notice("warning", f"it has the same GPUs as {twin}, which are shown there", short=f"the GPUs of {twin}")
-    return replace(server, snapshot=replace(own, nodes=nodes, notices=(notice, *own.notices)))
 
 
 def _nodes(server: ServerView, now: datetime) -> tuple[Node, ...]:
@@ -259,16 +254,13 @@ def _nodes(server: ServerView, now: datetime) -> tuple[Node, ...]:
     age = now - server.seen_at if server.seen_at else None
     status = ProbeStatus(ProbeCode.OK if any(node.gpus for node in nodes) else ProbeCode.FAILED, server.problem)
     why = f"{server.name} does not answer"
-    return tuple(
-        replace(node, runtimes=(), probe=status, host=None, gpus=tuple(_old(view, age, why) for view in node.gpus))
-        for node in nodes
-    )
 
+    def old(view: GpuView) -> GpuView:
+        state = GpuState.UNKNOWN if view.state is GpuState.FREE else view.state
+        total = view.age + age if view.age is not None and age is not None else None
+        return replace(view, age=total, stale=True, state=state, why=view.why or why, closed=view.closed or why)
 
-def _old(view: GpuView, age: timedelta | None, why: str) -> GpuView:
-    state = GpuState.UNKNOWN if view.state is GpuState.FREE else view.state
-    total = view.age + age if view.age is not None and age is not None else None
-    return replace(view, age=total, stale=True, state=state, why=view.why or why, closed=view.closed or why)
+    return tuple(replace(node, runtimes=(), probe=status, host=None, gpus=tuple(map(old, node.gpus))) for node in nodes)
 
 
 T = TypeVar("T")
@@ -521,8 +513,11 @@ class RemoteBackend:
                     raise InputError(f"jobs of {' and '.join(sorted(names))} have no common order", hint=NO_ORDER)
                 return [(self.named(each), action) for each in names]
             case DrainGpus() | ResumeGpus():
+                names_of = {view.gpu.uuid: each.name for each in self.servers[::-1] for view in each.snapshot.gpus}
                 for uuid in action.uuids:
-                    by_gpu.setdefault(self._of_gpu(uuid).name, []).append(uuid)
+                    if uuid not in names_of:
+                        raise GputuiError(f"no server has GPU {uuid}")
+                    by_gpu.setdefault(names_of[uuid], []).append(uuid)
                 return [(self.named(each), replace(action, uuids=tuple(ours))) for each, ours in by_gpu.items()]
             case Unreserve():
                 return [(self.named(action.name.partition(":")[0]), action)]
@@ -541,12 +536,6 @@ class RemoteBackend:
                 for job_id in action.ids:
                     by_server.setdefault(server_of(job_id), []).append(job_id)
                 return [(self.named(each), replace(action, ids=tuple(ids))) for each, ids in by_server.items()]
-
-    def _of_gpu(self, uuid: str) -> ServerConnection:
-        for server in self.servers:
-            if any(view.gpu.uuid == uuid for view in server.snapshot.gpus):
-                return server
-        raise GputuiError(f"no server has GPU {uuid}")
 
     def _chosen(self, action: Action, name: str) -> tuple[ServerConnection, Action]:
         """Return an action that names neither a job nor a GPU, and its server."""

@@ -72,8 +72,8 @@ def actor(environ: Mapping[str, str] = os.environ) -> Actor:
 
 def sudo_uid(environ: Mapping[str, str] = os.environ) -> int | None:
     """Return the uid of the user who called sudo, as the environment tells; None: nobody did."""
-    told = environ.get("SUDO_UID", "")
-    return int(told) if told.isascii() and told.isdigit() and len(told) < 11 else None
+    uid = environ.get("SUDO_UID", "")
+    return int(uid) if uid.isascii() and uid.isdigit() and len(uid) < 11 else None
 
 
 def caller() -> Caller:
@@ -140,21 +140,20 @@ def open_store(options: Options, waiting: Callable[[str], None] | None = None) -
         raise StoreAccessError(what, where="store.group", hint=f"{hint}    # backs it up, and serves the group")
     from gputui.store import TinyJobStore
 
+    def is_served() -> bool:
+        """Return whether a process that owns the queue listens."""
+        if options.in_cluster or not any(map(os.path.lexists, options.sockets.paths)):
+            return False
+        from gputui.bootstrap.owner import open_api
+
+        owner = open_api(options)
+        if owner is not None:
+            owner.close()
+        return owner is not None
+
     hooks: dict[str, Any] = {"waiting": waiting} if waiting is not None else {}
-    hooks |= {"migrating": partial(_ask_leader, options.state), "served": partial(_is_served, options)}
+    hooks |= {"migrating": partial(_ask_leader, options.state), "served": is_served}
     return TinyJobStore(options.state, options.settings.store, **hooks)
-
-
-def _is_served(options: Options) -> bool:
-    """Return whether a process that owns the queue listens."""
-    if options.in_cluster or not any(map(os.path.lexists, options.sockets.paths)):
-        return False
-    from gputui.bootstrap.owner import open_api
-
-    owner = open_api(options)
-    if owner is not None:
-        owner.close()
-    return owner is not None
 
 
 def _ask_leader(directory: Path, stored: int) -> None:

@@ -183,7 +183,15 @@ class LocalBackend:
         number, until = self._acted, time.monotonic() + self._options.settings.store.lock_timeout.total_seconds()
         while self._owner is None:
             try:
-                return self._act(action, server, on_progress)
+                asks = self._caller
+                if not asks.key:
+                    return self._actions_of(asks).act(action, server=server, on_progress=on_progress)
+                from gputui.domain.access import further_key
+
+                asks, self._acted = replace(asks, key=further_key(asks.key, self._acted)), self._acted + 1
+                act = partial(self._actions_of(asks).act, action, server=server, on_progress=on_progress)
+                requests = self._owned.requests if self._owned is not None else _known_requests()
+                return requests.once(asks, self.store, act)
             except StoreOwnedError:  # a process began to own the queue after this one had looked
                 if self._owned is not None or time.monotonic() >= until:
                     raise
@@ -191,17 +199,6 @@ class LocalBackend:
 
             self._acted, self._owner = number, open_api(self._options, self._waiting)  # None: it has ended already
         return self._owner.act(action, server=server, on_progress=on_progress)
-
-    def _act(self, action: Action, server: str, on_progress: Callable[[int, int], None] | None) -> Done:
-        asks = self._caller
-        if not asks.key:
-            return self._actions_of(asks).act(action, server=server, on_progress=on_progress)
-        from gputui.domain.access import further_key
-
-        asks, self._acted = replace(asks, key=further_key(asks.key, self._acted)), self._acted + 1
-        act = partial(self._actions_of(asks).act, action, server=server, on_progress=on_progress)
-        requests = self._owned.requests if self._owned is not None else _known_requests()
-        return requests.once(asks, self.store, act)
 
     def _actions_of(self, asks: Caller) -> Performer:
         resolve = self._owned.resolve if self._owned is not None else None
@@ -466,12 +463,11 @@ class MovingBackend:
             if is_due and any(map(os.path.lexists, self._options.sockets.paths)):
                 from gputui.bootstrap.owner import open_api
 
-                self._api = open_api(self._options, self._waiting, self._instead)
-            return self._api or self._local
+                def instead(key: str) -> DirectBackend:  # for a key under which the owner was asked already, or for ''
+                    return bootstrap.open_backend(self._options, self._waiting, key) if key else self._local
 
-    def _instead(self, key: str) -> DirectBackend:
-        """Return the queue as this process opens it, for a key under which the owner was asked already, or for ''."""
-        return bootstrap.open_backend(self._options, self._waiting, key) if key else self._local
+                self._api = open_api(self._options, self._waiting, instead)
+            return self._api or self._local
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._present(), name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import socket
@@ -20,7 +19,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.config import Options, user_directory
-from gputui.domain.cluster import NODE, Engine, asks_for, parse_engine, probe_words
+from gputui.domain.cluster import NODE, asks_for, parse_engine, probe_words
 from gputui.domain.errors import CapabilityError, ClusterUnavailableError, InputError, StoreAccessError
 from gputui.domain.gpu import ProbeCode, ProbeReading
 
@@ -78,26 +77,24 @@ def directory_of(options: Options) -> Path:
     with suppress(OSError):
         if state.stat().st_uid != os.geteuid():  # this user's own is the default one then
             state = user_directory("XDG_STATE_HOME", "~/.local/state") / "gputui"
-    return state / DIRECTORY / (_directory(engine) if engine is not None else "")
-
-
-def _directory(engine: Engine) -> str:
-    """Return the directory's name for what this machine keeps about a cluster: others have jobs of the same ids."""
+    if engine is None:
+        return state / DIRECTORY
+    # one for each cluster: others have jobs of the same ids
     if engine.kind == "kubernetes":
         from gputui.cluster.kubernetes.kubeconfig import context_in, kubeconfig_of
 
         context, file = engine.context or context_in(os.environ), kubeconfig_of(os.environ)
         named = file if file != kubeconfig_of({**os.environ, "KUBECONFIG": ""}) else ""
-        return f"kubernetes-{_short(named + chr(0) + context)}"
+        return state / DIRECTORY / f"kubernetes-{_short(named + chr(0) + context)}"
     conf = os.environ.get("SLURM_CONF", "") if engine.host is None else ""
     parts = [engine.kind, engine.host or "", str(engine.port or ""), _short(conf) if conf else ""]
-    return "-".join(part for part in parts if part)
+    return state / DIRECTORY / "-".join(part for part in parts if part)
 
 
-def _short(text: str) -> str:
+def _short(text: str, length: int = 8) -> str:
     import hashlib  # loads OpenSSL
 
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def open_backend(options: Options) -> EngineBackend:
@@ -211,7 +208,7 @@ def check_nodes(
     waits: bool,
     tell: Callable[[str], None],
 ) -> tuple[NodeCheck, ...]:
-    """Run a probe job on these nodes, or on all, and return what they found."""
+    """Run a probe job on these nodes, or on all."""
     from gputui.cluster.slurm.cluster import SlurmCluster
 
     with closing(open_cluster(options)) as cluster:
@@ -326,8 +323,17 @@ def make_reader(options: Options, changed: Callable[[], object] = lambda: None) 
 def _own_probes(options: Options, changed: Callable[[], object]) -> NodeProbes:
     from gputui.gpus.node_probes import SshNodeProbes
 
-    interval = options.settings.cluster.probe_interval
-    return SshNodeProbes(_command(options), bootstrap.clock(), interval, changed=changed)
+    settings = options.settings.cluster
+    template, engine = settings.probe_command or SSH, parse_engine(settings.engine)
+
+    def here(node: str, interval: timedelta) -> Sequence[str]:
+        return [*probe_words(template, node), "--every", f"{interval.total_seconds():g}"]
+
+    command: NodeCommand = here
+    if engine is not None and engine.host is not None:
+        connections = LoginConnections(engine.host, engine.port)
+        command = lambda node, interval: connections.argv(node, f"exec {shlex.join(here(node, interval))}")  # noqa: E731
+    return SshNodeProbes(command, bootstrap.clock(), settings.probe_interval, changed=changed)
 
 
 def _shared_probes(options: Options, changed: Callable[[], object]) -> NodeProbes | None:
@@ -345,7 +351,7 @@ def _shared_probes(options: Options, changed: Callable[[], object]) -> NodeProbe
     if not private_directory(base):
         return None
     words = (settings.engine, os.environ.get("SLURM_CONF", ""), settings.probe_command or SSH, settings.probe_interval)
-    directory = base / f"probes-{hashlib.sha256(repr(words).encode()).hexdigest()[:16]}"
+    directory = base / f"probes-{_short(repr(words), 16)}"
     if not private_directory(directory):
         return None
     make, turn = partial(_own_probes, options), Turn(directory / "duty")
@@ -369,7 +375,14 @@ class NodeWatch:
         if self._has_waited:
             return joined
         self._has_waited, deadline = True, time.monotonic() + patience
-        while not all(map(_is_whole, reader.readings().values())) and (left := deadline - time.monotonic()) > 0:
+
+        def is_whole(reading: ProbeReading) -> bool:
+            """Return whether a node was read with all that matters, or is known not to answer."""
+            if reading.status.code is not ProbeCode.OK:
+                return reading.status.code is not ProbeCode.STARTING
+            return all(sample.processes_at is not None for sample in reading.samples.values())
+
+        while not all(map(is_whole, reader.readings().values())) and (left := deadline - time.monotonic()) > 0:
             self._came.wait(min(left, _LOOK_EVERY))
             self._came.clear()
         return reader.joined(snapshot, bootstrap.clock().now())
@@ -383,26 +396,6 @@ def read_once(options: Options, snapshot: Snapshot, patience: float = PATIENCE) 
     """Return the snapshot with one reading of its nodes, as far as they answer in time; unchanged if none is wanted."""
     with closing(NodeWatch(options)) as watch:
         return watch.joined(snapshot, patience)
-
-
-def _is_whole(reading: ProbeReading) -> bool:
-    """Return whether a node was read with all that matters, or is known not to answer."""
-    if reading.status.code is not ProbeCode.OK:
-        return reading.status.code is not ProbeCode.STARTING
-    return all(sample.processes_at is not None for sample in reading.samples.values())
-
-
-def _command(options: Options) -> NodeCommand:
-    settings = options.settings.cluster
-    template, engine = settings.probe_command or SSH, parse_engine(settings.engine)
-
-    def here(node: str, interval: timedelta) -> Sequence[str]:
-        return [*probe_words(template, node), "--every", f"{interval.total_seconds():g}"]
-
-    if engine is None or engine.host is None:
-        return here
-    connections = LoginConnections(engine.host, engine.port)
-    return lambda node, interval: connections.argv(node, f"exec {shlex.join(here(node, interval))}")
 
 
 class LoginConnections:

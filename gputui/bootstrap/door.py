@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -119,7 +118,6 @@ class Door:
         return silence if silence > self._patience else 0.0
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return what is wrong with the door."""
         fault = self._fault
         return () if fault is None or time.monotonic() > fault[0] else (fault[1],)
 
@@ -217,7 +215,7 @@ class Door:
         self._server = DoorServer(
             [listener.socket for listener in self._listeners],
             Router(services, Handlers(services, events)),
-            is_operator=partial(_is_operator, self._options.state.stat().st_uid),
+            is_operator={0, self._options.state.stat().st_uid}.__contains__,
             limits=limits_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             beat=self._beat,
             failed=lambda error: self._tell(f"the API failed and starts again: {error}", SHOWN_FOR),
@@ -233,10 +231,6 @@ class Door:
     def _tell(self, words: str, seconds: float = float("inf")) -> None:
         log.warning("%s", words)
         self._fault = time.monotonic() + seconds, Notice("warning", words, short="no API")
-
-
-def _is_operator(owner: int, uid: int) -> bool:
-    return uid in {0, owner}
 
 
 def make_services(
@@ -313,7 +307,15 @@ class Refusals:
         """Record that the rule refused what the caller asked for; on errors, as on a full disk, the log has it."""
         from gputui.domain.access import AuditEntry
 
-        if not self._may_write(caller.uid):
+        with self._lock:
+            at = self._clock()
+            spent = max(at, self._spent_until.get(caller.uid, at)) + self.EVERY
+            is_written = spent - at <= self.BURST * self.EVERY
+            if is_written:
+                if len(self._spent_until) > 1000:
+                    self._spent_until = {each: until for each, until in self._spent_until.items() if until > at}
+                self._spent_until[caller.uid] = spent
+        if not is_written:
             log.debug("refused to %s by %s: %s", caller.user, rule, asked)
             return
         now = bootstrap.clock().now()
@@ -323,17 +325,6 @@ class Refusals:
             )
         except (OSError, StoreError) as error:
             log.warning("a refusal is not in the audit log: %s", error)
-
-    def _may_write(self, uid: int) -> bool:
-        with self._lock:
-            now = self._clock()
-            spent = max(now, self._spent_until.get(uid, now)) + self.EVERY
-            if spent - now > self.BURST * self.EVERY:
-                return False
-            if len(self._spent_until) > 1000:
-                self._spent_until = {each: until for each, until in self._spent_until.items() if until > now}
-            self._spent_until[uid] = spent
-            return True
 
 
 class ServiceManager:

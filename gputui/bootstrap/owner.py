@@ -96,6 +96,13 @@ def api_backend(
     """Return the queue of the owner at the other end of these connections."""
     may_read = options.sockets.in_process and os.access(options.state, os.R_OK | os.X_OK)
     waited = thin.waited()
+
+    def shell(job: Job) -> Shell:
+        check_running(job)
+        words = (*options.program(), "exec", "-it", str(job.id), "sh")
+        of_host = "this host, with the job's environment, directory and limits"
+        return Shell(words, of_host if job.spec.is_host else "the job's container")
+
     client = client_of(options, dial, waiting, absence=0.0 if may_read else NEXT_WITHIN, waited=waited)
     reader = client_of(options, dial, waiting, patience=TELL_AFTER, waited=waited) if may_read else None
     return ApiBackend(
@@ -103,7 +110,7 @@ def api_backend(
         reader=reader,
         instead=(instead or partial(bootstrap.open_backend, options, waiting)) if may_read else None,
         home=str(present_directory() or ""),
-        shell=partial(_shell, options),
+        shell=shell,
     )
 
 
@@ -128,7 +135,6 @@ def agents_client(options: Options) -> ApiClient:
 
 
 def sockets_of(options: Options) -> Dial:
-    """Return what connects to the owner."""
     return to_sockets(map(Path, options.sockets.paths))
 
 
@@ -188,13 +194,6 @@ def _name(options: Options, server: Server) -> tuple[str, str]:
     return f"{leader.kind} of {leader.user} (pid {leader.pid})", cure_of(leader.pid)
 
 
-def _shell(options: Options, job: Job) -> Shell:
-    check_running(job)
-    words = (*options.program(), "exec", "-it", str(job.id), "sh")
-    place = "this host, with the job's environment, directory and limits" if job.spec.is_host else "the job's container"
-    return Shell(words, place)
-
-
 def ask_again(
     path: str, body: bytes, key: str, options: Options, tell: Callable[[str], None], waited: float
 ) -> bytes | None:
@@ -241,7 +240,14 @@ class OwnerEvents:
         return None if self._follower is None else self._follower.about
 
     def next(self, seconds: float, gpu: str | None) -> tuple[Snapshot, float] | None:
-        follower = self._follower or self._started()
+        follower = self._follower
+        if follower is None:
+            from gputui.api.streams import Follower
+
+            client = client_of(self._options, sockets_of(self._options), patience=PATIENCE)
+            self._follower = follower = Follower(client, longest_pause=LONGEST_PAUSE)
+            self._seen = 0
+            follower.start()
         if follower.is_owned is not False:
             follower.wait(self._seen, seconds)
         self._seen = follower.number
@@ -250,15 +256,6 @@ class OwnerEvents:
         if not follower.problem:
             follower.look_at(gpu)
         return follower.snapshot, follower.age
-
-    def _started(self) -> Follower:
-        """Begin to follow."""
-        from gputui.api.streams import Follower
-
-        client = client_of(self._options, sockets_of(self._options), patience=PATIENCE)
-        self._follower, self._seen = Follower(client, longest_pause=LONGEST_PAUSE), 0
-        self._follower.start()
-        return self._follower
 
     def stop(self) -> None:
         follower, self._follower = self._follower, None

@@ -1,7 +1,8 @@
-"""Process of one stream of a job: `python -m gputui.bootstrap.stream OPTIONS DECISION PIPE`, its connection on stdin.
+"""Processes that serve on stdin: one stream of a job for the owner of a queue, and `gputui api-stdio`.
 
-The owner of the queue has decided who may have which stream (`engine/streams.py`); the decision is in a file in
-memory, and the pipe tells the owner that the job was entered. The store is not opened here.
+`python -m gputui.bootstrap.stream OPTIONS DECISION PIPE` serves one connection. The owner of the queue has decided who
+may have which stream (`engine/streams.py`); the decision is in a file in memory, and the pipe tells the owner that the
+job was entered. The store is not opened for it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from gputui.api.handlers import OwnerServices
     from gputui.api.http import Peer
     from gputui.domain.access import Caller
-    from gputui.domain.job import Attempt, Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.snapshot import Snapshot
     from gputui.ports import LogStream
@@ -55,23 +55,16 @@ class _Client:
     """Connection of the user who is in a job."""
 
     def __init__(self, connection: socket.socket, early: bytes) -> None:
-        self._connection = connection
+        self.connection = connection
         self._frames = frames.Frames()
         self.early = list(self._frames.feed(early))
 
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
     def receive(self) -> list[tuple[bytes, bytes]] | None:
-        piece = self._connection.recv(_PIECE)
+        piece = self.connection.recv(_PIECE)
         return list(self._frames.feed(piece)) if piece else None
 
     def send(self, kind: bytes, content: bytes = b"") -> None:
-        """Send a frame. Raises OSError."""
-        self._connection.sendall(frames.frame(kind, content))
-
-    def send_exit(self, code: int) -> None:
-        self._connection.sendall(frames.exit_frame(code))
+        self.connection.sendall(frames.frame(kind, content))
 
 
 def serve(options: Options, decision: Decision, connection: socket.socket, pipe: int) -> None:
@@ -81,9 +74,13 @@ def serve(options: Options, decision: Decision, connection: socket.socket, pipe:
         _serve_log(options, decision, decision.log, connection)
     elif (request := decision.attach or decision.execute) is not None:
         client = _Client(connection, decision.early)
-        with closing(
-            entrance_for(options, lambda: decision.store_id, decision.caller, lambda *_: _told(pipe))
-        ) as entrance:
+
+        def entered(*_: object) -> None:
+            with suppress(OSError):  # the owner has ended
+                os.write(pipe, b"y")
+            os.close(pipe)
+
+        with closing(entrance_for(options, lambda: decision.store_id, decision.caller, entered)) as entrance:
             try:
                 channel = entrance.enter(decision.job, request)
             except GputuiError as error:
@@ -93,13 +90,7 @@ def serve(options: Options, decision: Decision, connection: socket.socket, pipe:
             with closing(channel):
                 client.send(frames.READY, b"tty" if channel.is_tty else b"pipes")
                 if _Conversation(client, channel).pass_on() and (code := channel.exit_code()) is not None:
-                    client.send_exit(code)
-
-
-def _told(pipe: int) -> None:
-    with suppress(OSError):  # the owner has ended
-        os.write(pipe, b"y")
-    os.close(pipe)
+                    connection.sendall(frames.exit_frame(code))
 
 
 class _Conversation:
@@ -115,28 +106,25 @@ class _Conversation:
         for message in self._client.early:
             self._obey(message)
         while True:
-            others = {self._client.fileno(): 0 if self._pending_input.is_full else select.POLLIN}
+            others = {self._client.connection.fileno(): 0 if self._pending_input.is_full else select.POLLIN}
             ready = wait_for(self._channel, self._pending_input, others)
-            if self._client.fileno() in ready:
+            if self._client.connection.fileno() in ready:
                 found = self._client.receive()
                 if found is None:
                     return False
                 for message in found:
                     self._obey(message)
             if self._pending_input.is_waiting:
-                self._send(ready)
+                out = self._channel.input_fileno()
+                if out < 0 or ready.get(out, 0) & ~select.POLLIN:
+                    with suppress(OSError):  # it reads no more
+                        self._pending_input.send_piece()
             if self._channel.has_pending or ready.get(self._channel.fileno(), 0) & ~select.POLLOUT:
                 parts = self._channel.receive()
                 if parts is None:
                     return True
                 for is_error, piece in parts:
                     self._client.send(frames.ERRORS if is_error else frames.OUTPUT, piece)
-
-    def _send(self, ready: Mapping[int, int]) -> None:
-        out = self._channel.input_fileno()
-        if out < 0 or ready.get(out, 0) & ~select.POLLIN:
-            with suppress(OSError):  # it reads no more
-                self._pending_input.send_piece()
 
     def _obey(self, message: tuple[bytes, bytes]) -> None:
         kind, content = message
@@ -147,9 +135,6 @@ class _Conversation:
         elif kind == frames.SIZE:
             with suppress(OSError):
                 self._channel.resize(*frames.size_of(content))
-
-
-# output
 
 
 class _Framed:
@@ -251,10 +236,11 @@ class _LogWriter:
 
 
 def _serve_log(options: Options, decision: Decision, request: FollowLog, connection: socket.socket) -> None:
-    """Send the output of an attempt."""
     logs = logs_for(options, lambda _: decision.job, lambda: decision.store_id)
     job = decision.job
-    if request.apart and (attempt := _ended_attempt(job, request)) is not None:
+    ended = [each for each in job.attempts if request.attempt in {None, each.number} and each.is_over]
+    if request.apart and request.in_frames and ended:
+        attempt = ended[-1]
         lines = partial(logs.open, job.id, attempt.number)
         pieces = output_of(options, decision.store_id, job, attempt, lines)
         threading.Thread(target=_end_with, args=(connection,), name="client", daemon=True).start()
@@ -297,41 +283,12 @@ def send_log(open_log: Callable[[], LogStream], request: FollowLog, connection: 
         connection.sendall(answer.end(getattr(stream, "notice", "")))
 
 
-def _ended_attempt(job: Job, request: FollowLog) -> Attempt | None:
-    """Return the attempt whose output is asked for in frames, if it has ended."""
-    found = [each for each in job.attempts if request.attempt in {None, each.number} and each.is_over]
-    return found[-1] if found and request.in_frames else None
-
-
 def _end_with(connection: socket.socket) -> None:
     """End this process when the client hangs up, also while nothing is written."""
     poll = select.poll()
     poll.register(connection, select.POLLRDHUP)
     poll.poll()
     os._exit(0)
-
-
-def main(arguments: list[str]) -> None:
-    """Serve the connection on standard input."""
-    *words, decision, pipe = arguments
-    given: dict[str, Any] = dict(zip((name.removeprefix("--") for name in words[::2]), words[1::2], strict=True))
-    os.set_inheritable(int(pipe), False)
-    with os.fdopen(int(decision), "rb") as file:
-        decided = decode_json(file.read(), Decision)
-    with socket.socket(fileno=0) as connection:
-        try:
-            serve(resolve(**given), decided, connection, int(pipe))
-        except (OSError, frames.MalformedFrameError):
-            return  # the user has disconnected
-        except Exception as error:  # a border: the user sees it, since nobody reads this process's stderr
-            with suppress(OSError):
-                text = f"the process of this stream failed: {type(error).__name__}: {error}"
-                connection.sendall(frames.frame(frames.REFUSED, text.encode()))
-            raise
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
 
 
 CONNECT_WITHIN = 10.0
@@ -402,7 +359,6 @@ class _Looker:
         Watcher("looker", partial(self._run, owned)).start()
 
     def latest(self) -> Snapshot:
-        """Return the present snapshot."""
         self._look()
         return self._feed.latest
 
@@ -510,3 +466,26 @@ def _send_log(backend: DirectBackend, job_id: JobId, request: StreamRequest, lin
         else:
             link.sendall(frames.frame(frames.REFUSED, b"no scheduler runs: nobody owns this queue"))
         link.shutdown(socket.SHUT_WR)  # closed alone it would stay open as long as a thread waits for its end
+
+
+def main(arguments: list[str]) -> None:
+    """Serve the connection on standard input."""
+    *words, decision, pipe = arguments
+    given: dict[str, Any] = dict(zip((name.removeprefix("--") for name in words[::2]), words[1::2], strict=True))
+    os.set_inheritable(int(pipe), False)
+    with os.fdopen(int(decision), "rb") as file:
+        decided = decode_json(file.read(), Decision)
+    with socket.socket(fileno=0) as connection:
+        try:
+            serve(resolve(**given), decided, connection, int(pipe))
+        except (OSError, frames.MalformedFrameError):
+            return  # the user has disconnected
+        except Exception as error:  # a border: the user sees it, since nobody reads this process's stderr
+            with suppress(OSError):
+                text = f"the process of this stream failed: {type(error).__name__}: {error}"
+                connection.sendall(frames.frame(frames.REFUSED, text.encode()))
+            raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

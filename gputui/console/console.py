@@ -154,10 +154,18 @@ class ScreenSupervisor:
             if fault is None:
                 break
             self.painted.set()  # the scheduler behind it need not wait for the next screen
-            await self._after(fault, faults)
+            app = self._app
+            if app is not None and app.has_hung_up:
+                hang_up()
+                await asyncio.Event().wait()  # until the cancellation that follows
+            may = faults.add(time.monotonic()) and (app is None or app.is_on_terminal)
+            if app is not None:
+                await asyncio.to_thread(app.actions.finish, 0 if may else ACTIONS_WITHIN)
+            if not may:
+                raise ScreenFailedError(fault, len(faults), self._log_path)
             what = describe_fault(fault)
             news = f"The screen failed and was opened again: {what}. See the log: {self._log_path}"
-            del fault  # its traceback holds the whole screen
+            del app, fault  # its traceback holds the whole screen
         if self._asked is not None:
             return self._asked
         assert self._app is not None
@@ -176,18 +184,6 @@ class ScreenSupervisor:
         app.notifier.log.extend(told)
         await to_its_end(app)
         return app.fault if app.has_failed else None
-
-    async def _after(self, fault: BaseException, faults: FaultCount) -> None:
-        """Clean up after a failure. Raises ScreenFailedError if the screen must not be reopened."""
-        app = self._app
-        if app is not None and app.has_hung_up:
-            hang_up()
-            await asyncio.Event().wait()  # until the cancellation that follows
-        may = faults.add(time.monotonic()) and (app is None or app.is_on_terminal)
-        if app is not None:
-            await asyncio.to_thread(app.actions.finish, 0 if may else ACTIONS_WITHIN)
-        if not may:
-            raise ScreenFailedError(fault, len(faults), self._log_path)
 
     def _let_go(self) -> list[Notification]:
         """Free the previous screen, and return its notifications."""
@@ -377,14 +373,19 @@ class Console:
         hung_up = asyncio.Event()
         self._loop = loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, hung_up.set)
-        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        # SIGTERM ends as a hang-up does, but restores the terminal
+        how_ended = ExitChoice.HAND_OVER if hands_over(self._options) else ExitChoice.STOP
+        loop.add_signal_handler(signal.SIGTERM, screens.leave, how_ended, 128 + signal.SIGTERM)
         screen = asyncio.create_task(screens.run())
         beginning = asyncio.create_task(self._begin_behind(screens.painted))
         hang_up = asyncio.create_task(hung_up.wait())
         await asyncio.wait({screen, hang_up}, return_when=asyncio.FIRST_COMPLETED)
         beginning.cancel()
-        if hung_up.is_set():
-            return await self._hang_up()
+        if hung_up.is_set():  # end without writing to the screen, whose driver would wait for the lost terminal
+            await self._let_go(hand_over=hands_over(self._options) and self._behind.leads)
+            self._tidy_up()
+            self._backend.close()
+            os._exit(128 + signal.SIGHUP)
         hang_up.cancel()
         try:
             how, code = await screen
@@ -422,17 +423,6 @@ class Console:
             self._waiting.show = app.tell_wait
         return app
 
-    def _terminate(self) -> None:
-        """Handle SIGTERM: end as on hang-up, but restore the terminal."""
-        how = ExitChoice.HAND_OVER if hands_over(self._options) else ExitChoice.STOP
-        self._screens.leave(how, 128 + signal.SIGTERM)
-
-    @property
-    def _would_lead(self) -> bool:
-        """Return whether this console schedules, or would: it may, and no other process does."""
-        may = self._may_lead and bootstrap.may_schedule(self._options, is_console=True)
-        return self._behind.leads or (may and current_leader(self._options.state) is None)
-
     async def _begin_behind(self, painted: asyncio.Event) -> None:
         """Start the scheduler thread after the first frame: imports and connections would delay that."""
         await painted.wait()
@@ -445,16 +435,10 @@ class Console:
             self._probe.start()
         self._open()
 
-    async def _hang_up(self) -> int:
-        """Handle a lost terminal: hand over if this console schedules, and end without writing to the screen."""
-        await self._let_go(hand_over=hands_over(self._options) and self._behind.leads)
-        self._tidy_up()
-        self._backend.close()
-        os._exit(128 + signal.SIGHUP)  # the screen's driver would wait for a terminal that will not answer
-
     async def _give_up(self, error: ScreenFailedError) -> None:
         """Hand over after the screen has failed for good, and add to the error whether jobs still start."""
-        would_lead = self._would_lead
+        may = self._may_lead and bootstrap.may_schedule(self._options, is_console=True)
+        would_lead = self._behind.leads or (may and current_leader(self._options.state) is None)
         if would_lead:
             goes_on, waits = "jobs start as before, by a background scheduler", "no job starts until gputui serve runs"
             error.hint = f"{goes_on if hands_over(self._options) else waits}; {error.hint}"
@@ -490,8 +474,13 @@ def run(
 ) -> int:
     """Open the console on the queue of the options, or over these servers; return the exit code."""
     sys.setswitchinterval(GIVE_WAY_AFTER)
-    if servers:
-        return _run_over_servers(options, servers, preferences)
+    if servers:  # it keeps no queue and never schedules
+        directory = startup.directory()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        startup.log_to_file(directory, options.settings.log.format)
+        with closing(open_servers(servers)) as queues:
+            watch, own = partial(ServersWatch, queues), replace(options, state=directory)
+            return Console(own, queues, watch, preferences=preferences, hint="").run()
     waiting = LockWaitNotice()
     with closing(open_console_backend(options, waiting)) as backend:
         about = backend.about()  # what cannot be reached at all is told before the screen is opened
@@ -520,13 +509,3 @@ def run(
             gpu_past=partial(bootstrap.gpu_past, here),
             prepare=partial(hosting.prepare, here, backend),
         ).run()
-
-
-def _run_over_servers(options: Options, servers: Sequence[ServerSettings], preferences: Preferences | None) -> int:
-    """Open the console over servers: it keeps no queue and never schedules."""
-    directory = startup.directory()
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    startup.log_to_file(directory, options.settings.log.format)
-    with closing(open_servers(servers)) as backend:
-        watch = partial(ServersWatch, backend)
-        return Console(replace(options, state=directory), backend, watch, preferences=preferences, hint="").run()

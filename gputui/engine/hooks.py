@@ -1,4 +1,4 @@
-"""Delivery of an event to a command, a webhook or by mail. A call may take its whole timeout, so workers make it."""
+"""Hooks: announces ended jobs, sick GPUs and a full disk to commands, a webhook and mail, without delaying any tick."""
 
 from __future__ import annotations
 
@@ -52,26 +52,20 @@ def sinks(settings: HookSettings, host: str) -> Iterator[tuple[str, Callable[[Ev
     """Yield each configured target: its name, the events it receives, and its delivery function."""
     seconds = settings.timeout.total_seconds()
     if settings.on_job_end:
-        yield "on_job_end", _about_job, partial(_run, settings.on_job_end, host, seconds)
+        yield "on_job_end", lambda event: event.is_about_job, partial(_run, settings.on_job_end, host, seconds)
     if settings.on_notice:
-        yield "on_notice", _about_machine, partial(_run, settings.on_notice, host, seconds)
+        yield "on_notice", lambda event: not event.is_about_job, partial(_run, settings.on_notice, host, seconds)
     if settings.webhook:
-        yield "webhook", _among(settings.webhook_events), partial(_post, settings.webhook, host, seconds)
+        hears, url = settings.webhook_events, settings.webhook
+        yield (
+            "webhook",
+            lambda event: event.name in hears,
+            lambda event: post(url, json.dumps(event.document(host)).encode(), seconds),
+        )
     if settings.mail_to:
+        gets = settings.mail_events
         mail = partial(_mail, settings.sendmail, settings.mail_to, host, seconds)
-        yield "mail", _among(settings.mail_events), mail
-
-
-def _about_job(event: Event) -> bool:
-    return event.is_about_job
-
-
-def _about_machine(event: Event) -> bool:
-    return not event.is_about_job
-
-
-def _among(names: tuple[str, ...]) -> Callable[[Event], bool]:
-    return lambda event: event.name in names
+        yield "mail", lambda event: event.name in gets, mail
 
 
 def _run(command: tuple[str, ...], host: str, seconds: float, event: Event) -> None:
@@ -137,24 +131,15 @@ def _errors_until_end(process: subprocess.Popen[bytes], deadline: float) -> byte
         ready = readable.poll(0 if has_ended else 1000 * min(left, _LOOK_EVERY))
         data = os.read(stream, MOST_KEPT) if ready else None
         kept = (kept + (data or b""))[-MOST_KEPT:]
-        if data == b"":
-            return kept if _ends(process, deadline) else None
+        if data == b"":  # it has closed its stderr
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                return None
+            return kept
         if has_ended and data is None:
             return kept
     return None
-
-
-def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
-    """Wait for the end of a command that has closed its stderr."""
-    try:
-        process.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-def _post(url: str, host: str, seconds: float, event: Event) -> None:
-    post(url, json.dumps(event.document(host)).encode(), seconds)
 
 
 def _mail(sendmail: str, to: tuple[str, ...], host: str, seconds: float, event: Event) -> None:
@@ -215,42 +200,38 @@ class _Deadline:
 
 def post(url: str, body: bytes, seconds: float) -> None:
     """POST JSON; raise NotDeliveredError unless a 2xx answer arrives in time."""
+    from urllib3 import Timeout
     from urllib3.exceptions import HTTPError
 
     deadline = _Deadline(seconds)
+    headers = {"Content-Type": "application/json", "User-Agent": "gputui", "Connection": "close"}
     try:
-        with _answer(url, body, seconds, deadline) as response:
-            _judge(response)
+        with _manager(url, deadline) as manager:
+            response = manager.request(
+                "POST",
+                url,
+                body=body,
+                headers=headers,
+                timeout=Timeout(total=seconds),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+            try:
+                _judge(response)
+            finally:
+                response.close()
     except NotDeliveredError:
         raise
     except (HTTPError, OSError, ValueError) as error:
-        what = f"did not answer within {seconds:g} s" if deadline.is_over else plain(_words(error), 200)
-        raise NotDeliveredError(what) from error
+        reason = getattr(error, "reason", None)  # the innermost that urllib3 gives
+        words = str(reason if isinstance(reason, Exception) else error)
+        raise NotDeliveredError(
+            f"did not answer within {seconds:g} s" if deadline.is_over else plain(words, 200)
+        ) from error
     finally:
         deadline.close()
-
-
-@contextmanager
-def _answer(url: str, body: bytes, seconds: float, deadline: _Deadline) -> Iterator[BaseHTTPResponse]:
-    from urllib3 import Timeout
-
-    headers = {"Content-Type": "application/json", "User-Agent": "gputui", "Connection": "close"}
-    with _manager(url, deadline) as manager:
-        response = manager.request(
-            "POST",
-            url,
-            body=body,
-            headers=headers,
-            timeout=Timeout(total=seconds),
-            retries=False,
-            redirect=False,
-            preload_content=False,
-            decode_content=False,
-        )
-        try:
-            yield response
-        finally:
-            response.close()
 
 
 def _manager(url: str, deadline: _Deadline) -> PoolManager:
@@ -290,6 +271,8 @@ def _watched(connection: socket.socket, deadline: _Deadline) -> socket.socket:
 
 def _judge(response: BaseHTTPResponse) -> None:
     """Raise NotDeliveredError unless the answer is 2xx; redirects are not followed, as they lose the event."""
+    from urllib3.exceptions import HTTPError
+
     if 200 <= response.status < 300:
         return
     what = f"answered {response.status}"
@@ -297,24 +280,10 @@ def _judge(response: BaseHTTPResponse) -> None:
         to = plain(response.headers.get("Location", "nowhere"), 200)
         hint = "redirects are not followed: set hooks.webhook to the final address"
         raise NotDeliveredError(f"{what}, a redirect to {to}", hint=hint)
-    said = _beginning(response)
-    raise NotDeliveredError(f"{what}: {said}" if said else what)
-
-
-def _beginning(response: BaseHTTPResponse) -> str:
-    """Return the first line of a refusal, as far as it arrived in time."""
-    from urllib3.exceptions import HTTPError
-
-    try:
-        return plain(response.read(MOST_READ).decode(errors="replace").strip().partition("\n")[0], 200)
-    except (HTTPError, OSError):
-        return ""
-
-
-def _words(error: Exception) -> str:
-    """Return the innermost reason that urllib3 gives."""
-    reason = getattr(error, "reason", None)
-    return str(reason if isinstance(reason, Exception) else error)
+    with suppress(HTTPError, OSError):  # the first line, if it arrived in time
+        if said := plain(response.read(MOST_READ).decode(errors="replace").strip().partition("\n")[0], 200):
+            what = f"{what}: {said}"
+    raise NotDeliveredError(what)
 
 
 log = logging.getLogger(__name__)
@@ -332,7 +301,10 @@ Takes seconds; raises GputuiError.
 
 
 class WeeklyReport:
-    """Creates reports that are due. `update` is called at every tick and never blocks."""
+    """Creates reports that are due, by a worker. `update` is called at every tick and never blocks.
+
+    The time of the last one is kept in a file, so that the next scheduler does not send it again.
+    """
 
     def __init__(
         self,
@@ -371,23 +343,22 @@ class WeeklyReport:
         self._workers.shutdown(wait=False)
 
     def _work(self, due: datetime, now: datetime) -> None:
+        last = ""
+        with suppress(OSError):
+            last = read_file(self._path).decode(errors="replace").strip()
         try:
-            if _read(self._path) != due.isoformat():
+            if last != due.isoformat():
                 self._made = weekly_report(self._make(self._at.before(due), due), due)
-                self._keep(due)
+                try:
+                    replace_file(self._path, f"{due.isoformat()}\n".encode())
+                except OSError as error:  # the next scheduler sends it again
+                    log.warning("the time of the weekly report is not kept: %s", error)
         except (GputuiError, OSError) as error:
             log.warning("the weekly report cannot be made: %s; it is tried again", error)
             self._failed_at = now
         except Exception:  # the border of a worker
             log.exception("making the weekly report")
         self._wake()
-
-    def _keep(self, due: datetime) -> None:
-        """Record that the report was made; where that fails, the next scheduler sends it again."""
-        try:
-            replace_file(self._path, f"{due.isoformat()}\n".encode())
-        except OSError as error:
-            log.warning("the time of the weekly report is not kept: %s", error)
 
 
 def weekly_of(
@@ -400,30 +371,21 @@ def weekly_of(
     return WeeklyReport(directory, at, max_age, make, workers, wake)
 
 
-def _read(path: Path) -> str:
-    try:
-        return read_file(path).decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def made_report(options: Sequence[str], since: datetime, until: datetime) -> Mapping[str, Any]:
     """Return the report of a period, created by other processes, which take no time from this one."""
     period = ("report", "--since", since.isoformat(), "--until", until.isoformat())
-    table, report, page = (_output_of(*options, *period, "--format", form) for form in ("table", "json", "html"))
+    found = []
+    for form in ("table", "json", "html"):
+        command = (sys.executable, "-P", "-m", "gputui", *options, *period, "--format", form)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=REPORT_WITHIN, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise GputuiError(str(error)) from error
+        if done.returncode:
+            raise GputuiError(plain(done.stderr.strip(), 200))
+        found.append(done.stdout)
+    table, report, page = found
     return {"table": table, "report": json.loads(report), PAGE: page}
-
-
-def _output_of(*words: str) -> str:
-    """Return the output of a command of gputui; raises GputuiError."""
-    command = (sys.executable, "-P", "-m", "gputui", *words)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=REPORT_WITHIN, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise GputuiError(str(error)) from error
-    if done.returncode:
-        raise GputuiError(plain(done.stderr.strip(), 200))
-    return done.stdout
 
 
 RecordEnds: TypeAlias = Callable[[Sequence[tuple[Event, Job]]], None]
@@ -445,7 +407,12 @@ def stored_ends(store: JobStore) -> RecordEnds:
 
 
 class Announcer:
-    """Puts events into the outboxes of their targets. `update` is called at every tick and never blocks."""
+    """Puts events into the outboxes of their targets. `update` is called at every tick and never blocks.
+
+    Whether an end has been announced is recorded, so a restarted scheduler announces it: each end is announced at least
+    once, and a receiver recognises a repetition by the event's id. Health of GPUs and the disk are announced by the
+    scheduler that saw them. Each target has its own outbox: a slow one delays no other.
+    """
 
     def __init__(
         self,
@@ -480,8 +447,15 @@ class Announcer:
             return
         for outbox in self._outboxes:
             outbox.try_again(now)
-        done = self._finished()
-        self._record(done)
+        done = [
+            (event, job)
+            for event, job in self._under_way.values()
+            if not any(outbox.holds(event.id) for outbox in self._outboxes)
+        ]
+        if done:  # they are forgotten only once that is recorded, so an error of the store loses none
+            self._record_ends(done)
+        for event, _ in done:
+            del self._under_way[event.id]
         if self._views is not None:
             for event in health_changes(self._views, views, now):
                 self.announce(event, now)
@@ -495,17 +469,14 @@ class Announcer:
 
     @property
     def is_telling(self) -> bool:
-        """Return whether a delivery is not finished."""
         return bool(self._under_way) or any(outbox.has_any for outbox in self._outboxes)
 
     def announce(self, event: Event, now: datetime) -> None:
-        """Announce the event to every target that wants it."""
         for outbox in self._outboxes:
             if outbox.wants(event):
                 outbox.put(event, now)
 
     def close(self) -> None:
-        """Start no further delivery."""
         for outbox in self._outboxes:
             outbox.close()
         if self._weekly is not None:
@@ -526,22 +497,6 @@ class Announcer:
                 continue
             self._under_way[event.id] = (event, job)
             self.announce(event, now)
-
-    def _finished(self) -> list[tuple[Event, Job]]:
-        """Return the ends that every target has received, or that were dropped."""
-        return [
-            (event, job)
-            for event, job in self._under_way.values()
-            if not any(outbox.holds(event.id) for outbox in self._outboxes)
-        ]
-
-    def _record(self, told: list[tuple[Event, Job]]) -> None:
-        """Record that these ends were announced. They are forgotten only then, so an error of the store loses none."""
-        if not told:
-            return
-        self._record_ends(told)
-        for event, _ in told:
-            del self._under_way[event.id]
 
 
 BUSY = 64
@@ -596,12 +551,10 @@ class Outbox:
         return len(self._waiting) >= BUSY
 
     def holds(self, event_id: str) -> bool:
-        """Return whether this event is still to be delivered here."""
         return event_id in self._waiting
 
     @property
     def has_any(self) -> bool:
-        """Return whether any delivery waits or is under way."""
         return bool(self._waiting)
 
     def put(self, event: Event, now: datetime) -> None:
@@ -628,7 +581,6 @@ class Outbox:
                 self._begin(delivery)
 
     def notices(self, now: datetime) -> list[str]:
-        """Return sentences about problems of this target."""
         with self._lock:
             said = [f"hooks.{self.name}: {self._fault}"] if self._fault else []
             if self._lost_at is not None and now - self._lost_at > TOLD_FOR:

@@ -65,12 +65,6 @@ class Adapters(Struct, frozen=True):
     probe: GpuProbe
 
 
-def _close(adapters: Adapters) -> None:
-    adapters.probe.close()
-    for runtime in adapters.runtimes.values():
-        runtime.close()
-
-
 class DoorPort(Protocol):
     """The socket at which others ask this process while it schedules. None of its errors is raised."""
 
@@ -132,27 +126,6 @@ class Extras(Struct, frozen=True):
 NO_EXTRAS = Extras()
 
 
-class _StopSignal:
-    """Request to end, made from any thread and awaited by the host's loop."""
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-        self._is_set = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def bind(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        if self._is_set:
-            self.event.set()
-
-    def set(self) -> None:
-        """Request the end."""
-        self._is_set = True
-        if (loop := self._loop) is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended already
-                loop.call_soon_threadsafe(self.event.set)
-
-
 class _GpuFocus:
     """GPU that the probe reads in detail, PCIe and NVLink too: the one that this process shows, else others'."""
 
@@ -181,31 +154,6 @@ class _GpuFocus:
         if self._probe is not None and wanted != self._read:
             self._read = wanted
             self._probe.want_pcie(wanted)
-
-
-class _Abstention:
-    """Reasons why this process does not schedule."""
-
-    def __init__(self) -> None:
-        self.until = 0.0
-        """Time of the monotonic clock before which it does not try."""
-        self.outcome: Notice | None = None
-        """Notice why it stopped scheduling."""
-        self.refusal: OSError | StoreError | None = None
-        """Error of the last attempt to lead."""
-
-    @property
-    def barred(self) -> tuple[Notice, ...]:
-        """Notice why it cannot try to schedule."""
-        if self.refusal is None:
-            return ()
-        error = self.refusal
-        words = str(error) if isinstance(error, StoreError) else f"{error.filename}: {error.strerror}"
-        return (Notice("error", f"this process cannot schedule: {words}"),)
-
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        return (*((self.outcome,) if self.outcome else ()), *self.barred)
 
 
 class Host:
@@ -240,10 +188,21 @@ class Host:
         self._leadership = Leadership(directory, silence)
         self._gpu_log = GpuLog(directory)
         self._gpu_focus = _GpuFocus()
-        self._stop = _StopSignal()
+        self.want_pcie = self._gpu_focus.show
+        """Requests PCIe and NVLink readings of a GPU, from this process's probe or the leader's. Never blocks."""
+        self.read_for_others = self._gpu_focus.ask
+        """Requests these readings for those who follow this process. Never blocks."""
+        self._stopped = asyncio.Event()
+        self._must_stop = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = DaemonExecutor(4, "host")
         self._faults = Faults(MOST_FAULTS)
-        self._abstention = _Abstention()
+        self._barred_until = 0.0
+        """Time of the monotonic clock before which it does not try to schedule."""
+        self._outcome: Notice | None = None
+        """Why it stopped scheduling."""
+        self._refusal: OSError | StoreError | None = None
+        """Error of the last attempt to lead."""
         self._makes_room = self._has_made_room = False
         self.has_run_dry = False
         """True if it ended, as a stand-in, because there was nothing to do."""
@@ -254,51 +213,72 @@ class Host:
     def leads(self) -> bool:
         return self._leadership.is_mine
 
-    def want_pcie(self, uuid: str | None) -> None:
-        """Request PCIe and NVLink readings of this GPU, from this process's probe or the leader's. Never blocks."""
-        self._gpu_focus.show(uuid)
-
-    def read_for_others(self, uuid: str | None) -> None:
-        """Request these readings for those who follow this process. Never blocks."""
-        self._gpu_focus.ask(uuid)
-
     def stop(self) -> None:
         """End `run` or `lead` soon. May be called from any thread, at any time."""
-        self._stop.set()
+        self._must_stop = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended already
+                self._loop.call_soon_threadsafe(self._stopped.set)
 
     def _bind(self) -> None:
         """Bind `stop` to the running loop."""
-        self._stop.bind()
+        self._loop = asyncio.get_running_loop()
+        if self._must_stop:
+            self._stopped.set()
         loop.configure_malloc()
 
     async def run(self) -> None:
         """Publish snapshots until stopped, and schedule whenever no other process does. Call it once."""
         self._bind()
         self._makes_room = True
+        follow = self._extras.follow
         try:
-            while not self._stop.event.is_set():
-                if self._may_try and not self._is_led and await self._in_thread(self._acquire):
-                    self._end_following()
+            while not self._stopped.is_set():
+                may_try = self.may_lead and time.monotonic() >= self._barred_until
+                if may_try and not (follow and follow.answers) and await self._in_thread(self._acquire):
+                    if follow is not None:
+                        follow.stop()
                     await self._lead_once()
-                else:
-                    await self._follow()
+                elif follow is None or not await self._in_thread(partial(self._publish_followed, follow)):
+                    await self._in_thread(self._publish_files)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stopped.wait(), FOLLOW_INTERVAL)
         finally:
-            self._end_following()
+            if follow is not None:
+                follow.stop()
             self._threads.shutdown()
 
-    @property
-    def _is_led(self) -> bool:
-        """Return whether another process schedules and answers, as far as this one knows."""
-        return self._extras.follow is not None and self._extras.follow.answers
+    async def lead(self, wait: float) -> bool:
+        """Schedule until stopped, once the leadership is free; False if it was not within `wait` seconds.
 
-    def _end_following(self) -> None:
-        if self._extras.follow is not None:
-            self._extras.follow.stop()
-
-    @property
-    def _may_try(self) -> bool:
-        """Return whether to try for the leadership; not for `BARRED_FOR` seconds after giving up."""
-        return self.may_lead and time.monotonic() >= self._abstention.until
+        Raises the error that prevented leading, if it still does by then: the OSError of the lock file or the queue's
+        StoreError. Raises SchedulingFailedError when scheduling fails repeatedly.
+        """
+        self._bind()
+        deadline = time.monotonic() + wait
+        try:
+            while not await self._in_thread(self._acquire):
+                if time.monotonic() >= deadline or self._stopped.is_set():
+                    if self._refusal is not None:
+                        raise self._refusal
+                    return False
+                if self._refusal is None and not self._me.stands_in:
+                    await self._in_thread(partial(self._leadership.stand_in_line, for_users=self._extras.for_users))
+                else:  # it could not lead if another process made room
+                    self._leadership.leave_line()
+                await asyncio.sleep(0.1)
+            try:
+                await self._lead()
+            finally:
+                await self._release()
+        finally:
+            self._leadership.leave_line()
+            self._threads.shutdown()
+        if not self._stopped.is_set():
+            raise NotLeaderError(
+                f"{self._directory} was removed or replaced: this process no longer schedules", hint="start it again"
+            )
+        return True
 
     async def _lead_once(self) -> None:
         """Schedule until stopped or until scheduling fails here, and record why."""
@@ -310,57 +290,37 @@ class Host:
             fault = error
         finally:
             await self._release()
-        if self._stop.event.is_set():
+        if self._stopped.is_set():
             return
         if self._has_made_room:
             self._has_made_room = False
-            self._abstention.until = time.monotonic() + ROOM_FOR
+            self._barred_until = time.monotonic() + ROOM_FOR
         elif fault is None:
             words = f"{self._directory} was removed or replaced, so this process no longer schedules there"
-            self._abstention.outcome = Notice("error", f"{words}: quit, and start gputui again")
+            self._outcome = Notice("error", f"{words}: quit, and start gputui again")
         else:
-            await self._take_fault(fault)
+            await self._pause_after(fault)
 
-    async def _release(self) -> None:
-        """Let another process schedule, and have the door; requests are answered up to then."""
-        is_awaited, door = self._leadership.is_awaited(), self._extras.door
-        try:
-            if door is not None:
-                await self._in_thread(door.close)
-        finally:
-            try:
-                await self._in_thread(self._store.disown)
-            finally:
-                self._leadership.release()
-        if door is not None:
-            await self._in_thread(partial(door.leave, is_awaited=is_awaited))
-
-    async def _take_fault(self, fault: Exception) -> None:
+    async def _pause_after(self, fault: Exception) -> None:
         """Pause before the next try; after too many faults, leave scheduling to a new process."""
         given_up = fault if isinstance(fault, SchedulingFailedError) else self._faults.add("its beginning", fault)
         if given_up is None:
             words = f"scheduling failed here and will be tried again: {describe_fault(fault)}"
-            self._abstention.outcome = Notice("error", words)
+            self._outcome = Notice("error", words)
             await self._in_thread(self._publish_files)
             await asyncio.sleep(AGAIN_AFTER)
             return
-        self._abstention.until = time.monotonic() + BARRED_FOR
+        self._barred_until = time.monotonic() + BARRED_FOR
         self._faults = Faults(MOST_FAULTS)
         goes_on = "it will be tried again in a minute"
-        if self._extras.hand_over is not None and await self._in_thread(self._try_hand_over):
-            goes_on = "a background `gputui serve` continues"
+        if self._extras.hand_over is not None:
+            try:
+                await self._in_thread(self._extras.hand_over)
+                goes_on = "a background `gputui serve` continues"
+            except OSError as error:
+                log.error("no background scheduler can be started: %s", error)
         log.error("%s; %s", given_up, goes_on)
-        self._abstention.outcome = Notice("error", f"{given_up}; {goes_on}")
-
-    def _try_hand_over(self) -> bool:
-        """Start a process that schedules in place of this one; return whether that was possible."""
-        assert self._extras.hand_over is not None
-        try:
-            self._extras.hand_over()
-        except OSError as error:
-            log.error("no background scheduler can be started: %s", error)
-            return False
-        return True
+        self._outcome = Notice("error", f"{given_up}; {goes_on}")
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking work on a daemon thread, so that it does not delay the exit."""
@@ -380,55 +340,36 @@ class Host:
                     self._leadership.release()
                     raise
         except (OSError, StoreError) as error:
-            self._abstention.refusal = error
+            self._refusal = error
             return False
-        self._abstention.refusal = None
+        self._refusal = None
         return acquired
 
-    async def lead(self, wait: float) -> bool:
-        """Schedule until stopped, once the leadership is free; False if it was not within `wait` seconds.
-
-        Raises the error that prevented leading, if it still does by then: the OSError of the lock file or the queue's
-        StoreError. Raises SchedulingFailedError when scheduling fails repeatedly.
-        """
-        self._bind()
+    async def _release(self) -> None:
+        """Let another process schedule, and have the door; requests are answered up to then."""
+        is_awaited, door = self._leadership.is_awaited(), self._extras.door
         try:
-            if not await self._wait_to_lead(time.monotonic() + wait):
-                return False
-            try:
-                await self._lead()
-            finally:
-                await self._release()
+            if door is not None:
+                await self._in_thread(door.close)
         finally:
-            self._leadership.leave_line()
-            self._threads.shutdown()
-        if not self._stop.event.is_set():
-            raise NotLeaderError(
-                f"{self._directory} was removed or replaced: this process no longer schedules", hint="start it again"
-            )
-        return True
+            try:
+                await self._in_thread(self._store.disown)
+            finally:
+                self._leadership.release()
+        if door is not None:
+            await self._in_thread(partial(door.leave, is_awaited=is_awaited))
 
-    async def _wait_to_lead(self, deadline: float) -> bool:
-        """Try to lead until that time of the monotonic clock; return whether this process leads."""
-        while not await self._in_thread(self._acquire):
-            if time.monotonic() >= deadline or self._stop.event.is_set():
-                if self._abstention.refusal is not None:
-                    raise self._abstention.refusal
-                return False
-            if self._abstention.refusal is None and not self._me.stands_in:
-                await self._in_thread(partial(self._leadership.stand_in_line, for_users=self._extras.for_users))
-            else:  # it could not lead if another process made room
-                self._leadership.leave_line()
-            await asyncio.sleep(0.1)
-        return True
-
-    def _scheduler(
-        self, adapters: Adapters, pools: WorkerPools, waker: Waker, announcer: Announcer | None, monitor: Monitor
-    ) -> Scheduler:
+    async def _lead(self) -> None:
+        log.info("scheduling in %s", self._directory)
+        adapters = await self._in_thread(self.open_adapters)
+        self._outcome = None
+        monitor = await self._in_thread(self._begin_monitor)
+        pools, waker, streams = WorkerPools(), Waker(), self._extras.streams
+        announcer = self._announcer(waker)
         runtimes = adapters.runtimes
         if monitor is not NO_MONITOR:
             runtimes = {name: monitored(runtime, monitor) for name, runtime in runtimes.items()}
-        return Scheduler(
+        scheduler = Scheduler(
             Ports(self._store, runtimes, adapters.probe, self._clock, monitor),
             self._settings,
             pools=pools,
@@ -437,22 +378,12 @@ class Host:
             publish=self._publish,
             wake=waker.wake,
             announcer=announcer,
-            before_start=streams.before_start if (streams := self._extras.streams) else lambda job_id: None,
+            before_start=streams.before_start if streams is not None else lambda job_id: None,
             is_former=self._extras.is_former,
         )
-
-    async def _lead(self) -> None:
-        log.info("scheduling in %s", self._directory)
-        adapters = await self._in_thread(self.open_adapters)
-        self._abstention.outcome = None
-        monitor = await self._in_thread(self._begin_monitor)
-        pools = WorkerPools()
-        waker = Waker()
-        announcer = self._announcer(waker)
-        scheduler = self._scheduler(adapters, pools, waker, announcer, monitor)
         self._gpu_focus.use(adapters.probe)
-        if self._extras.streams is not None:
-            self._extras.streams.open()
+        if streams is not None:
+            streams.open()
         if self._extras.door is not None:
             await self._in_thread(self._extras.door.open)
         standing_in = asyncio.create_task(self._stand_in(scheduler)) if self._me.stands_in else None
@@ -465,22 +396,45 @@ class Host:
                 waker,
                 self._holds,
                 self._faults,
-                self._tell_fault,
+                self._show_fault,
                 monitor,
                 LogSweeper(self._directory, self._settings.store, self._store).step,
-            ).run(self._stop.event)
+            ).run(self._stopped)
         finally:
             if standing_in is not None:
                 standing_in.cancel()
             self._gpu_focus.use(None)
-            if self._extras.streams is not None:
-                self._extras.streams.close()
+            if streams is not None:
+                streams.close()
             if announcer is not None:
                 announcer.close()
             self._store.time_writes(NO_MONITOR.wrote)
             self._monitor = NO_MONITOR
             await self._in_thread(monitor.close)
             await self._leave(pools, adapters)
+
+    def _begin_monitor(self) -> Monitor:
+        if self._extras.open_monitor is not None:
+            try:
+                self._monitor = self._extras.open_monitor(self._store.jobs())
+            except Exception:  # a border: scheduling continues without metrics
+                log.exception("no metrics are served")
+        self._store.time_writes(self._monitor.wrote)
+        return self._monitor
+
+    def _announcer(self, waker: Waker) -> Announcer | None:
+        """Return the announcer of all hooks; None if there are none."""
+        hooks = list(sinks(self._settings.hooks, self._me.host))
+        if not hooks:
+            return None
+        weekly: WeeklyReport | None = None
+        if self._extras.make_report is not None:
+            worker = DaemonExecutor(1, "weekly-report")
+            weekly = weekly_of(self._settings, self._directory, self._extras.make_report, worker, waker.wake)
+        workers = partial(DaemonExecutor, DELIVERY_WORKERS)
+        return Announcer(
+            stored_ends(self._store), self._settings.hooks, hooks, workers, waker.wake, self._monitor, weekly
+        )
 
     def _holds(self) -> bool:
         """Return whether this process still schedules; a console does not once a service is there for all users."""
@@ -503,41 +457,20 @@ class Host:
             await asyncio.sleep(LOOK_EVERY)
         else:
             log.info("a service waits to schedule")
-        self._stop.event.set()
-
-    def _begin_monitor(self) -> Monitor:
-        if self._extras.open_monitor is not None:
-            try:
-                self._monitor = self._extras.open_monitor(self._store.jobs())
-            except Exception:  # a border: scheduling continues without metrics
-                log.exception("no metrics are served")
-        self._store.time_writes(self._monitor.wrote)
-        return self._monitor
-
-    def _announcer(self, waker: Waker) -> Announcer | None:
-        """Return the announcer of all hooks; None if there are none."""
-        hooks = list(sinks(self._settings.hooks, self._me.host))
-        workers = partial(DaemonExecutor, DELIVERY_WORKERS)
-        if not hooks:
-            return None
-        weekly = self._weekly(waker)
-        return Announcer(
-            stored_ends(self._store), self._settings.hooks, hooks, workers, waker.wake, self._monitor, weekly
-        )
-
-    def _weekly(self, waker: Waker) -> WeeklyReport | None:
-        """Return the creator of weekly reports; None if they are off."""
-        if self._extras.make_report is None:
-            return None
-        worker = DaemonExecutor(1, "weekly-report")
-        return weekly_of(self._settings, self._directory, self._extras.make_report, worker, waker.wake)
+        self._stopped.set()
 
     async def _leave(self, pools: WorkerPools, adapters: Adapters) -> None:
         """Wait for current starts, within limits; the next scheduler reconciles those that are interrupted."""
+
+        def close() -> None:
+            adapters.probe.close()
+            for runtime in adapters.runtimes.values():
+                runtime.close()
+
         if not await self._in_thread(partial(pools.close, LEAVE_WITHIN)):
             log.warning("starts under way are left to the next scheduler")
         try:
-            await asyncio.wait_for(self._in_thread(partial(_close, adapters)), CLOSE_WITHIN)
+            await asyncio.wait_for(self._in_thread(close), CLOSE_WITHIN)
         except TimeoutError:
             log.warning("a runtime does not close in time, and is abandoned")
         log.info("no longer scheduling")
@@ -554,52 +487,50 @@ class Host:
         if self._extras.streams is not None:
             self._extras.streams.look()
 
-    def _tell_fault(self) -> None:
+    def _show_fault(self) -> None:
         """Publish the last snapshot with the notice of a fault, since a failing scheduler may have no newer one."""
         latest = self._feed.latest
         shown = tuple(notice for notice in latest.notices if notice not in self._faults.notices)
         self._feed.publish(replace(latest, notices=(*self._faults.notices, *shown)))
 
-    async def _follow(self) -> None:
-        """Publish what the scheduler's process tells, else what the files have; then wait a second."""
-        if self._extras.follow is not None and await self._in_thread(self._publish_told):
-            return
-        await self._in_thread(self._publish_files)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.event.wait(), FOLLOW_INTERVAL)
-
-    def _publish_told(self) -> bool:
+    def _publish_followed(self, follow: FollowPort) -> bool:
         """Publish the next snapshot of the process that schedules; return False if nobody serves any."""
-        assert self._extras.follow is not None
-        found = self._extras.follow.next(FOLLOW_INTERVAL, self._gpu_focus.shown)
+        found = follow.next(FOLLOW_INTERVAL, self._gpu_focus.shown)
         if found is None:
             return False
         snapshot, silence = found
         self._publish_of_others(snapshot_builder.as_told(snapshot, silence, self._settings, self._clock.now()))
         return True
 
+    def _abstention(self) -> tuple[Notice, ...]:
+        """Return the reasons why this process does not schedule."""
+        notices = (self._outcome,) if self._outcome is not None else ()
+        if (error := self._refusal) is None:
+            return notices
+        words = str(error) if isinstance(error, StoreError) else f"{error.filename}: {error.strerror}"
+        return (*notices, Notice("error", f"this process cannot schedule: {words}"))
+
     def _publish_of_others(self, snapshot: Snapshot) -> None:
         """Publish what another process knows, with the reasons why this one does not schedule."""
-        self._feed.publish(replace(snapshot, notices=(*self._abstention.notices, *snapshot.notices)))
+        self._feed.publish(replace(snapshot, notices=(*self._abstention(), *snapshot.notices)))
         if not self._is_tuned:
             self._is_tuned = True
             loop.configure_gc()
         loop.SWEEPER.tend(time.monotonic())
 
     def _publish_files(self) -> None:
+        """Publish what the files have; if the queue cannot be read, the last snapshot again, with the reason."""
         now = self._clock.now()
         try:
             found = snapshot_builder.files_snapshot(self._store, self._directory, self._settings, now)
         except StoreError as error:
-            # the last snapshot again, with the reason why the queue cannot be read
-            latest, told = self._feed.latest, self._abstention.notices
-            if not self._abstention.barred:
-                told = (*told, snapshot_builder.refusal_notice(error))
+            latest, notices = self._feed.latest, self._abstention()
+            if self._refusal is None:
+                notices = (*notices, snapshot_builder.refusal_notice(error))
             if latest.leads_here:  # its readings are ours, and age
-                latest = replace(
-                    latest, leader=None, leads_here=False, nodes=(Node("", probe=snapshot_builder.NOBODY),)
-                )
-            self._feed.publish(replace(latest, taken_at=now, notices=told))
+                nodes = (Node("", probe=snapshot_builder.NOBODY),)
+                latest = replace(latest, leader=None, leads_here=False, nodes=nodes)
+            self._feed.publish(replace(latest, taken_at=now, notices=notices))
         else:
             self._publish_of_others(found)
 
@@ -631,13 +562,13 @@ class MonitoredRuntime:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._runtime, name)
-        return self._recorded(name, attribute) if name in RECORDED else attribute
+        if name not in RECORDED:
+            return attribute
 
-    def _recorded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(*arguments: Any, **named: Any) -> Any:
             begun, result = time.perf_counter(), "error"
             try:
-                answer = call(*arguments, **named)
+                answer = attribute(*arguments, **named)
                 result = "ok"
             except RuntimeUnavailableError:
                 result = "unavailable"

@@ -1,13 +1,4 @@
-"""Tunes the memory of a long-lived process: Python's garbage collector and glibc's malloc.
-
-A collection stops every thread, including the screen. Collecting ten thousand jobs with their rows and plans takes some
-tenths of a second, and Python could start it during a key press. So only young objects are collected, and all others
-when nobody is typing.
-
-A queue of ten thousand jobs creates lists of a hundred kilobytes many times a second, in several threads. glibc would
-keep a heap for each thread, and place later lists among small long-lived objects: after ten minutes 44 of 74 MB were
-holes.
-"""
+"""The loop of ticks: one thread runs them, on APScheduler's interval and whenever an event wakes it; its memory."""
 
 from __future__ import annotations
 
@@ -31,12 +22,14 @@ from gputui.ports import NO_MONITOR, Clock, JobStore, Monitor
 from gputui.threads import DaemonExecutor, describe_fault
 
 if TYPE_CHECKING:
-    from apscheduler.events import JobExecutionEvent
     from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
     from gputui.engine.tick.scheduler import Scheduler
 
 
+# A collection stops every thread, including the screen. Collecting ten thousand jobs with their rows and plans takes
+# some tenths of a second, and Python could start it during a key press. So only young objects are collected, and all
+# others when nobody is typing.
 YOUNG = 5000
 """New objects that trigger a collection, instead of Python's 700.
 
@@ -58,7 +51,6 @@ class Sweeper(Struct):
     swept_at: float = field(default_factory=time.monotonic)
 
     def touch(self, now: float) -> None:
-        """Record a key or mouse event."""
         self.touched_at = now
 
     def is_due(self, now: float) -> bool:
@@ -98,6 +90,9 @@ def collect_frozen() -> None:
         gc.freeze()
 
 
+# A queue of ten thousand jobs creates lists of a hundred kilobytes many times a second, in several threads. glibc would
+# keep a heap for each thread, and place later lists among small long-lived objects: after ten minutes 44 of 74 MB were
+# holes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of mallopt(3). Setting a threshold ends its automatic growth."""
 LARGE = 64 * 1024
@@ -128,8 +123,7 @@ class SchedulingFailedError(GputuiError):
 
     def __init__(self, part: str, fault: BaseException, times: int) -> None:
         often = f"scheduling in this process failed {times} times within a minute"
-        what = f"{often}, the last time in {part} by {describe_fault(fault)}"
-        super().__init__(what)
+        super().__init__(f"{often}, the last time in {part} by {describe_fault(fault)}")
         self.fault = fault
 
 
@@ -160,10 +154,8 @@ class Faults:
     def add(self, part: str, fault: BaseException) -> SchedulingFailedError | None:
         """Record a fault; return the error to stop with if there were too many within a minute."""
         now = self._clock()
-        words = (
-            f"the scheduler failed in {part} and continues: {describe_fault(fault)}; gputui.log in the state directory"
-        )
-        self._last = now, Notice("error", f"{words} has the details")
+        words = f"the scheduler failed in {part} and continues: {describe_fault(fault)}"
+        self._last = now, Notice("error", f"{words}; gputui.log in the state directory has the details")
         return None if self._count.add(now) else SchedulingFailedError(part, fault, len(self._count))
 
     @property
@@ -246,20 +238,17 @@ class Loop:
             await asyncio.gather(*tasks, *ends, return_exceptions=True)
             await asyncio.sleep(0)
             self._scheduler.stop()
-            await self._end_tick()
+            executors = (self._thread, self._maintenance_thread)
+            for executor in executors:
+                executor.shutdown()
+            for _ in range(round(END_TICK_WITHIN / MIN_PAUSE)):
+                if all(executor.drain(0) for executor in executors):
+                    break
+                await asyncio.sleep(MIN_PAUSE)
+            else:
+                log.warning("a tick does not end, and is left to itself")
         if self._given_up is not None:
             raise self._given_up
-
-    async def _end_tick(self) -> None:
-        """Wait for the current tick, up to `END_TICK_WITHIN`; one that hangs is abandoned."""
-        executors = (self._thread, self._maintenance_thread)
-        for executor in executors:
-            executor.shutdown()
-        for _ in range(round(END_TICK_WITHIN / MIN_PAUSE)):
-            if all(executor.drain(0) for executor in executors):
-                return
-            await asyncio.sleep(MIN_PAUSE)
-        log.warning("a tick does not end, and is left to itself")
 
     async def _supervise(self, name: str, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a part that never returns, and restart it after each fault."""
@@ -299,50 +288,47 @@ class Loop:
             timer.shutdown(wait=False)
 
     def _timer(self) -> AsyncIOScheduler:
-        """Return a timer that calls its jobs directly in the event loop.
-
-        As tasks, due jobs would be cancelled at its end.
-        """
+        """Return a timer that calls its jobs in the event loop: as tasks, due ones would be cancelled at its end."""
         from apscheduler.events import EVENT_JOB_ERROR
         from apscheduler.executors.debug import DebugExecutor
         from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         timer = AsyncIOScheduler(executors={"default": DebugExecutor()}, job_defaults=defaults, timezone=UTC)
-        timer.add_listener(self._job_failed, EVENT_JOB_ERROR)
+        # APScheduler continues after a failed job by itself
+        timer.add_listener(lambda event: self._note("the timer", event.exception), EVENT_JOB_ERROR)
         timer.add_job(self._tick_due, "interval", seconds=self._settings.tick_interval.total_seconds())
-        timer.add_job(self._reconcile_due, "interval", seconds=self._settings.reconcile_interval.total_seconds())
+        relisted_every = self._settings.reconcile_interval.total_seconds()
+        timer.add_job(lambda: self._scheduler.relist(), "interval", seconds=relisted_every)
         timer.add_job(self._maintain, "interval", seconds=MAINTENANCE_INTERVAL)
         return timer
-
-    def _job_failed(self, event: JobExecutionEvent) -> None:
-        """Record a failed timer job; APScheduler continues by itself."""
-        self._note("the timer", event.exception)
 
     def _tick_due(self) -> None:
         """Wake the loop unless a tick ran just now: readings usually cause one every second."""
         if time.monotonic() - self._ticked_at >= self._settings.tick_interval.total_seconds() * 0.75:
             self._waker.wake()
 
-    def _reconcile_due(self) -> None:
-        self._scheduler.relist()
-
     def _maintain(self) -> None:
         """Start maintenance in its own thread."""
-        if self._maintenance.done():
-            self._maintenance = self._maintenance_thread.submit(self._maintain_now)
 
-    def _maintain_now(self) -> None:
-        SWEEPER.tend(time.monotonic())
-        try:
-            self._store.maintain(self._clock.now())
-            self._housekeeping(self._clock.now())
-        except (GputuiError, OSError) as error:
-            log.warning("maintenance has to wait: %s", error)
-        except Exception:  # a border: no caller reads the result of this thread
-            log.exception("maintenance failed")
+        def maintain() -> None:
+            SWEEPER.tend(time.monotonic())
+            try:
+                self._store.maintain(self._clock.now())
+                self._housekeeping(self._clock.now())
+            except (GputuiError, OSError) as error:
+                log.warning("maintenance has to wait: %s", error)
+            except Exception:  # a border: no caller reads the result of this thread
+                log.exception("maintenance failed")
+
+        if self._maintenance.done():
+            self._maintenance = self._maintenance_thread.submit(maintain)
 
     async def _dispatch(self) -> None:
+        """Run a tick at each wake-up, and set an alarm for the time at which one is due without any event.
+
+        Work that a tick could not do although it was due is left to the interval, to avoid a loop of ticks.
+        """
         loop = asyncio.get_running_loop()
         self._waker.wake()
         while True:
@@ -350,19 +336,12 @@ class Loop:
             if not await asyncio.shield(loop.run_in_executor(self._thread, self.tick)):
                 self._lost.set()
             self._has_ticked.set()
-            self._set_alarm(loop)
+            if self._alarm is not None:
+                self._alarm.cancel()
+            left = (self._scheduler.wake_at - self._clock.now()).total_seconds()
+            is_soon = 0 < left < self._settings.tick_interval.total_seconds()
+            self._alarm = loop.call_later(left, self._waker.wake) if is_soon else None
             await asyncio.sleep(MIN_PAUSE)
-
-    def _set_alarm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set an alarm for the time at which a tick is due without any event.
-
-        Work that a tick could not do although it was due is left to the interval, to avoid a loop of ticks.
-        """
-        if self._alarm is not None:
-            self._alarm.cancel()
-        left = (self._scheduler.wake_at - self._clock.now()).total_seconds()
-        soon = 0 < left < self._settings.tick_interval.total_seconds()
-        self._alarm = loop.call_later(left, self._waker.wake) if soon else None
 
     def tick(self) -> bool:
         """Run a tick; return False, without a tick, if another process may be scheduling."""

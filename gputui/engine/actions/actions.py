@@ -48,7 +48,7 @@ from gputui.domain.job import Job, Placed
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.reservations import check_conflicts, check_times
 from gputui.domain.policy.waits import Dependencies, keep_wait
-from gputui.domain.settings import PolicySettings, TenantSettings, Window
+from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.snapshot import Controls, effective_policy
 from gputui.domain.spec_values import check_values
 from gputui.domain.state import JobState
@@ -102,9 +102,11 @@ class Actions(ActionContext, eq=False, dict=True):
 
             return admission.foreseen(self, action.submissions)
         if isinstance(action, JobAction | PlaceJobs):
-            return foreseen_changes(self, action)
+            named = _named_dependencies(self, action.edit) if isinstance(action, EditJobs) else {}
+            found = _changed(self, self.store, partial(map, self.store.get), action, named)
+            return Done(action.ids, jobs=tuple(after for _, after in found))
         if isinstance(action, ReserveGpus):
-            return foreseen_reservation(self, action)
+            return Done(window=_checked(self, action, self.store.controls()))
         return Done()
 
     def submit_run(self, recurring: JobId, submission: Submission) -> tuple[JobId, ...]:
@@ -148,10 +150,14 @@ def change_controls(context: ActionContext, action: ControlAction | _PolicyActio
                 return Done()
             case SetStanding():
                 after = replace(controls, standing=action.rule)
-                words = (_standing_word(context.policy, each) for each in (controls, after))
+                ranks = [effective_policy(context.policy, each).standing_priority for each in (controls, after)]
+                text = "GPUs go to jobs of priority {} and above first"
+                words = ("no standing rule" if rank is None else text.format(rank) for rank in ranks)
             case _:
-                if isinstance(action, DrainGpus):
-                    _check_known(context, action, controls)
+                if isinstance(action, DrainGpus) and (known := {gpu.uuid for gpu in context.known_gpus()}):
+                    for uuid in action.uuids:
+                        if uuid not in known and uuid not in controls.drains:
+                            raise NotFoundError(f"no GPU {uuid!r}", hint="gputui gpus lists them")
                 after = action.apply(controls, context.clock.now(), context.actor.user)
                 words = ("paused: " + each.pause_reason if each.paused else "dispatching" for each in (controls, after))
         transaction.set_controls(after)
@@ -167,26 +173,8 @@ def change_controls(context: ActionContext, action: ControlAction | _PolicyActio
     return Done(changes=(PauseChange(action.verb, controls, after),) if can_be_undone else ())
 
 
-def _check_known(context: ActionContext, action: DrainGpus, controls: Controls) -> None:
-    """Raise NotFoundError for a GPU that the scheduler does not list, unless it is drained already."""
-    known = {gpu.uuid for gpu in context.known_gpus()}
-    for uuid in action.uuids:
-        if known and uuid not in known and uuid not in controls.drains:
-            raise NotFoundError(f"no GPU {uuid!r}", hint="gputui gpus lists them")
-
-
 def _drain_words(drain: Drain | None) -> str:
     return f"drained: {drain.reason}" if drain is not None else "in use"
-
-
-def _standing_word(policy: PolicySettings, controls: Controls) -> str:
-    priority = effective_policy(policy, controls).standing_priority
-    return "no standing rule" if priority is None else f"GPUs go to jobs of priority {priority} and above first"
-
-
-def foreseen_reservation(context: ActionContext, action: ReserveGpus) -> Done:
-    """Return the reservation as the action would store it; raises the same errors."""
-    return Done(window=_checked(context, action, context.store.controls()))
 
 
 def _change_reservations(
@@ -274,10 +262,10 @@ def _in_words(tenant: TenantSettings | None) -> str:
     if tenant is None:
         return ""
     caps = {"GPUs": tenant.gpus, "running": tenant.running, "pending": tenant.pending}
-    told = [f"at most {cap} {word}" for word, cap in caps.items() if cap is not None]
-    told += [f"at most priority {tenant.max_priority}"] if tenant.max_priority is not None else []
-    told += [f"for {', '.join(tenant.users)} alone"] if tenant.users else []
-    return ", ".join((f"weight {tenant.weight:g}", *told))
+    words = [f"at most {cap} {word}" for word, cap in caps.items() if cap is not None]
+    words += [f"at most priority {tenant.max_priority}"] if tenant.max_priority is not None else []
+    words += [f"for {', '.join(tenant.users)} alone"] if tenant.users else []
+    return ", ".join((f"weight {tenant.weight:g}", *words))
 
 
 _LIMIT = "--time-limit"
@@ -316,13 +304,6 @@ def change_jobs(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
     return Done(tuple(done), tuple(changes))
 
 
-def foreseen_changes(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
-    """Return the jobs as `change_jobs` would leave them; raises the same errors, and writes nothing."""
-    named = _named_dependencies(context, action.edit) if isinstance(action, EditJobs) else {}
-    found = _changed(context, context.store, partial(map, context.store.get), action, named)
-    return Done(action.ids, jobs=tuple(after for _, after in found))
-
-
 def _changed(
     context: ActionContext,
     queue: JobStore | Transaction,
@@ -346,7 +327,13 @@ def _changed(
                 after = put(before, wish, by)
             else:
                 check_job(context.caller, before, wish)
-                after = _wished(context, queue, before, wish, named)
+                if isinstance(wish, EditJobs):
+                    after = _edited(context, queue, before, wish, named)
+                else:
+                    # of jobs put on top together the last is first
+                    after = wish.apply(before, context.clock.now(), by)
+                    if isinstance(wish, Requeue) and not context.may_operate:
+                        after = after.evolve(waited=())  # or members could divide a long job, each part with all waits
             if after != before:
                 ended_at = None
                 if before.spec.after or before.spec.after_any:
@@ -356,17 +343,6 @@ def _changed(
                 caps.check(before, after)
                 admission.check_changed(context, before, after)
             yield before, after
-
-
-def _wished(
-    context: ActionContext, queue: JobStore | Transaction, before: Job, wish: JobAction, named: Mapping[str, Any]
-) -> Job:
-    if isinstance(wish, EditJobs):
-        return _edited(context, queue, before, wish, named)
-    after = wish.apply(before, context.clock.now(), context.actor.user)  # of jobs put on top together the last is first
-    if isinstance(wish, Requeue) and not context.may_operate:
-        after = after.evolve(waited=())  # or members could divide a long job, each part with all waits
-    return after
 
 
 def _named_dependencies(context: ActionContext, edit: Edit) -> Mapping[str, Any]:
@@ -383,13 +359,12 @@ def _edited(
     check_editable(before, action.edit)
     check_values(action.edit.apply(before.spec))
     now = context.clock.now()
-    if before.state is not JobState.PENDING:
-        after = action.apply(before, now, context.actor.user)
-        if after.spec.time_limit != before.spec.time_limit:
-            _check_limit(context, before, after, now)
-            check_warning(after.spec)
-        return after
     edited = action.apply(before, now, context.actor.user)
+    if before.state is not JobState.PENDING:
+        if edited.spec.time_limit != before.spec.time_limit:
+            _check_limit(context, before, edited, now)
+            check_warning(edited.spec)
+        return edited
     spec = replace(within_limits(context, edited.spec), **named)
     # it must not wait for itself: directly, through others, or as an element of its array
     seen: set[JobId] = set()

@@ -347,21 +347,15 @@ def _add(context: ActionContext, action: AddRecurring) -> Done:
         raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
     entry = recurrence.begun(submission, find_zone(recurrence.zone), context.actor, context.clock.now())
     with context.store.transaction() as transaction:
-        _recurring_check_number(context, transaction.recurring().values())
+        caller, site = context.caller, context.permissions
+        if caller is not None and not caller.operates and site is not None:
+            most = site.settings.admission.recurring
+            if sum(each.uid == caller.uid for each in transaction.recurring().values()) >= most:
+                what = f"{caller.user} has {plural(most, 'recurring job')}, the most for one user"
+                raise AccessError(what, rule="admission-recurring", hint="remove some: gputui cron remove")
         entry = transaction.add_recurring(entry)
         context.audit(transaction, "add", f"recurring {entry.id}", "", _words(entry))
     return Done((entry.id,))
-
-
-def _recurring_check_number(context: ActionContext, present: Iterable[RecurringJob]) -> None:
-    """Raise AccessError if a user has as many recurring jobs as one may have."""
-    caller, site = context.caller, context.permissions
-    if caller is None or caller.operates or site is None:
-        return
-    most = site.settings.admission.recurring
-    if sum(each.uid == caller.uid for each in present) >= most:
-        what = f"{caller.user} has {plural(most, 'recurring job')}, the most for one user"
-        raise AccessError(what, rule="admission-recurring", hint="remove some: gputui cron remove")
 
 
 def _words(entry: RecurringJob) -> str:

@@ -75,16 +75,7 @@ class ActionContext(Struct, eq=False):
     resolve: Resolve = account_number
 
     @property
-    def has_others(self) -> bool:
-        """Return whether the queue has other users than its operators."""
-        if not self.may_operate:
-            return True
-        site = self.permissions
-        return site is not None and bool(site.settings.access.users)
-
-    @property
     def may_operate(self) -> bool:
-        """Return whether the actor is an operator."""
         return self.caller is None or self.caller.operates
 
     @property
@@ -122,7 +113,8 @@ class PriorityCaps:
         self._context = context
         tenants = effective_policy(context.policy, controls).tenants
         self._users = {tenant.name: tenant.users for tenant in tenants}
-        self._has_others = context.has_others
+        site = context.permissions
+        self._has_others = not context.may_operate or (site is not None and bool(site.settings.access.users))
         # beside other users operators may use any, and these 50 if none is set
         is_free = self._has_others and context.may_operate
         self._usual = MAX_PRIORITY if is_free or not self._has_others else NORMAL_PRIORITY
@@ -133,27 +125,23 @@ class PriorityCaps:
 
     def check_new(self, spec: JobSpec) -> None:
         """Raise GputuiError for a job of another user's tenant, or with a higher priority than allowed."""
-        tenant = spec.tenant
-        self._check_tenant(tenant)
+        tenant, context, caller = spec.tenant, self._context, self._context.caller
+        if caller is not None and not caller.operates:
+            users = self._users.get(tenant)
+            if users:
+                is_mine = caller.is_one_of(users, context.resolve)
+            else:  # what has another account's name is that user's
+                is_mine = tenant == caller.user or (users is not None and context.resolve(tenant)[0] is None)
+            if not is_mine:
+                who = f"{', '.join(users)} and operators" if users else f"{tenant} and operators"
+                what, hint = (
+                    f"only {who} may submit for tenant {tenant}",
+                    "leave it out: the job is then charged to you",
+                )
+                raise context.refusal(what, "tenant-users", where="--tenant", hint=hint)
         self._check_agent(spec.priority)
         if spec.priority > (most := self._most.get(tenant, self._usual)):
             raise self._too_high(tenant, most, spec.priority, "--priority")
-
-    def _check_tenant(self, tenant: str) -> None:
-        """Raise GputuiError for a tenant of others. What has another account's name is that user's."""
-        context, users = self._context, self._users.get(tenant)
-        if context.may_operate:
-            return
-        caller, hint = context.caller, "leave it out: the job is then charged to you"
-        assert caller is not None  # who asks without one is an operator
-        if users:
-            is_mine = caller.is_one_of(users, context.resolve)
-        else:
-            is_mine = tenant == caller.user or (users is not None and context.resolve(tenant)[0] is None)
-        if not is_mine:
-            who = f"{', '.join(users)} and operators" if users else f"{tenant} and operators"
-            what = f"only {who} may submit for tenant {tenant}"
-            raise context.refusal(what, "tenant-users", where="--tenant", hint=hint)
 
     def check(self, before: Job, after: Job) -> None:
         """Raise GputuiError if a job is raised to more than allowed, or put before all others."""
@@ -396,7 +384,6 @@ def check_own_recurring(caller: Caller | None, entry: RecurringJob) -> None:
 
 def check_undo(context: ActionContext, controls: Controls, changes: Iterable[UndoableChange]) -> None:
     """Raise AccessError unless all of these changes may be made by the caller in the other direction too."""
-
     caller = context.caller
     if caller is None or caller.operates:
         return

@@ -81,17 +81,19 @@ class ForeignUse:
         return self._engine().inspect(name)
 
     def logs(self, container_id: str, *, tail: int | None, follow: bool, stamped: bool = False) -> LogStream:
-        """Return a container's output."""
         return self._engine().logs(container_id, tail=tail, follow=follow, stamped=stamped)
 
     def close(self) -> None:
-        """Close connections."""
         if self._containers is not None:
             self._containers.close()
 
     def signal(self, target: ProcessTarget, name: str) -> str:
         """Send INT, TERM or KILL to a process that belongs to no job; return the result as text."""
-        note = partial(self._note, "signal", f"pid {target.pid}", self._words(target))
+        words = target.sentence
+        if target.ticks is not None:
+            age = timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME) - target.ticks / _TICKS)
+            words = f"{words}, started {self._clock.now() - age:%Y-%m-%dT%H:%M:%SZ}"
+        note = partial(self._note, "signal", f"pid {target.pid}", words)
         try:
             # neither a process of a job, nor one that cannot be identified
             self._check_writable()
@@ -100,10 +102,8 @@ class ForeignUse:
                 raise GputuiError(text, hint=hint)
             job = self._job_of(target)
             if job is not None:
-                raise GputuiError(
-                    f"pid {target.pid} belongs to job {job.shown_id}",
-                    hint=f"cancel the job: gputui cancel {job.shown_id}",
-                )
+                hint = f"cancel the job: gputui cancel {job.shown_id}"
+                raise GputuiError(f"pid {target.pid} belongs to job {job.shown_id}", hint=hint)
             outcome = self._host.signal(target, SIGNALS[name], self._patience, lambda: note(f"{name}: requested"))
         except GputuiError as error:
             note(f"{name}: refused: {error}")
@@ -120,7 +120,12 @@ class ForeignUse:
             detail = self._engine().inspect(container_id)
             about = f"container {detail.name}"
             note = partial(self._note, "stop-container", about, f"{detail.id[:12]} {detail.sentence}")
-            _check_stoppable(detail)
+            if detail.store or detail.job:
+                owner = f"job {detail.job or '?'} of the gputui queue {detail.store or '?'}"
+                hint = f"cancel the job: gputui cancel {detail.job}" if detail.job else None
+                raise GputuiError(f"container {detail.name} belongs to {owner}", hint=hint)
+            if not detail.is_running:
+                raise GputuiError(f"container {detail.name} does not run: it is {detail.state}")
             note("requested")
             began = time.monotonic()
             after = self._engine().stop(detail.id, detail.stop_timeout)
@@ -132,18 +137,9 @@ class ForeignUse:
         return f"{about}: {result}"
 
     def _note(self, verb: str, about: str, before: str, after: str) -> None:
-        """Write an entry of the audit log."""
         now, actor = self._clock.now(), self._actor
         words = plain(about, 100), plain(before, 600), plain(after, 400)
         self._store().note(AuditEntry(now, actor.uid, actor.user, verb, *words))
-
-    def _words(self, target: ProcessTarget) -> str:
-        """Return the target with its start time, for the audit."""
-        if target.ticks is None:
-            return target.sentence
-        age = timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME) - target.ticks / _TICKS)
-        started_at = self._clock.now() - age
-        return f"{target.sentence}, started {started_at:%Y-%m-%dT%H:%M:%SZ}"
 
     def _check_writable(self) -> None:
         if self._is_read_only:
@@ -169,15 +165,6 @@ class ForeignUse:
         if self._containers is None:
             raise GputuiError("this console was started without a container engine")
         return self._containers
-
-
-def _check_stoppable(detail: ContainerDetail) -> None:
-    """Raise GputuiError for a container of a job, of this queue or another, and for one that is not running."""
-    if detail.store or detail.job:
-        text = f"container {detail.name} belongs to job {detail.job or '?'} of the gputui queue {detail.store or '?'}"
-        raise GputuiError(text, hint=f"cancel the job: gputui cancel {detail.job}" if detail.job else None)
-    if not detail.is_running:
-        raise GputuiError(f"container {detail.name} does not run: it is {detail.state}")
 
 
 def _stopped(detail: ContainerDetail, seconds: float) -> str:

@@ -235,7 +235,15 @@ def open_source(root: str, path: str, until: ExitStack, account: FileAccount | N
             walked, may_write_it = _walk(top, path, steps), True
         else:
             served = _fuse_mounts(root, of_users=True)
-            walked, may_write_it = as_account(account, lambda: _walk_and_try(top, path, steps, served))
+
+            def walk_and_try() -> tuple[_Walked, bool]:
+                names, places = _walk(top, path, steps, served)
+                last = places[-1]
+                if not may(last, os.X_OK if stat.S_ISDIR(os.fstat(last).st_mode) else os.R_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                return (names, places), may(last, os.W_OK)
+
+            walked, may_write_it = as_account(account, walk_and_try)
         names, places = walked
         mode = os.fstat(places[-1]).st_mode
         if account is not None and not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
@@ -247,14 +255,6 @@ def open_source(root: str, path: str, until: ExitStack, account: FileAccount | N
 
 _Walked: TypeAlias = tuple[list[str], list[int]]
 """Names of the directories on the way without links, and all of them open, from the root on."""
-
-
-def _walk_and_try(top: int, path: str, until: ExitStack, served: set[str]) -> tuple[_Walked, bool]:
-    names, places = _walk(top, path, until, served)
-    last = places[-1]
-    if not may(last, os.X_OK if stat.S_ISDIR(os.fstat(last).st_mode) else os.R_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    return (names, places), may(last, os.W_OK)
 
 
 def _walk(top: int, path: str, until: ExitStack, served: Collection[str] = ()) -> _Walked:
@@ -332,20 +332,32 @@ class PlainUser(Struct, frozen=True):
     def check(self, spec: JobSpec, account: FileAccount) -> None:
         """Raise AccessError for a job that this user may not submit; what is missing may be made before the start."""
         rules = self._rules(account)
-        found = [*admission.refusals(spec, rules), *self._as_host_job(spec, account)]
+        found = list(admission.refusals(spec, rules))
+        if spec.is_host and os.geteuid() not in {0, self.uid}:
+            what = f"only a scheduler of root can run host jobs as {account.name}"
+            found.append(OptionRefusal("--host", what, "run it in a container, or let root schedule"))
         found += [] if rules.is_root_image(spec.image) else _as_another(spec.options, account)
         try:
             if not found and any(mount_sources(spec.options)):
                 with ExitStack() as opened:
                     self._open(spec, _root(), rules, account, opened)
-        except FileNotFoundError:
-            found += self._misplaced(spec, rules, account)
-        except NotAdmitted as refused:
-            found.append(refused.refusal)
+        except FileNotFoundError:  # why sources may not be mounted even once they exist
+            refusal = self._mount_check(_root(), rules)
+            for source in mount_sources(spec.options):
+                path = _expected(_root(), source.path, account)
+                if path and (refused := refusal(source, path)):
+                    found.append(refused)
+        except NotAdmitted as error:
+            found.append(error.refusal)
         except (OSError, ValueError, NotImplementedError) as error:
             found.append(_unopened(error))
-        if found:
-            raise _denied(found)
+        if not found:
+            return
+        first = found[0]
+        rule = f"admission-{first.option.lstrip('-')}"
+        if len(found) == 1:
+            raise AccessError(first.what, rule=rule, where=first.option, hint=first.hint)
+        raise AccessError("; ".join(f"{each.option} {each.what}" for each in found), rule=rule, hint=first.hint)
 
     def admitted(self, root: Callable[[], str], launch: Launch, until: ExitStack) -> Launch:
         """Return the launch in its box, with mounts held open until the stack is closed; raises RuntimeFault.
@@ -380,27 +392,17 @@ class PlainUser(Struct, frozen=True):
 
         return open_mounts(spec, root, approve, until, account)
 
-    def _misplaced(self, spec: JobSpec, rules: AdmissionRules, account: FileAccount) -> Iterator[OptionRefusal]:
-        """Yield why sources may not be mounted even once they exist, as far as the way to them exists."""
-        root = _root()
-        refusal = self._mount_check(root, rules)
-        for source in mount_sources(spec.options):
-            path = _expected(root, source.path, account)
-            if path and (refused := refusal(source, path)):
-                yield refused
-
     def _mount_check(self, root: str, rules: AdmissionRules) -> Callable[[MountSource, str], OptionRefusal | None]:
         """Return what tells why a source, of that path without links, may not be mounted."""
-        roots, own = list(_roots(rules, root)), os.path.realpath(self.directory)
+        roots, own = [], os.path.realpath(self.directory)
+        for fixed, rest in admission.mount_roots(rules):  # with the operator's links below that root directory resolved
+            with suppress(OSError), ExitStack() as opened:  # what does not exist holds nothing
+                place = open_source(root, fixed, opened).path
+                roots.append(posixpath.join(place, rest) if rest else place)
         return lambda source, path: admission.mount_refusal(source, path, rules, roots, self.guarded, own)
 
     def _rules(self, account: FileAccount) -> AdmissionRules:
         return AdmissionRules(self.uid, account.name, self.settings.admission, self.settings.policy.allow)
-
-    def _as_host_job(self, spec: JobSpec, account: FileAccount) -> Iterator[OptionRefusal]:
-        if spec.is_host and os.geteuid() not in {0, self.uid}:
-            what = f"only a scheduler of root can run host jobs as {account.name}"
-            yield OptionRefusal("--host", what, "run it in a container, or let root schedule")
 
 
 def _as_another(options: ContainerOptions, account: FileAccount) -> Iterator[OptionRefusal]:
@@ -430,14 +432,6 @@ _FROM_ROOT = OptionRefusal(
 )
 
 
-def _roots(rules: AdmissionRules, root: str) -> Iterator[str]:
-    """Yield the directories of `admission.mounts`, with the operator's links below that root directory resolved."""
-    for fixed, rest in admission.mount_roots(rules):
-        with suppress(OSError), ExitStack() as opened:  # what does not exist holds nothing
-            seen = open_source(root, fixed, opened).path
-            yield posixpath.join(seen, rest) if rest else seen
-
-
 def _expected(root: str, path: str, account: FileAccount) -> str:
     """Return where the file will be when it is made, as far as its directories exist; empty if they are closed."""
     place = Path(path)
@@ -464,14 +458,6 @@ def _unopened(error: Exception) -> OptionRefusal:
         what = f"{error.filename} cannot be mounted: {(error.strerror or str(error)).lower()}"
         return OptionRefusal("--volume", what, "mount what you may open yourself, and make it before the job starts")
     return OptionRefusal("--volume", str(error), "mount another directory")
-
-
-def _denied(found: list[OptionRefusal]) -> AccessError:
-    first = found[0]
-    rule = f"admission-{first.option.lstrip('-')}"
-    if len(found) == 1:
-        return AccessError(first.what, rule=rule, where=first.option, hint=first.hint)
-    return AccessError("; ".join(f"{each.option} {each.what}" for each in found), rule=rule, hint=first.hint)
 
 
 def not_allowed(text: str) -> RuntimeFault:
@@ -552,19 +538,22 @@ class UserPermissions(Struct, frozen=True):
         """Return whether this user is root, owns the state directory, or is named by `policy.operators`."""
         if uid == 0:
             return True
-        try:
+        with suppress(OSError):
             if self.directory.stat().st_uid == uid:
                 return True
-        except OSError:
-            pass
-        return any(_is(uid, name) for name in self.settings.policy.operators)
+        for number, is_group in map(account_number, self.settings.policy.operators):
+            if number is not None and is_group:
+                with suppress(KeyError):
+                    account = pwd.getpwuid(uid)
+                    if number in os.getgrouplist(account.pw_name, account.pw_gid):
+                        return True
+            elif number == uid:
+                return True
+        return False
 
 
 def account_number(name: str) -> tuple[int | None, bool]:
     """Return the id of a name of the settings, `alice` or `@group`, and whether it is a group's; None: unknown."""
-    import grp
-    import pwd
-
     word = name.removeprefix("@")
     is_group = word != name
     try:
@@ -573,20 +562,6 @@ def account_number(name: str) -> tuple[int | None, bool]:
         return grp.getgrnam(word).gr_gid if is_group else pwd.getpwnam(word).pw_uid, is_group
     except KeyError:
         return None, is_group
-
-
-def _is(uid: int, name: str) -> bool:
-    """Return whether the name, or the group after an @, is this user's."""
-    import pwd
-
-    number, is_group = account_number(name)
-    if number is None or not is_group:
-        return number == uid
-    try:
-        account = pwd.getpwuid(uid)
-    except KeyError:
-        return False
-    return number in os.getgrouplist(account.pw_name, account.pw_gid)
 
 
 def _resolved(spec: JobSpec) -> JobSpec:

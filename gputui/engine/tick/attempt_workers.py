@@ -64,7 +64,6 @@ class ImagePull(Struct, eq=False):
 
     @property
     def key(self) -> ImageKey:
-        """Runtime name and image."""
         return self.runtime.name, self.image
 
 
@@ -126,7 +125,6 @@ class ImagePulls:
         return False
 
     def forget(self, runtime: Runtime, image: str | None) -> None:
-        """Forget that the image is present, after it was removed."""
         with self._lock:
             self._here.discard((runtime.name, image or ""))
 
@@ -142,9 +140,17 @@ class ImagePulls:
             return {job_id: pull.words for pull in pulls for job_id in pull.wanted}
 
     def keep_wanted(self, jobs: Mapping[JobId, Job]) -> None:
+        """Cancel the pulls that no job waits for: it was cancelled, edited or removed, or has a container."""
+
+        def wants(job: Job | None, image: str) -> bool:
+            if job is None or job.spec.image != image or job.cancel_requested:
+                return False
+            has_container = job.attempt is not None and not job.attempt.is_over
+            return not has_container and job.state in {JobState.PENDING, JobState.CONFIGURING}
+
         with self._lock:
             for key, pull in list(self._pulls.items()):
-                pull.wanted = {job_id for job_id in pull.wanted if _wants(jobs.get(job_id), pull.image)}
+                pull.wanted = {job_id for job_id in pull.wanted if wants(jobs.get(job_id), pull.image)}
                 if not pull.wanted:
                     self._cancel(key)
 
@@ -160,7 +166,6 @@ class ImagePulls:
         pull.cancelled.set()
 
     def _look(self, pull: ImagePull) -> None:
-        """Check whether the image is present, and pull it if not."""
         try:
             is_here, fault = pull.runtime.has_image(pull.image), None
         except RuntimeFault as error:
@@ -172,8 +177,7 @@ class ImagePulls:
             jobs = sorted(pull.wanted)
         if not pull.is_pulling:
             self._end(pull, fault)
-            return
-        if self._begin(pull, jobs):
+        elif self._begin(pull, jobs):
             self._pools(WorkKind.PULL, pull.runtime.name).submit(self._pull, pull)
 
     def _join(self, pull: ImagePull, job_id: JobId) -> None:
@@ -200,15 +204,11 @@ class ImagePulls:
         return False
 
     def _pull(self, pull: ImagePull) -> None:
-        def tell(words: str) -> None:
-            pull.words = words
-
         if pull.cancelled.is_set():
             return
-        fault = None
-        tell("pulling")
+        fault, pull.words = None, "pulling"
         try:
-            pull.runtime.pull(pull.image, tell, pull.cancelled)
+            pull.runtime.pull(pull.image, partial(setattr, pull, "words"), pull.cancelled)
         except RuntimeFault as error:
             fault = error
         except Exception as error:  # noqa: BLE001 - the border of a worker
@@ -246,14 +246,6 @@ class ImagePulls:
         self._changed(pull.runtime.name)
 
 
-def _wants(job: Job | None, image: str) -> bool:
-    """Return whether a job still waits for the image; False once it was cancelled, edited or removed."""
-    if job is None or job.spec.image != image or job.cancel_requested:
-        return False
-    has_container = job.attempt is not None and not job.attempt.is_over
-    return not has_container and job.state in {JobState.PENDING, JobState.CONFIGURING}
-
-
 def _unexpected(image: str, error: Exception) -> RuntimeFault:
     log.error("fetching %s", image, exc_info=error)
     return RuntimeFault(Cause(CauseCode.PULL_FAILED, f"cannot pull {image}: {type(error).__name__}: {error}"))
@@ -289,7 +281,10 @@ def end_pull(
                 back = given_back(job) if is_fetching else job
                 transaction.put(back.evolve(not_before=now + pause, cause=fault.cause))
             elif fault is not None:
-                transaction.put(_failed_pull(job, fault.cause, now, settings))
+                attempts = (*job.attempts, Attempt(job.next_attempt, (), claimed_at=now))
+                job = with_wait_ended(job, now)
+                configuring = job if job.state is JobState.CONFIGURING else job.to(JobState.CONFIGURING)
+                transaction.put(conclude(configuring.evolve(attempts=attempts), fault.cause, None, now, settings))
             elif is_fetching:
                 transaction.put(given_back(job))
 
@@ -303,19 +298,11 @@ def _waits(job: Job, now: datetime) -> bool:
 
 
 def _found(transaction: Transaction, jobs: Iterable[JobId]) -> Iterator[Job]:
-    """Yield the jobs that still exist."""
     for job_id in jobs:
         try:
             yield transaction.get(job_id)
         except NotFoundError:
             continue
-
-
-def _failed_pull(job: Job, cause: Cause, now: datetime, settings: SchedulerSettings) -> Job:
-    attempt = Attempt(job.next_attempt, (), claimed_at=now)
-    job = with_wait_ended(job, now)
-    configuring = job if job.state is JobState.CONFIGURING else job.to(JobState.CONFIGURING)
-    return conclude(configuring.evolve(attempts=(*job.attempts, attempt)), cause, None, now, settings)
 
 
 RETRY_CLEANING = timedelta(seconds=30)
@@ -381,7 +368,6 @@ class AttemptWorkers:
             self._note(key)
 
     def start(self, runtime: Runtime, launch: Launch) -> None:
-        """Create and start the container of a claimed attempt."""
         key = (launch.job_id, launch.attempt)
         with self._lock:
             self._busy.add(key)
@@ -459,28 +445,21 @@ class AttemptWorkers:
             self._finish_work(key, runtime.name)
 
     def take_failure_signs(self, key: AttemptKey) -> FailureSigns:
-        """Remove and return the signs found in that attempt's output."""
         with self._lock:
             return self._failure_signs.pop(key, NO_SIGNS)
 
     def warn(self, runtime: Runtime, key: AttemptKey, container_id: str, number: int) -> None:
         """Send the signal that warns of the time limit; the store has recorded it already."""
-        self._pools(WorkKind.STOP, runtime.name).submit(self._warn, runtime, key, container_id, number)
 
-    def _warn(self, runtime: Runtime, key: AttemptKey, container_id: str, number: int) -> None:
-        try:
-            runtime.signal(container_id, number)
-        except Exception as fault:  # the border of a worker
-            is_known = isinstance(fault, RuntimeFault)
-            log.warning(
-                "could not warn %s of its time limit: %s",
-                container_id[:12],
-                fault,
-                exc_info=None if is_known else fault,
-            )
-            if isinstance(fault, RuntimeUnavailableError):  # any other would come again, in the next tick
-                try:
-                    # the warning was not sent, so it is retried
+        def warn() -> None:
+            try:
+                runtime.signal(container_id, number)
+            except Exception as fault:  # the border of a worker
+                unknown = None if isinstance(fault, RuntimeFault) else fault
+                log.warning("could not warn %s of its time limit: %s", container_id[:12], fault, exc_info=unknown)
+                if not isinstance(fault, RuntimeUnavailableError):  # any other would come again, in the next tick
+                    return
+                try:  # the warning was not sent, so it is retried
                     with self._store.transaction() as transaction:
                         job = under_way(transaction, *key)
                         if job is not None:
@@ -488,56 +467,59 @@ class AttemptWorkers:
                 except Exception as error:  # noqa: BLE001 - the border of a worker
                     log.warning("job %d will not be warned of its time limit: %s", key[0], error, extra=about(*key))
 
+        self._pools(WorkKind.STOP, runtime.name).submit(warn)
+
     def is_suspending(self, key: AttemptKey) -> bool:
-        """Return whether a worker is suspending that attempt, or letting it continue."""
         with self._lock:
             return key in self._suspending
 
     def set_suspended(self, runtime: Runtime, key: AttemptKey, container_id: str, *, is_suspended: bool) -> None:
         """Suspend the attempt or let it continue; while a request is active no further one is queued."""
+
+        def work() -> None:
+            is_done = False
+            try:
+                (runtime.suspend if is_suspended else runtime.unsuspend)(container_id)
+                is_done = True
+            except Exception as fault:  # the border of a worker: the tick after the next regular listing asks again
+                unknown = None if isinstance(fault, RuntimeFault) else fault
+                word = "suspended" if is_suspended else "woken"
+                log.warning("job %d could not be %s: %s", key[0], word, fault, exc_info=unknown)
+            finally:
+                with self._lock:
+                    self._note(key)
+                    self._suspending.discard(key)
+                if is_done:
+                    self._changed(runtime.name)
+
         with self._lock:
             if key in self._suspending:
                 return
             self._suspending.add(key)
-        self._pools(WorkKind.STOP, runtime.name).submit(self._set_suspended, runtime, key, container_id, is_suspended)
-
-    def _set_suspended(self, runtime: Runtime, key: AttemptKey, container_id: str, is_suspended: bool) -> None:
-        is_done = False
-        try:
-            (runtime.suspend if is_suspended else runtime.unsuspend)(container_id)
-            is_done = True
-        except Exception as fault:  # the border of a worker: the tick after the next regular listing asks again
-            is_known = isinstance(fault, RuntimeFault)
-            word = "suspended" if is_suspended else "woken"
-            log.warning("job %d could not be %s: %s", key[0], word, fault, exc_info=None if is_known else fault)
-        finally:
-            with self._lock:
-                self._note(key)
-                self._suspending.discard(key)
-            if is_done:
-                self._changed(runtime.name)
+        self._pools(WorkKind.STOP, runtime.name).submit(work)
 
     def send_signals(self, runtime: Runtime, key: AttemptKey, container_id: str, numbers: tuple[int, ...]) -> None:
         """Send signals that users requested, in order; the store has already recorded them as sent."""
-        self._pools(WorkKind.STOP, runtime.name).submit(self._send_signals, runtime, key, container_id, numbers)
 
-    def _send_signals(self, runtime: Runtime, key: AttemptKey, container_id: str, numbers: tuple[int, ...]) -> None:
-        left = list(numbers)
-        try:
-            while left:
-                runtime.signal(container_id, left[0])
-                del left[0]
-        except RuntimeUnavailableError as fault:
-            log.warning("job %d: signals are sent when it answers again: %s", key[0], fault, extra=about(*key))
+        def send() -> None:
+            left = list(numbers)
             try:
-                with self._store.transaction() as transaction:
-                    if job := under_way(transaction, *key):
-                        transaction.put(job.evolve(signals=(*left, *job.signals)))
-            except Exception as error:  # noqa: BLE001 - the border of a worker
-                log.warning("job %d: its signals are lost: %s", key[0], error, extra=about(*key))
-        except Exception as fault:  # the border of a worker
-            is_known = isinstance(fault, RuntimeFault)
-            log.warning("job %d: its signal was not sent: %s", key[0], fault, exc_info=None if is_known else fault)
+                while left:
+                    runtime.signal(container_id, left[0])
+                    del left[0]
+            except RuntimeUnavailableError as fault:
+                log.warning("job %d: signals are sent when it answers again: %s", key[0], fault, extra=about(*key))
+                try:
+                    with self._store.transaction() as transaction:
+                        if job := under_way(transaction, *key):
+                            transaction.put(job.evolve(signals=(*left, *job.signals)))
+                except Exception as error:  # noqa: BLE001 - the border of a worker
+                    log.warning("job %d: its signals are lost: %s", key[0], error, extra=about(*key))
+            except Exception as fault:  # the border of a worker
+                unknown = None if isinstance(fault, RuntimeFault) else fault
+                log.warning("job %d: its signal was not sent: %s", key[0], fault, exc_info=unknown)
+
+        self._pools(WorkKind.STOP, runtime.name).submit(send)
 
     def clean(self, runtime: Runtime, record: ContainerRecord, now: datetime) -> None:
         """Save an ended container's output and remove it; one clean-up at a time, repeated after `RETRY_CLEANING`."""
@@ -601,7 +583,13 @@ def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None
         with folder_in(directory, place) as folder:
             if not is_file(folder / name):
                 (folder / name).unlink(missing_ok=True)  # a planted link
-                if not _save(runtime, record, folder / name):
+                try:
+                    runtime.save_log(record.id, folder / name)
+                except RuntimeFault:
+                    if runtime.inspect(record.id) is not None:
+                        raise
+                    text = "job %d: the output of attempt %d was removed with its container"
+                    log.warning(text, record.job_id, record.attempt)
                     return
             with suppress(PermissionError):  # another member saved it, with access for itself only
                 os.close(open_file(folder / name, os.O_RDONLY))
@@ -609,15 +597,3 @@ def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None
                 os.close(open_file((folder / name).with_suffix(".errors"), os.O_RDONLY))
     runtime.remove(record.id)
     forget_input(directory, record.job_id)
-
-
-def _save(runtime: Runtime, record: ContainerRecord, path: Path) -> bool:
-    """Save the output; return False if it was removed with the container."""
-    try:
-        runtime.save_log(record.id, path)
-    except RuntimeFault:
-        if runtime.inspect(record.id) is not None:
-            raise
-        log.warning("job %d: the output of attempt %d was removed with its container", record.job_id, record.attempt)
-        return False
-    return True

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.access import Actor, AuditEntry
-from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer
+from gputui.domain.container import ContainerState, ForeignContainer
 from gputui.domain.errors import GputuiError, InputError, StoreError
 from gputui.domain.gpu import GpuState, GpuView, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
@@ -102,29 +102,30 @@ class Planner:
         self._order_cache = OrderCache()
         self._snapshot = Snapshot()
         self._planned_for: object = None
-        self._next_at = datetime.min.replace(tzinfo=UTC)
+        self.next_at = datetime.min.replace(tzinfo=UTC)
+        """Time of the next plan, if nothing changes before."""
         self._idle = IdleTracker(context.settings)
 
-    @property
-    def next_at(self) -> datetime:
-        """Time of the next plan, if nothing changes before."""
-        return self._next_at
-
-    def replan_by(self, now: datetime) -> None:
-        """Plan again at this time at the latest."""
-        self._next_at = now
-
     def update(self, now: datetime, freed_at: Mapping[str, datetime], trouble: tuple[Notice, ...]) -> None:
-        """Take a snapshot and decide which jobs start."""
         self._take_snapshot(now, freed_at, trouble)
         node = self._snapshot.nodes[0]
-        gpus = tuple((view.gpu.uuid, view.state, _reason_input(view), view.sharers, view.closed) for view in node.gpus)
+        gpus = tuple(
+            # other reasons contain figures that always change
+            (each.gpu.uuid, each.state, each.why if each.state is GpuState.UNKNOWN else "", each.sharers, each.closed)
+            for each in node.gpus
+        )
         inputs = (self._context.version, gpus, node.runtimes, node.probe, self._snapshot.usage.at)
-        if inputs != self._planned_for or now >= self._next_at:
+        if inputs != self._planned_for or now >= self.next_at:
             begun = time.perf_counter()
             self.plan = plan(self._snapshot, self._context.settings, now, self._order_cache)
             self._context.monitor.took("plan", time.perf_counter() - begun)
-            self._planned_for, self._next_at = inputs, _next_plan_at(self._snapshot, self.plan, now)
+            self._planned_for = inputs
+            # time alone changes the plan: a back-off or a reservation ends, a begin time comes, reasons age
+            timed = [job for job in self._snapshot.jobs if job.not_before or job.spec.begin_at]
+            waiting = [job for job in timed if job.state is JobState.PENDING]
+            gates = [gate for job in waiting for gate in (job.not_before, job.spec.begin_at)]
+            turns = [at for view in self.plan.windows for at in (view.window.start, view.lapses_at, view.window.end)]
+            self.next_at = min((now + _REASONS_KEEP, *(at for at in (*gates, *turns) if at is not None and at > now)))
 
     def carried_out(self, claims: Iterable[Job], now: datetime, freed_at: Mapping[str, datetime]) -> None:
         """Count these starts as done; their other effects are planned at the next tick."""
@@ -140,7 +141,6 @@ class Planner:
         return with_plan(replace(self._snapshot, taken_at=now), self.plan)
 
     def _take_snapshot(self, now: datetime, freed_at: Mapping[str, datetime], trouble: tuple[Notice, ...]) -> None:
-        """Build the snapshot of the present state."""
         context = self._context
         observed = Observations(
             reading=context.reading,
@@ -154,11 +154,6 @@ class Planner:
         seen = leader_snapshot(context.store.store_id, context.queue, observed, self._leader, context.settings, now)
         active = {job.id: job for job in context.queue.active}
         self._snapshot = replace(seen, nodes=self._idle.marked(seen.nodes, active, now))
-
-
-def _reason_input(view: GpuView) -> str:
-    """Return the part of a GPU's reason that plans depend on: other parts contain figures that always change."""
-    return view.why if view.state is GpuState.UNKNOWN else ""
 
 
 def _without(decided: Plan, claims: Iterable[Job], entries: Mapping[JobId, Job]) -> Plan:
@@ -181,14 +176,6 @@ def _without(decided: Plan, claims: Iterable[Job], entries: Mapping[JobId, Job])
         order=tuple(job_id for job_id in map(left, decided.order) if job_id is not None),
         forecast={job_id: at for job_id, at in decided.forecast.items() if job_id not in done},
     )
-
-
-def _next_plan_at(snapshot: Snapshot, decided: Plan, now: datetime) -> datetime:
-    """Return when time alone changes the plan: a back-off or a reservation ends, a begin time comes, reasons age."""
-    timed = [job for job in snapshot.jobs if job.not_before or job.spec.begin_at]
-    gates = (gate for job in timed if job.state is JobState.PENDING for gate in (job.not_before, job.spec.begin_at))
-    turns = (at for view in decided.windows for at in (view.window.start, view.lapses_at, view.window.end))
-    return min((now + _REASONS_KEEP, *(at for at in (*gates, *turns) if at is not None and at > now)))
 
 
 def record_reservations(context: TickContext, windows: tuple[WindowView, ...]) -> None:
@@ -224,9 +211,28 @@ def leader_snapshot(
     store_id: str, queue: QueueView, observed: Observations, leader: Leader, settings: Settings, now: datetime
 ) -> Snapshot:
     """Return the snapshot of the process that schedules, without its plan."""
+    evidence = Evidence(
+        reading=observed.reading,
+        store_id=store_id,
+        jobs=queue.active,
+        controls=queue.controls,
+        unreadable=queue.unreadable,
+        foreign=_foreign(queue.jobs, observed.runtimes),
+        is_asked=any(seen.begun for seen in observed.runtimes if seen.foreign is None or seen.records is None),
+        freed_at=observed.freed_at,
+        # by session leader pid, to identify processes of host jobs with unreadable environments
+        sessions={
+            record.pid: record.job_id
+            for seen in observed.runtimes
+            if RUNTIMES.get(seen.status.name)
+            for record in seen.records or ()
+            if record.pid is not None
+        },
+        idle_since=observed.idle_since,
+    )
     node = Node(
         name=leader.host,
-        gpus=gpu_views(_evidence(store_id, queue, observed), settings.scheduler, now),
+        gpus=gpu_views(evidence, settings.scheduler, now),
         probe=observed.reading.status,
         driver_version=observed.reading.driver_version,
         runtimes=tuple(seen.status for seen in observed.runtimes),
@@ -247,22 +253,6 @@ def leader_snapshot(
     )
 
 
-def _evidence(store_id: str, queue: QueueView, observed: Observations) -> Evidence:
-    """Return the facts that decide which GPUs are free."""
-    return Evidence(
-        reading=observed.reading,
-        store_id=store_id,
-        jobs=queue.active,
-        controls=queue.controls,
-        unreadable=queue.unreadable,
-        foreign=_foreign(queue.jobs, observed.runtimes),
-        is_asked=any(seen.begun for seen in observed.runtimes if seen.foreign is None or seen.records is None),
-        freed_at=observed.freed_at,
-        sessions=_sessions(observed.runtimes),
-        idle_since=observed.idle_since,
-    )
-
-
 def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> tuple[ForeignContainer, ...] | None:
     """Return foreign containers with GPUs; None if any runtime cannot list them."""
     found: list[ForeignContainer] = []
@@ -270,29 +260,13 @@ def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> 
         if seen.foreign is None or seen.records is None:
             return None
         found += seen.foreign
-        found += [
-            ForeignContainer(r.id, _stray_name(r, jobs), None, r.gpus, started_at=r.started_at)
-            for r in find_strays(jobs, seen.records)
-        ]
+        for stray in find_strays(jobs, seen.records):
+            name = f"job {stray.job_id} of a lost queue"
+            if (job := jobs.get(stray.job_id)) is not None:
+                end = "which does not stop" if stray.attempt < job.next_attempt else "which the queue lost"
+                name = f"attempt {stray.attempt} of job {stray.job_id}, {end}"
+            found.append(ForeignContainer(stray.id, name, None, stray.gpus, started_at=stray.started_at))
     return tuple(found)
-
-
-def _stray_name(record: ContainerRecord, jobs: Mapping[JobId, Job]) -> str:
-    if record.job_id in jobs:
-        end = "which does not stop" if record.attempt < jobs[record.job_id].next_attempt else "which the queue lost"
-        return f"attempt {record.attempt} of job {record.job_id}, {end}"
-    return f"job {record.job_id} of a lost queue"
-
-
-def _sessions(observations: Iterable[Observation]) -> dict[int, JobId]:
-    """Return jobs by session leader pid, to identify processes of host jobs with unreadable environments."""
-    return {
-        record.pid: record.job_id
-        for seen in observations
-        if RUNTIMES.get(seen.status.name)
-        for record in seen.records or ()
-        if record.pid is not None
-    }
 
 
 class _FrozenClock(Struct, frozen=True):
@@ -310,9 +284,21 @@ def next_run_at(entries: Iterable[RecurringJob], now: datetime) -> datetime | No
 
 
 def make_due_runs(context: TickContext, now: datetime, is_former: Callable[[int], bool] = lambda uid: False) -> None:
-    """Make the due runs, as the store is now; those of former users are paused instead."""
-    found = (entry for entry in context.queue.recurring.values() if entry.is_due(now) and _is_clear(context, entry))
-    due = {entry.id: is_former(entry.uid) for entry in found}
+    """Make the due runs, as the store is now; those of former users are paused instead.
+
+    A job is submitted and its next run set in one transaction: a scheduler killed at any moment neither loses a run nor
+    makes it twice.
+    """
+    jobs = context.queue.jobs
+    due = {
+        entry.id: is_former(entry.uid)
+        for entry in context.queue.recurring.values()
+        if entry.is_due(now)
+        and (
+            entry.overlap is Overlap.ALLOW
+            or all(_is_known_to_run(context, job) for job in live_jobs(jobs.values(), entry.id))
+        )
+    }
     if not due:
         return
     with context.store.transaction() as transaction:
@@ -322,7 +308,7 @@ def make_due_runs(context: TickContext, now: datetime, is_former: Callable[[int]
                     why = f"paused: {no_user(entry.added_by)}"
                     after = _skipped(transaction, replace(entry, paused=True), entry.next_at, why, now)
                 else:
-                    after = _after(context, transaction, entry, now)
+                    after = _run(context, transaction, entry, now)
                 transaction.put_recurring(after)
     context.refresh()
 
@@ -350,18 +336,11 @@ def _waiting(jobs: Mapping[JobId, Job]) -> list[Job]:
     return [job for job in jobs.values() if job.state is JobState.PENDING and not job.held]
 
 
-def _is_clear(context: TickContext, entry: RecurringJob) -> bool:
-    """Return whether the state of its live jobs is known, if its overlap rule depends on that.
+def _is_known_to_run(context: TickContext, job: Job) -> bool:
+    """Return whether a job that is running in the store is also running in the last listing.
 
-    After a time without a scheduler, a job that is running in the store may have ended: the run waits for a listing.
+    After a time without a scheduler it may have ended: a run whose overlap rule depends on it waits for a listing.
     """
-    if entry.overlap is Overlap.ALLOW:
-        return True
-    return all(_is_seen(context, job) for job in live_jobs(context.queue.jobs.values(), entry.id))
-
-
-def _is_seen(context: TickContext, job: Job) -> bool:
-    """Return whether a job that is running in the store is also running in the last listing."""
     observer = context.observer_of(job)
     if observer is None or job.state not in {JobState.RUNNING, JobState.COMPLETING}:
         return True
@@ -369,7 +348,7 @@ def _is_seen(context: TickContext, job: Job) -> bool:
     return any(record.job_id == job.id and record.state is ContainerState.RUNNING for record in records)
 
 
-def _after(context: TickContext, transaction: Transaction, entry: RecurringJob, now: datetime) -> RecurringJob:
+def _run(context: TickContext, transaction: Transaction, entry: RecurringJob, now: datetime) -> RecurringJob:
     """Return the recurring job after its run was made, or skipped for a reason."""
     try:
         own_zone = find_zone(entry.zone)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from gputui.domain.access import AuditEntry
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, StoreFormatError
-from gputui.domain.job import Attempt, Job, Placement, Stopping
+from gputui.domain.job import Job, JobState, Placement, Stopping
 from gputui.domain.job_spec import JobId, whole_class
 from gputui.domain.policy import retry
 from gputui.domain.policy.availability import cdi_names, present_gpus
@@ -46,6 +47,8 @@ from gputui.ports.monitor import about
 if TYPE_CHECKING:
     from gputui.engine.telemetry_files import AttemptKey
 
+
+log = logging.getLogger(__name__)
 
 _NO_JOBS: Mapping[JobId, Job] = {}
 
@@ -136,21 +139,8 @@ def find_strays(jobs: Mapping[JobId, Job], records: Iterable[ContainerRecord]) -
     A container of an unknown job or attempt (after a restore from a backup, or a repair) is left alone; one whose
     attempt has ended is being killed.
     """
-    return tuple(
-        r for r in records if r.state is ContainerState.RUNNING and not _is_accounted_for(jobs.get(r.job_id), r)
-    )
-
-
-def runs_already(job: Job, records: Iterable[ContainerRecord]) -> bool:
-    """Return whether a container runs for an attempt that is unknown to the store."""
-    return any(
-        record.job_id == job.id and record.attempt >= job.next_attempt and record.state is ContainerState.RUNNING
-        for record in records
-    )
-
-
-def _is_accounted_for(job: Job | None, record: ContainerRecord) -> bool:
-    return job is not None and _is_current(job, record)
+    running = [record for record in records if record.state is ContainerState.RUNNING]
+    return tuple(r for r in running if (job := jobs.get(r.job_id)) is None or not _is_current(job, r))
 
 
 def _is_current(job: Job, record: ContainerRecord) -> bool:
@@ -170,28 +160,20 @@ def _for_active(job: Job, by_key: Mapping[AttemptKey, ContainerRecord], seen: Li
     record = by_key.get(key)
     if record is None:
         if seen.covers(key):
-            yield _for_absent(job, attempt)
+            is_starting = job.state is JobState.CONFIGURING
+            yield GiveBack(job.id, attempt.number) if is_starting else Vanished(job.id, attempt.number)
     elif record.state is ContainerState.EXITED:
         yield Finish(job.id, record)
     elif record.state is ContainerState.RUNNING:
         if job.state is JobState.CONFIGURING:
             yield Adopt(job.id, record)
-    elif seen.covers(key):
-        yield _for_unstarted(job, attempt, record)
-
-
-def _for_unstarted(job: Job, attempt: Attempt, record: ContainerRecord) -> Correction:
-    """Return the correction for a container that never ran, according to the runtime; but we may have seen it run."""
-    if job.state is JobState.CONFIGURING:
-        return StartAgain(job.id, attempt.number)
-    cause = Cause(CauseCode.END_UNKNOWN, "it ran, but its runtime has lost all record of that, so its end is unknown")
-    return Finish(job.id, replace(record, state=ContainerState.EXITED, cause=cause))
-
-
-def _for_absent(job: Job, attempt: Attempt) -> Correction:
-    if job.state is JobState.CONFIGURING:
-        return GiveBack(job.id, attempt.number)
-    return Vanished(job.id, attempt.number)
+    elif seen.covers(key):  # it never ran, according to the runtime; but we may have seen it run
+        if job.state is JobState.CONFIGURING:
+            yield StartAgain(job.id, attempt.number)
+        else:
+            text = "it ran, but its runtime has lost all record of that, so its end is unknown"
+            cause = Cause(CauseCode.END_UNKNOWN, text)
+            yield Finish(job.id, replace(record, state=ContainerState.EXITED, cause=cause))
 
 
 def _for_leftover(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], seen: Listing) -> Iterator[Correction]:
@@ -206,23 +188,16 @@ def _for_leftover(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], 
     may_adopt = is_unknown and ran and job.state is JobState.PENDING
     if may_adopt and not seen.covers((job.id, record.attempt)):
         return  # this process is removing it: the next listing shows the result
-    if may_adopt and not _is_in_the_way(job, record, jobs, is_late=is_late):
+    holders = [other for other in jobs.values() if any(uuid in other.gpus for uuid in record.gpus)]
+    # after a late start, sharing jobs conflict as well: they joined while it was not known to run
+    if not is_late and job.spec.gpus.promised:
+        holders = [other for other in holders if not other.spec.gpus.promised]
+    if may_adopt and not holders:
         yield Adopt(job.id, record)
     elif record.state is not ContainerState.RUNNING:
         yield Clean(record)
     elif not is_unknown or is_late:
         yield KillStray(record)
-
-
-def _is_in_the_way(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], *, is_late: bool) -> bool:
-    """Return whether other jobs hold its GPUs without sharing them with it.
-
-    After a late start, sharing jobs conflict as well: they joined while it was not known to run.
-    """
-    holders = [other for other in jobs.values() if any(uuid in other.gpus for uuid in record.gpus)]
-    if is_late or not job.spec.gpus.promised:
-        return bool(holders)
-    return any(not other.spec.gpus.promised for other in holders)
 
 
 _SLOW = timedelta(seconds=5)
@@ -231,11 +206,24 @@ _SLOW = timedelta(seconds=5)
 
 def begin_starts(context: TickContext, planned: Iterable[Placement], now: datetime) -> list[Job]:
     """Claim GPUs for the planned starts whose image is present, and start them; return the claimed jobs."""
-    claims = _claim(context, [start for start in planned if has_image(context, start.job_id)], now)
+    starts = [start for start in planned if has_image(context, start.job_id)]
+    if not starts:
+        return []
+    claims: list[Job] = []
+    dependencies = Dependencies.of(context.queue.all_jobs)
+    with context.store.transaction() as transaction:
+        for start in starts:
+            job = transaction.get(start.job_id)
+            records = context.observers[job.spec.runtime_in(context.observers)].latest.records or ()
+            runs = (each for each in records if each.job_id == job.id and each.state is ContainerState.RUNNING)
+            if any(record.attempt >= job.next_attempt for record in runs):  # the store does not know that attempt
+                continue
+            if job.state is JobState.PENDING and not job.held and not job.cancel_requested:
+                claims.append(claimed(job, start, now, dependencies.ended_at(job, now)))
+                transaction.put(claims[-1])
     for job in claims:
-        context.workers.start(
-            context.observers[job.spec.runtime_in(context.observers)].runtime, latest_launch(context, job)
-        )
+        runtime = context.observers[job.spec.runtime_in(context.observers)].runtime
+        context.workers.start(runtime, latest_launch(context, job))
     if claims:
         context.refresh()
     return claims
@@ -262,23 +250,6 @@ def latest_launch(context: TickContext, job: Job) -> Launch:
     return launch_of(context.store.store_id, job, attempt, names)
 
 
-def _claim(context: TickContext, starts: list[Placement], now: datetime) -> list[Job]:
-    if not starts:
-        return []
-    claims: list[Job] = []
-    dependencies = Dependencies.of(context.queue.all_jobs)
-    with context.store.transaction() as transaction:
-        for start in starts:
-            job = transaction.get(start.job_id)
-            records = context.observers[job.spec.runtime_in(context.observers)].latest.records or ()
-            if runs_already(job, records):
-                continue
-            if job.state is JobState.PENDING and not job.held and not job.cancel_requested:
-                claims.append(claimed(job, start, now, dependencies.ended_at(job, now)))
-                transaction.put(claims[-1])
-    return claims
-
-
 def has_image(context: TickContext, job_id: JobId) -> bool:
     """Return whether the job's image is known to be present; a missing one is being pulled."""
     job = context.queue.jobs[job_id]
@@ -290,11 +261,13 @@ def has_image(context: TickContext, job_id: JobId) -> bool:
     return context.workers.pulls.is_here(runtime, job.id, job.spec.image, always)
 
 
-log = logging.getLogger(__name__)
-
-
 def begin_preemptions(context: TickContext, planned: Iterable[Preemption], now: datetime) -> bool:
-    """Stop the victims of each preemptor whose image is present; return whether there were any."""
+    """Stop the victims of each preemptor whose image is present; return whether there were any.
+
+    They are recorded and audited first, all or none, then signalled. The preemptor is put at the head of the queue, so
+    that neither a later job with a higher score nor a victim with a longer wait takes the GPUs before it. From then on
+    a victim ends like any stopped job, with its grace period, even under the next scheduler.
+    """
     by_whom: dict[JobId, list[JobId]] = {}
     for preemption in planned:
         by_whom.setdefault(preemption.by, []).append(preemption.victim)
@@ -308,28 +281,25 @@ def begin_preemptions(context: TickContext, planned: Iterable[Preemption], now: 
 
 def _write(context: TickContext, by: JobId, ids: list[JobId], now: datetime) -> bool:
     """Record that all these jobs are to end, if each may still be preempted by that job; else nothing."""
+    policy = context.settings.policy
     with context.store.transaction() as transaction:
         preemptor, victims = transaction.get(by), [transaction.get(job_id) for job_id in ids]
-        if not all(_may(context, preemptor, victim, now) for victim in victims):
+        if preemptor.state is not JobState.PENDING or preemptor.held or preemptor.cancel_requested:
+            return False
+        rank = whole_class(preemptor.priority)
+        if not policy.preemption or not all(
+            rank > whole_class(victim.priority) and is_candidate(victim, policy, now) for victim in victims
+        ):
             return False
         for victim in victims:
             cause = preemption_cause(preemptor)
-            told = victim.with_attempt(preempted_by=preemptor.id, preempted_at=now)
-            transaction.put(told.to(JobState.COMPLETING, stopping=Stopping(cause, now)))
+            stopped = victim.with_attempt(preempted_by=preemptor.id, preempted_at=now)
+            transaction.put(stopped.to(JobState.COMPLETING, stopping=Stopping(cause, now)))
             _audit(transaction, victim, cause.text, now)
         transaction.put(preemptor.evolve(topped_at=now))
         _audit(transaction, preemptor, f"put first: others are preempted for it: {listed(ids)}", now)
     log.info("preempted for job %d: %s", by, ", ".join(map(str, ids)))
     return True
-
-
-def _may(context: TickContext, preemptor: Job, victim: Job, now: datetime) -> bool:
-    """Return whether the conditions of the plan still hold."""
-    if preemptor.state is not JobState.PENDING or preemptor.held or preemptor.cancel_requested:
-        return False
-    policy = context.settings.policy
-    is_higher = whole_class(preemptor.priority) > whole_class(victim.priority)
-    return policy.preemption and is_higher and is_candidate(victim, policy, now)
 
 
 def _audit(transaction: Transaction, job: Job, words: str, now: datetime) -> None:
@@ -340,7 +310,7 @@ _KILL_STRAYS_EVERY = 10.0
 
 
 class Reaper:
-    """Applies the corrections that `reconcile` finds, and records when GPUs were freed."""
+    """Applies the corrections that `find_corrections` finds, and records when GPUs were freed."""
 
     def __init__(self, context: TickContext) -> None:
         self._context = context
@@ -348,54 +318,39 @@ class Reaper:
         self._past: dict[JobId, Job | None] = {}
         """Jobs of listed containers that are not in the queue, from history; None: not there either."""
 
-    def reap(self, now: datetime) -> None:
-        """Compare the store with each runtime's last listing, and act on the differences."""
-        context = self._context
-        jobs = self._context.queue.jobs
-        listed = {
-            record.job_id
-            for observer in self._context.observers.values()
-            for record in observer.latest.records or ()
-            if record.job_id not in jobs
-        }
-        known = self._past
-        self._past = {each: known[each] if each in known else self._from_history(each) for each in listed}
-        past = {job_id: job for job_id, job in self._past.items() if job is not None}
-        for name, observer in context.observers.items():
-            seen = observer.latest
-            if seen.records is None:
-                continue
-            mine = [job for job in context.queue.active if job.spec.runtime_in(context.observers) == name]
-            listing = Listing(seen.records, seen.begun, context.workers.is_busy, context.workers.last_worked_on)
-            corrections = find_corrections(context.queue.jobs, mine, listing, past)
-            self._carry_out(corrections, observer.runtime, now)
-
-    def _from_history(self, job_id: JobId) -> Job | None:
-        try:
-            return self._context.store.get(job_id)
-        except (NotFoundError, StoreFormatError):
-            return None
-
     def clamp_freed_times(self, now: datetime) -> None:
         """After the clock went back, set freed times in the future to now."""
         self.freed_at = {uuid: min(at, now) for uuid, at in self.freed_at.items()}
 
-    def _carry_out(self, corrections: list[Correction], runtime: Runtime, now: datetime) -> None:
-        context = self._context
-        corrections = [correction for correction in corrections if not self._is_being_read(correction, runtime)]
-        self._write(corrections, now)
-        for correction in corrections:
-            if isinstance(correction, Clean):
-                context.workers.clean(runtime, correction.record, now)
-            elif isinstance(correction, StartAgain):
-                job = context.queue.jobs[correction.job_id]
-                context.workers.start(runtime, latest_launch(context, job))
-            elif isinstance(correction, KillStray):
-                record = correction.record
-                again = now.timestamp() // _KILL_STRAYS_EVERY
-                context.workers.signal_end(
-                    runtime, (record.job_id, record.attempt), record.id, f"kill the stray, {again}"
-                )
+    def reap(self, now: datetime) -> None:
+        """Compare the store with each runtime's last listing, and act on the differences."""
+        context, workers = self._context, self._context.workers
+        known, self._past = self._past, {}
+        for observer in context.observers.values():
+            for job_id in {record.job_id for record in observer.latest.records or ()} - context.queue.jobs.keys():
+                self._past[job_id] = known.get(job_id)
+                if job_id not in known:
+                    with suppress(NotFoundError, StoreFormatError):
+                        self._past[job_id] = context.store.get(job_id)
+        past = {job_id: job for job_id, job in self._past.items() if job is not None}
+        for name, observer in context.observers.items():
+            seen, runtime = observer.latest, observer.runtime
+            if seen.records is None:
+                continue
+            mine = [job for job in context.queue.active if job.spec.runtime_in(context.observers) == name]
+            listing = Listing(seen.records, seen.begun, workers.is_busy, workers.last_worked_on)
+            found = find_corrections(context.queue.jobs, mine, listing, past)
+            corrections = [correction for correction in found if not self._is_being_read(correction, runtime)]
+            self._write(corrections, now)
+            for correction in corrections:
+                if isinstance(correction, Clean):
+                    workers.clean(runtime, correction.record, now)
+                elif isinstance(correction, StartAgain):
+                    workers.start(runtime, latest_launch(context, context.queue.jobs[correction.job_id]))
+                elif isinstance(correction, KillStray):
+                    record, again = correction.record, now.timestamp() // _KILL_STRAYS_EVERY
+                    key = (record.job_id, record.attempt)
+                    workers.signal_end(runtime, key, record.id, f"kill the stray, {again}")
 
     def _is_being_read(self, correction: Correction, runtime: Runtime) -> bool:
         """Return whether a worker is still reading the end of the output to find why the attempt failed."""
@@ -411,19 +366,21 @@ class Reaper:
         changes = [correction for correction in corrections if isinstance(correction, StoreCorrection)]
         if not changes:
             return
-        freed: list[str] = []
+        freed: dict[str, datetime] = {}
         with self._context.store.transaction() as transaction:
             for change in changes:
                 before = transaction.get(change.job_id)
                 after = self._after(transaction, before, change, now)
                 if after is not None:
                     transaction.put(after)
-                    freed += [uuid for uuid in before.gpus if uuid not in after.gpus]
+                    freed |= {uuid: now for uuid in before.gpus if uuid not in after.gpus}
                     how = type(change).__name__
                     number = after.attempt.number if after.attempt else None
                     fields = about(after.id, number, before.gpus or after.gpus)
                     log.info("job %d: %s to %s by %s", after.id, before.state, after.state, how, extra=fields)
-        self._free(freed, now)
+        if freed:  # older readings show the previous job
+            self.freed_at.update(freed)
+            self._context.probe.refresh()
         self._context.refresh()
 
     def _after(self, transaction: Transaction, job: Job, change: StoreCorrection, now: datetime) -> Job | None:
@@ -455,10 +412,3 @@ class Reaper:
     def _measured(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> Job:
         found = self._context.telemetry.result(job, now, record)
         return job.with_attempt(telemetry=found, efficiency=efficiency_of(found))
-
-    def _free(self, uuids: Iterable[str], now: datetime) -> None:
-        """Record when GPUs were released, and request new readings: older ones show the previous job."""
-        freed = dict.fromkeys(uuids, now)
-        if freed:
-            self.freed_at.update(freed)
-            self._context.probe.refresh()

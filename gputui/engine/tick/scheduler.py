@@ -43,7 +43,6 @@ from gputui.engine.tick.stops import (
     carry_out_suspensions,
     drive_stops,
     enforce_limits,
-    has_unsatisfiable,
     send_signals,
 )
 from gputui.engine.tick.workers import Observer, Pools, Sequence, TelemetryRecorder, WorkKind
@@ -159,15 +158,12 @@ class Disk:
         """Return a warning when the space is low; measure it if due."""
         if self._measured_at is None or abs(now - self._measured_at) >= _MEASURE_EVERY:
             self._measured_at = now
-            self.free = self._measure()
+            try:
+                found = os.statvfs(self.path)
+                self.free = found.f_bavail * found.f_frsize
+            except OSError:  # the store reports a missing directory
+                self.free = None
         return (Notice("warning", self.words, short="disk low"),) if self.is_low else ()
-
-    def _measure(self) -> int | None:
-        try:
-            found = os.statvfs(self.path)
-        except OSError:  # the store reports a missing directory
-            return None
-        return found.f_bavail * found.f_frsize
 
 
 _READ_EVERY = timedelta(seconds=15)
@@ -218,12 +214,21 @@ class Scheduler:
         """Paths of the disks that the probe was asked to read, by role."""
         self._publish_to = publish
         self._wake = wake
-        self._before_start = before_start
         self._is_former = is_former
         self.announcer = announcer
         sequence, interval = Sequence(), settings.scheduler.reconcile_interval
         self.observers = {name: Observer(runtime, sequence, wake, interval) for name, runtime in ports.runtimes.items()}
-        self.workers = self._make_workers(ports, settings, pools, sequence)
+        self.workers = AttemptWorkers(
+            store=store,
+            pools=pools,
+            clock=ports.clock,
+            directory=directory,
+            settings=settings,
+            sequence=sequence,
+            changed=self._worked,
+            permissions=UserPermissions(directory, settings),
+            before_start=before_start,
+        )
         telemetry = TelemetryRecorder(directory, store.store_id, pools, ports.clock)
         self.context = TickContext(store, ports.probe, self.observers, self.workers, settings, telemetry, ports.monitor)
         self._gpu_faults = FaultRecorder(self.context)
@@ -239,19 +244,6 @@ class Scheduler:
         """Error of the store in the last tick; each is logged once."""
         self._checked: QueueView | None = None
         self._ticked_at = datetime.min.replace(tzinfo=UTC)
-
-    def _make_workers(self, ports: Ports, settings: Settings, pools: Pools, sequence: Sequence) -> AttemptWorkers:
-        return AttemptWorkers(
-            store=ports.store,
-            pools=pools,
-            clock=ports.clock,
-            directory=self._directory,
-            settings=settings,
-            sequence=sequence,
-            changed=self._worked,
-            permissions=UserPermissions(self._directory, settings),
-            before_start=self._before_start,
-        )
 
     def start(self) -> None:
         """Start watching runtimes and GPUs."""
@@ -277,35 +269,46 @@ class Scheduler:
         boot = self._clock.boot_time()  # read immediately: it is compared with `now`
         begun = time.perf_counter()
         self._store_notices = ()
-        self._notice_clock_set_back(now)
+        if now < self._ticked_at:  # nothing may wait for times in the future
+            log.warning("the clock went back by %s", format_duration(self._ticked_at - now))
+            self._reaper.clamp_freed_times(now)
+            self._planner.next_at = now
+        self._ticked_at = now
         with self.context.store.lock_timeout(LOCK_PATIENCE):
             self._pass(now, boot)
-        snapshot = self._publish(now)
+        self._watch_disks()
+        snapshot = self._planner.snapshot(now)
+        self._publish_to(snapshot)
         self.context.monitor.took("tick", time.perf_counter() - begun)
         return snapshot
 
     def _pass(self, now: datetime, boot: BootTime) -> None:
         """Run the steps of a tick, until the store raises an error."""
+        context, planner = self.context, self._planner
         try:
-            self.context.refresh()
+            context.refresh()
             self._gpu_faults.record(now, boot)
-            shift_times(self.context, now, boot)
-            self._measure(now)
+            shift_times(context, now, boot)
+            context.telemetry.update(context.queue.active, context.observers, context.reading, now)
             self._reaper.reap(now)
-            enforce_limits(self.context, now)
+            enforce_limits(context, now)
             self._idle_jobs.enforce(now, boot)
             self._idle_gpus.enforce(now, boot)
-            self._cancel(now)
-            carry_out_suspensions(self.context, now)
-            send_signals(self.context)
-            self.workers.pulls.keep_wanted(self.context.queue.jobs)
+            carry_out_requests(context, now)
+            drive_stops(context, now)
+            carry_out_suspensions(context, now)
+            send_signals(context)
+            self.workers.pulls.keep_wanted(context.queue.jobs)
             self._check_queue(now)
-            make_due_runs(self.context, now, self._is_former)
+            make_due_runs(context, now, self._is_former)
             self._plan(now)
-            record_reservations(self.context, self._planner.plan.windows)
-            self._preempt(now)
-            self._start(now)
-            self._announce(now)
+            record_reservations(context, planner.plan.windows)
+            if begin_preemptions(context, planner.plan.preemptions, now):
+                planner.carried_out((), now, self._reaper.freed_at)
+            if begun := begin_starts(context, planner.plan.starts, now):
+                planner.carried_out(begun, now, self._reaper.freed_at)
+            if self.announcer is not None:
+                self.announcer.update(context.queue.jobs, planner.gpus, now)
             self._refusal = ""
         except StoreError as error:
             if str(error) != self._refusal:
@@ -313,11 +316,6 @@ class Scheduler:
             self._refusal = str(error)
             self._store_notices = (refusal_notice(error),)
             self._plan(now)
-
-    def _measure(self, now: datetime) -> None:
-        """Measure the running attempts' use of GPUs and of the machine."""
-        context = self.context
-        context.telemetry.update(context.queue.active, context.observers, context.reading, now)
 
     @property
     def has_work(self) -> bool:
@@ -335,64 +333,31 @@ class Scheduler:
         run_at = next_run_at(self.context.queue.recurring.values(), self._ticked_at)
         return min(self._planner.next_at, run_at) if run_at else self._planner.next_at
 
-    def _notice_clock_set_back(self, now: datetime) -> None:
-        """Correct times in the future after the clock was set back, so that nothing waits for them."""
-        if now < self._ticked_at:
-            log.warning("the clock went back by %s", format_duration(self._ticked_at - now))
-            self._reaper.clamp_freed_times(now)
-            self._planner.replan_by(now)
-        self._ticked_at = now
-
     def _worked(self, runtime_name: str) -> None:
         self.observers[runtime_name].poke()
         self._wake()
-
-    def _cancel(self, now: datetime) -> None:
-        """Carry out requests to cancel and to requeue, and signal the attempts that are to end."""
-        carry_out_requests(self.context, now)
-        drive_stops(self.context, now)
 
     def _check_queue(self, now: datetime) -> None:
         """If the queue has changed, hold jobs of former users, and cancel those whose dependencies can never be met."""
         context = self.context
         if self._checked is not context.queue:
             hold_jobs_of_former_users(context, now, self._is_former)
-            if has_unsatisfiable(context.queue):
-                cancel_unsatisfiable(context.store, context.queue, now)
-                context.refresh()
+            cancel_unsatisfiable(context, now)
         self._checked = context.queue
 
     def _plan(self, now: datetime) -> None:
-        self._planner.update(
-            now, self._reaper.freed_at, (*self._store_notices, *self._warnings(now), *self._idle_gpus.notices)
-        )
-
-    def _warnings(self, now: datetime) -> tuple[Notice, ...]:
-        """Return notices of the disk, of a failed backup and of failing hooks."""
-        was_low, notices = self._disk.is_low, (*self._disk.notices(now), *self._backup.notices(now))
-        if self.announcer is None:
-            return notices
-        if self._disk.is_low and not was_low:
-            self.announcer.announce(disk_low(self._disk.path, self._disk.free or 0, self._disk.words, now), now)
-        return (*notices, *self.announcer.notices(now))
-
-    def _announce(self, now: datetime) -> None:
-        """Announce the events of this tick to the hooks."""
+        """Plan, with notices of the store, of the disk, of a failed backup, of failing hooks and of idle GPUs."""
+        was_low, warnings = self._disk.is_low, (*self._disk.notices(now), *self._backup.notices(now))
         if self.announcer is not None:
-            self.announcer.update(self.context.queue.jobs, self._planner.gpus, now)
+            if self._disk.is_low and not was_low:
+                self.announcer.announce(disk_low(self._disk.path, self._disk.free or 0, self._disk.words, now), now)
+            warnings = (*warnings, *self.announcer.notices(now))
+        notices = (*self._store_notices, *warnings, *self._idle_gpus.notices)
+        self._planner.update(now, self._reaper.freed_at, notices)
 
     def _announce_event(self, event: Event, now: datetime) -> None:
         if self.announcer is not None:
             self.announcer.announce(event, now)
-
-    def _preempt(self, now: datetime) -> None:
-        if begin_preemptions(self.context, self._planner.plan.preemptions, now):
-            self._planner.carried_out((), now, self._reaper.freed_at)
-
-    def _start(self, now: datetime) -> None:
-        begun = begin_starts(self.context, self._planner.plan.starts, now)
-        if begun:
-            self._planner.carried_out(begun, now, self._reaper.freed_at)
 
     def _watch_disks(self) -> None:
         """Make the probe read the disks of the state directory and of the engines' data."""
@@ -402,9 +367,3 @@ class Scheduler:
         if wanted != self._watched:
             self._watched = wanted
             self._probe.watch_disks(wanted)
-
-    def _publish(self, now: datetime) -> Snapshot:
-        self._watch_disks()
-        snapshot = self._planner.snapshot(now)
-        self._publish_to(snapshot)
-        return snapshot

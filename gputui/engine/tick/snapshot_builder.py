@@ -98,8 +98,15 @@ def files_snapshot(
 
     It has no GPUs. Unless `planned`, it has no plan.
     """
-    leader, jobs = current_leader(directory), store.jobs()
-    unreadable = store.unreadable()
+    leader, jobs, unreadable = current_leader(directory), store.jobs(), store.unreadable()
+    notices: tuple[Notice, ...] = ()
+    if leader is not None:  # it holds its lock, and this process gets no answers from it
+        text = f"the scheduler ({_named(leader)}) does not answer; this is what the files say"
+        notices = _silence(leader) or (Notice("warning", text),)
+    try:
+        store.check()
+    except StoreDamagedError as error:
+        notices = (*notices, refusal_notice(error))
     snapshot = Snapshot(
         taken_at=now,
         unreadable=unreadable,
@@ -108,11 +115,7 @@ def files_snapshot(
         controls=store.controls(),
         recurring=tuple(store.recurring().values()),
         leader=leader,
-        notices=(
-            *(_unheard(leader) if leader else ()),
-            *_lost(store),
-            *(Notice("warning", entry.sentence) for entry in unreadable),
-        ),
+        notices=(*notices, *(Notice("warning", entry.sentence) for entry in unreadable)),
     )
     return with_plan(snapshot, plan(snapshot, settings, now)) if planned else snapshot
 
@@ -127,7 +130,12 @@ def as_told(snapshot: Snapshot, silence: float, settings: Settings, now: datetim
         return replace(snapshot, taken_at=now)
     silent_for = max(leader.silent_for, timedelta(seconds=int(silence)))
     leader = replace(leader, silent_for=silent_for)
-    nodes = tuple(_aged(node, silent_for, settings) for node in snapshot.nodes)
+    nodes = snapshot.nodes
+    if silent_for >= timedelta(seconds=1):
+        stale_after = settings.scheduler.stale_after
+        nodes = tuple(
+            replace(node, gpus=tuple(_aged_view(view, silent_for, stale_after) for view in node.gpus)) for node in nodes
+        )
     return replace(snapshot, taken_at=now, leader=leader, nodes=nodes, notices=(*snapshot.notices, *_silence(leader)))
 
 
@@ -159,19 +167,6 @@ def refusal_notice(error: StoreError) -> Notice:
     return Notice("error", f"{error}; no job starts until this is repaired", True, short)
 
 
-def _lost(store: JobStore) -> Iterable[Notice]:
-    try:
-        store.check()
-    except StoreDamagedError as error:
-        yield refusal_notice(error)
-
-
-def _unheard(leader: Leader) -> Iterable[Notice]:
-    """Yield a notice of a scheduler that holds its lock, and whose answers this process does not get."""
-    text = f"the scheduler ({_named(leader)}) does not answer; this is what the files say"
-    yield from _silence(leader) or [Notice("warning", text)]
-
-
 def _silence(leader: Leader) -> tuple[Notice, ...]:
     """Return a notice of a scheduler that holds its lock and does not respond."""
     if leader.silent_for:
@@ -185,13 +180,6 @@ def _silence(leader: Leader) -> tuple[Notice, ...]:
 
 def _named(leader: Leader) -> str:
     return f"{leader.kind} of {leader.user}, pid {leader.pid}"
-
-
-def _aged(node: Node, by: timedelta, settings: Settings) -> Node:
-    """Return the node with its readings aged by the time since they were told; they may be stale now."""
-    if by < timedelta(seconds=1):
-        return node
-    return replace(node, gpus=tuple(_aged_view(view, by, settings.scheduler.stale_after) for view in node.gpus))
 
 
 def _drained_view(view: GpuView, drain: Drain | None) -> GpuView:

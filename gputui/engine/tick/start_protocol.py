@@ -30,7 +30,7 @@ from gputui.domain.log_errors import TAIL, find_error_line
 from gputui.domain.policy import retry
 from gputui.domain.policy.retry import again, conclude, find_sign, may_have_run_out
 from gputui.domain.policy.waits import end_wait
-from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
+from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.state import JobState
 from gputui.engine.saved_logs import log_path
 from gputui.ports import JobStore, Runtime, SteadyClock, Transaction
@@ -59,31 +59,21 @@ def is_worth_reading(job: Job, cause: Cause | None) -> bool:
 
 
 def read_signs(runtime: Runtime, record: ContainerRecord, job: Job) -> FailureSigns:
-    """Return the signs in the last lines of the output; empty if they cannot be read."""
-    lines = _last_lines(runtime, record)
-    memory = find_sign(lines) if may_have_run_out(job, record.cause) else ""
-    return FailureSigns(memory, find_error_line(lines, job.spec.options.env))
-
-
-def _last_lines(runtime: Runtime, record: ContainerRecord) -> list[bytes]:
-    """Return the last lines, at most `TAIL`; none if they cannot be read."""
+    """Return the signs in the last lines of the output, at most `TAIL`; empty if they cannot be read."""
+    lines: list[bytes] = []
+    words = "cannot be read"
     try:
         stream = runtime.logs(record.id, tail=TAIL)
+        words = "could not be read to the end"
+        try:
+            lines = list(deque(stream, TAIL))
+        finally:
+            stream.close()
     except RuntimeFault as fault:
-        _warn(record, "cannot be read", fault)
-        return []
-    try:
-        return list(deque(stream, TAIL))
-    except RuntimeFault as fault:
-        _warn(record, "could not be read to the end", fault)
-        return []
-    finally:
-        stream.close()
-
-
-def _warn(record: ContainerRecord, words: str, fault: RuntimeFault) -> None:
-    about_it = about(record.job_id, record.attempt)
-    log.warning("job %d: its last lines %s: %s", record.job_id, words, fault, extra=about_it)
+        fields = about(record.job_id, record.attempt)
+        log.warning("job %d: its last lines %s: %s", record.job_id, words, fault, extra=fields)
+    memory = find_sign(lines) if may_have_run_out(job, record.cause) else ""
+    return FailureSigns(memory, find_error_line(lines, job.spec.options.env))
 
 
 def running(
@@ -208,16 +198,26 @@ def start_attempt(
             with _faults_of_preparation():
                 # permit() comes last: it resolves links in mounts, and the proof of the submitter covers the spec as
                 # submitted
-                wanted = _with_values(_authorised(store, launch, settings.runtime))
+                uid, as_submitter = store.run_as(launch.spec, launch.submitter), settings.runtime.run_as_submitter
+                is_submitters = launch.spec.is_host or as_submitter or (as_submitter is None and uid != store.owner)
+                wanted = _with_values(replace(launch, submitter=uid, run_as=uid if is_submitters else None))
                 created = runtime.create(permit(wanted, until_started) if permit else wanted)
             if launch.gpus and (rival := conflicting_container(runtime, created.id)):
                 runtime.remove(created.id)
-                _give_way(store, launch, rival)
+                log.info("job %d gives way to container %s of another scheduler", launch.job_id, rival.id[:12])
+                with store.transaction() as transaction:
+                    job = under_way(transaction, launch.job_id, launch.attempt)
+                    if job is not None and job.state is JobState.CONFIGURING:
+                        transaction.put(given_back(job))
                 return None
             if launch.spec.interactive is not None and not launch.spec.is_host:
                 wait_for_viewer(launch.job_id)  # else the beginning of its output is lost
             runtime.start(created.id)
-        ports = _ports(runtime, launch, created.id)
+        options = launch.spec.options
+        ports: tuple[PublishedPort, ...] = ()
+        if options.publish or options.publish_all:  # the engine may have chosen some of them at the start
+            record = runtime.inspect(created.id)
+            ports = record.ports if record else ()
     except RuntimeFault as fault:
         fields = about(launch.job_id, launch.attempt, launch.gpus)
         log.warning("job %d attempt %d did not start: %s", launch.job_id, launch.attempt, fault, extra=fields)
@@ -249,13 +249,6 @@ def _faults_of_preparation() -> Iterator[None]:
         raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, text)) from error
 
 
-def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> Launch:
-    """Return the launch with its account."""
-    uid, wanted = store.run_as(launch.spec, launch.submitter), settings.run_as_submitter
-    is_submitters = launch.spec.is_host or (wanted is not False and (wanted or uid != store.owner))
-    return replace(launch, submitter=uid, run_as=uid if is_submitters else None)
-
-
 def _with_values(launch: Launch) -> Launch:
     """Return the launch with the values of its sweep element, if it is one; raises BAD_SPEC for an unknown index."""
     if not launch.spec.sweep:
@@ -265,24 +258,6 @@ def _with_values(launch: Launch) -> Launch:
     except (IndexError, InputError) as error:
         cause = Cause(CauseCode.BAD_SPEC, f"its sweep has no values for index {launch.array_index}")
         raise RuntimeFault(cause) from error
-
-
-def _ports(runtime: Runtime, launch: Launch, container_id: str) -> tuple[PublishedPort, ...]:
-    """Return the container's published ports; the engine may have chosen some of them at the start."""
-    options = launch.spec.options
-    if not options.publish and not options.publish_all:
-        return ()
-    record = runtime.inspect(container_id)
-    return record.ports if record else ()
-
-
-def _give_way(store: JobStore, launch: Launch, rival: ContainerRecord) -> None:
-    """Return the job to the queue, because another scheduler was faster."""
-    log.info("job %d gives way to container %s of another scheduler", launch.job_id, rival.id[:12])
-    with store.transaction() as transaction:
-        job = under_way(transaction, launch.job_id, launch.attempt)
-        if job is not None and job.state is JobState.CONFIGURING:
-            transaction.put(given_back(job))
 
 
 def _record_failure(store: JobStore, launch: Launch, cause: Cause, now: datetime, settings: SchedulerSettings) -> None:
@@ -308,7 +283,10 @@ def conflicting_container(
     """
     rival = None
     for _ in range(CONFLICT_CHECKS):
-        rival = next(iter(_by_rank(runtime.rivals(container_id))), None)
+        ranked = sorted(
+            runtime.rivals(container_id), key=lambda each: (each.state is not ContainerState.RUNNING, each.id)
+        )
+        rival = next(iter(ranked), None)
         if rival is None:
             return None
         if rival.state is ContainerState.RUNNING or rival.id < container_id:
@@ -316,8 +294,3 @@ def conflicting_container(
         pause(CONFLICT_PAUSE)
     mine = runtime.inspect(container_id)
     return rival if (mine is not None and mine.state is ContainerState.CREATED) else None
-
-
-def _by_rank(rivals: tuple[ContainerRecord, ...]) -> list[ContainerRecord]:
-    """Sort running containers first, then by id."""
-    return sorted(rivals, key=lambda rival: (rival.state is not ContainerState.RUNNING, rival.id))

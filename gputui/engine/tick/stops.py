@@ -29,8 +29,10 @@ from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.snapshot_builder import QueueView
 from gputui.engine.tick.start_protocol import under_way
 from gputui.engine.tick.workers import Pools, WorkKind
-from gputui.ports import JobStore, Runtime
+from gputui.ports import Runtime
 from gputui.ports.monitor import about
+
+log = logging.getLogger(__name__)
 
 _UNKILLABLE = timedelta(minutes=1)
 """Time after which an attempt on a lost GPU is ended: a process blocked in the driver ignores even SIGKILL."""
@@ -58,53 +60,40 @@ def begin_stops(
 
 def drive_stops(context: TickContext, now: datetime) -> None:
     """Signal the attempts that are to end, as far as their grace periods have passed."""
-    _restart_future_graces(context, now)
+    ahead = [job for job in context.queue.active if job.stopping is not None and job.stopping.at > now]
+    if ahead:  # the clock went back: grace periods that begin in the future would last too long
+        with context.store.transaction() as transaction:
+            for stale in ahead:
+                job = transaction.get(stale.id)
+                if job.stopping is not None:
+                    transaction.put(job.evolve(stopping=replace(job.stopping, at=now)))
+        context.refresh()
     for job in context.queue.active:
         if job.state is JobState.COMPLETING:
             _drive_stop(context, job, now)
 
 
-def _restart_future_graces(context: TickContext, now: datetime) -> None:
-    """After the clock went back, restart grace periods that begin in the future, which would last too long."""
-    ahead = [job for job in context.queue.active if job.stopping is not None and job.stopping.at > now]
-    if not ahead:
-        return
-    with context.store.transaction() as transaction:
-        for stale in ahead:
-            job = transaction.get(stale.id)
-            if job.stopping is not None:
-                transaction.put(job.evolve(stopping=replace(job.stopping, at=now)))
-    context.refresh()
-
-
 def _drive_stop(context: TickContext, job: Job, now: datetime) -> None:
-    """Send SIGTERM first, and SIGKILL after each further grace period."""
+    """Send SIGTERM first, and SIGKILL after each further grace period.
+
+    If a faulty driver keeps its processes alive, end the attempt, so that the job can run elsewhere. Its container
+    stays a stray: killed again and again, its GPUs counted as taken.
+    """
     attempt, stopping = job.attempt, job.stopping
     observer = context.observer_of(job)
     if attempt is None or attempt.container_id is None or stopping is None or observer is None:
         return
     grace = max(grace_of(job, stopping.cause, context.settings), timedelta(milliseconds=100))
     if stopping.cause.code is CauseCode.GPU_LOST and now - stopping.at > _UNKILLABLE:
-        _give_up(context, job, attempt.number, stopping.cause, now)
+        with context.store.transaction() as transaction:
+            current = under_way(transaction, job.id, attempt.number)
+            if current is not None:
+                transaction.put(conclude(current, stopping.cause, None, now, context.settings.scheduler))
+        context.refresh()
         return
     graces = (now - stopping.at) // grace
     how = "terminate" if graces < 1 else f"kill for the {graces}. time"
     context.workers.signal_end(observer.runtime, (job.id, attempt.number), attempt.container_id, how)
-
-
-def _give_up(context: TickContext, job: Job, number: int, cause: Cause, now: datetime) -> None:
-    """End the attempt although a faulty driver keeps its processes alive, so that the job can run elsewhere.
-
-    Its container stays a stray: killed again and again, its GPUs counted as taken.
-    """
-    with context.store.transaction() as transaction:
-        current = under_way(transaction, job.id, number)
-        if current is not None:
-            transaction.put(conclude(current, cause, None, now, context.settings.scheduler))
-    context.refresh()
-
-
-log = logging.getLogger(__name__)
 
 
 def carry_out_requests(context: TickContext, now: datetime) -> None:
@@ -141,20 +130,18 @@ def _changed_at_once(job: Job, now: datetime) -> Job | None:
     return None
 
 
-def has_unsatisfiable(queue: QueueView) -> bool:
-    """Return whether any job waits for a dependency that can never be met."""
-    return bool(_unsatisfiable(queue))
-
-
-def cancel_unsatisfiable(store: JobStore, queue: QueueView, now: datetime) -> None:
+def cancel_unsatisfiable(context: TickContext, now: datetime) -> None:
     """Cancel the jobs whose dependencies can never be met, and those that wait for them, as the store is now."""
-    with store.transaction() as transaction:
-        while hopeless := _unsatisfiable(QueueView(transaction.jobs(), in_history=queue.in_history)):
+    if not _unsatisfiable(context.queue):
+        return
+    in_history = context.queue.in_history
+    with context.store.transaction() as transaction:
+        while hopeless := _unsatisfiable(QueueView(transaction.jobs(), in_history=in_history)):
             for job, why in hopeless:
                 log.info("job %s is cancelled: %s", job.shown_id, why, extra=about(job.id))
                 cause = Cause(CauseCode.DEPENDENCY_NEVER_MET, why)
-                after = job.to(JobState.CANCELLED, cause=cause, ended_at=now, cancel_requested=False)
-                transaction.put(after)
+                transaction.put(job.to(JobState.CANCELLED, cause=cause, ended_at=now, cancel_requested=False))
+    context.refresh()
 
 
 def _unsatisfiable(queue: QueueView) -> list[tuple[Job, str]]:
@@ -172,10 +159,10 @@ def carry_out_suspensions(context: TickContext, now: datetime) -> None:
     """
     for job in context.queue.active:
         if job.state is JobState.RUNNING and (job.suspended or job.is_suspended):
-            _carry_out(context, job, now)
+            _suspend_or_continue(context, job, now)
 
 
-def _carry_out(context: TickContext, job: Job, now: datetime) -> None:
+def _suspend_or_continue(context: TickContext, job: Job, now: datetime) -> None:
     observer, attempt = context.observer_of(job), job.attempts[-1]
     if observer is None or observer.latest.records is None:
         return
@@ -191,19 +178,15 @@ def _carry_out(context: TickContext, job: Job, now: datetime) -> None:
         with context.store.transaction() as transaction:
             current = under_way(transaction, job.id, job.attempts[-1].number)
             if current is not None and current.suspended == job.suspended:
-                transaction.put(current.with_attempt(suspended_at=now) if job.suspended else _woken(current, now))
+                if job.suspended:
+                    current = current.with_attempt(suspended_at=now)
+                elif (since := current.attempts[-1].suspended_at) is not None:
+                    suspensions = (*current.attempts[-1].suspensions, (since, max(now, since)))
+                    current = current.with_attempt(suspended_at=None, suspensions=suspensions)
+                transaction.put(current)
         context.refresh()
     if job.suspended != record.is_suspended:
         context.workers.set_suspended(observer.runtime, key, record.id, is_suspended=job.suspended)
-
-
-def _woken(job: Job, now: datetime) -> Job:
-    """Return the continued job, with the time of its suspension added."""
-    attempt = job.attempts[-1]
-    if attempt.suspended_at is None:
-        return job
-    stood_still = (attempt.suspended_at, max(now, attempt.suspended_at))
-    return job.with_attempt(suspended_at=None, suspensions=(*attempt.suspensions, stood_still))
 
 
 def send_signals(context: TickContext) -> None:
@@ -247,15 +230,12 @@ def enforce_limits(context: TickContext, now: datetime) -> None:
         elif job.state is JobState.RUNNING and (cause := overdue(job, now)):
             stops[job.id] = cause
     begin_stops(context, stops, now, lambda job, cause: cause.code is CauseCode.GPU_LOST or bool(overdue(job, now)))
-    _warn(context, [job for job in context.queue.active if is_to_be_warned(job, now) and context.is_answered(job)], now)
-
-
-def _warn(context: TickContext, jobs: list[Job], now: datetime) -> None:
-    """Send the warning signals. Recorded first: a repeated signal would end many jobs, a missing one ends none."""
-    if not jobs:
+    due = [job for job in context.queue.active if is_to_be_warned(job, now) and context.is_answered(job)]
+    if not due:
         return
+    # recorded first: a repeated signal would end many jobs, a missing one ends none
     with context.store.transaction() as transaction:
-        warned = [job for job in (transaction.get(stale.id) for stale in jobs) if is_to_be_warned(job, now)]
+        warned = [job for job in (transaction.get(stale.id) for stale in due) if is_to_be_warned(job, now)]
         for job in warned:
             transaction.put(job.with_attempt(warned_at=now))
     for job in warned:
@@ -324,24 +304,25 @@ class JobActivityReader:
 
     def read(self, runtime: Runtime, key: AttemptKey, container_id: str) -> None:
         """Read the activity of an attempt, unless a worker already does."""
+
+        def read() -> None:
+            try:
+                found = (runtime.activity(container_id), last_input(self._directory, key[0]))
+                with self._lock:
+                    self._found[key] = found
+            except RuntimeFault as fault:
+                log.info("the activity of %s is not known: %s", container_id[:12], fault)
+            except Exception:  # the border of a worker: unreadable activity ends no job
+                log.exception("reading the activity of job %d", key[0])
+            finally:
+                with self._lock:
+                    self._reading.discard(key)
+
         with self._lock:
             if key in self._reading:
                 return
             self._reading.add(key)
-        self._pools(WorkKind.EXIT, runtime.name).submit(self._read, runtime, key, container_id)
-
-    def _read(self, runtime: Runtime, key: AttemptKey, container_id: str) -> None:
-        try:
-            found = (runtime.activity(container_id), last_input(self._directory, key[0]))
-            with self._lock:
-                self._found[key] = found
-        except RuntimeFault as fault:
-            log.info("the activity of %s is not known: %s", container_id[:12], fault)
-        except Exception:  # the border of a worker: unreadable activity ends no job
-            log.exception("reading the activity of job %d", key[0])
-        finally:
-            with self._lock:
-                self._reading.discard(key)
+        self._pools(WorkKind.EXIT, runtime.name).submit(read)
 
     def take(self, key: AttemptKey) -> object:
         """Remove and return what was read since the last call; None for nothing."""
@@ -406,5 +387,4 @@ class IdleGpus:
         begin_stops(self._context, self._spells.causes(running, boot, now), now)
 
     def _idle_of(self, job: Job, after: timedelta, now: datetime) -> dict[str, datetime]:
-        """Return the time since which each GPU of the job has been unused, if that is longer than `after`."""
         return idle_times(self._context.telemetry.idle_since(job), after, now)

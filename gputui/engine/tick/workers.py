@@ -1,4 +1,4 @@
-"""Pools of worker threads, one for each kind of work in each runtime, so that slow work of one kind delays no other."""
+"""Threads beside the tick: pools of workers, observers of runtimes, readers of control groups."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from gputui.domain.gpu import ProbeReading
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Consumption
-from gputui.engine.telemetry_files import AttemptKey, AttemptTallies, Measurement
+from gputui.engine.telemetry_files import AttemptKey, AttemptTallies
 from gputui.ports import Clock, Runtime
 from gputui.threads import DaemonExecutor, Watcher
 
+log = logging.getLogger(__name__)
+
 
 class WorkKind(StrEnum):
-    """Kinds of work. No kind waits for another."""
+    """Kinds of work, each with its own pool in each runtime: no kind waits for another."""
 
     START = "start"
     """Create and start containers."""
@@ -91,8 +93,6 @@ class WorkerPools:
         return all(pool.drain(deadline - time.monotonic()) for pool in awaited)
 
 
-log = logging.getLogger(__name__)
-
 SECOND_LOOK = 0.3
 """Seconds after a poke until a second listing: engines report an end before their listing shows it."""
 
@@ -115,7 +115,6 @@ class Sequence:
         self._last = 0
 
     def next(self) -> int:
-        """Return a number larger than all before."""
         with self._lock:
             self._last += 1
             return self._last
@@ -141,7 +140,7 @@ class Observer:
         self.runtime.watch(self.poke)
 
     def poke(self) -> None:
-        """Request a listing as soon as possible. Never blocks."""
+        """Request a listing. Never blocks."""
         self._poked.set()
 
     def stop(self) -> None:
@@ -188,7 +187,12 @@ _SLOWEST = 10.0
 
 
 class TelemetryRecorder:
-    """Tallies of the running attempts; `save` writes the sums of all."""
+    """Tallies of the running attempts' use of GPUs and of the machine.
+
+    GPU readings are those that ticks have anyway. Control groups are read by workers, every second at first and every
+    `_SLOWEST` seconds later. Sums are saved beside the logs once a minute and when the scheduler ends, so that the next
+    one continues them; the store gets the summary when the attempt ends.
+    """
 
     def __init__(self, directory: Path, store_id: str, pools: Pools, clock: Clock) -> None:
         self._store_id = store_id
@@ -218,7 +222,10 @@ class TelemetryRecorder:
                     measurement.tally.add(sample, own)
             if (found := self._groups.take(key)) is not None:
                 measurement.tally.add_host(*found)
-            if _is_due(measurement, second):
+            # early, so that short jobs are read at all
+            pause = min(_SLOWEST, max(1.0, (second - measurement.tally.record.began) / 10))
+            if abs(second - measurement.asked_at) >= pause:
+                measurement.asked_at = second
                 due.setdefault(job.spec.runtime_in(observers), []).append((key, measurement.container_id))
             self._tallies.save_if_due(key, second)
         for name, containers in due.items():
@@ -238,15 +245,6 @@ class TelemetryRecorder:
     def idle_since(self, job: Job) -> dict[str, tuple[float, float]]:
         """Return for each GPU of the job when it was last used and last read; empty before the first reading."""
         return self._tallies.idle_since(_key(job))
-
-
-def _is_due(measurement: Measurement, second: float) -> bool:
-    """Return whether to read the control group; early, so that short jobs are read at all."""
-    pause = min(_SLOWEST, max(1.0, (second - measurement.tally.record.began) / 10))
-    if abs(second - measurement.asked_at) < pause:
-        return False
-    measurement.asked_at = second
-    return True
 
 
 class GroupReader:
@@ -277,23 +275,20 @@ class GroupReader:
     def _read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]]) -> None:
         try:
             for key, container_id in containers:
-                self._read_one(runtime, key, container_id)
+                try:
+                    found = runtime.consumption(container_id)
+                except RuntimeFault as fault:  # the attempt has ended meanwhile
+                    log.debug("the use of the machine by %s is not known: %s", container_id[:12], fault)
+                    continue
+                except Exception:  # the border of a worker
+                    log.exception("reading the control group of job %d", key[0])
+                    continue
+                if found is not None:
+                    with self._lock:
+                        self._found[key] = (found, self._clock.now().timestamp())
         finally:
             with self._lock:
                 self._reading.discard(runtime.name)
-
-    def _read_one(self, runtime: Runtime, key: AttemptKey, container_id: str) -> None:
-        try:
-            found = runtime.consumption(container_id)
-        except RuntimeFault as fault:  # the attempt has ended meanwhile
-            log.debug("the use of the machine by %s is not known: %s", container_id[:12], fault)
-            return
-        except Exception:  # the border of a worker
-            log.exception("reading the control group of job %d", key[0])
-            return
-        if found is not None:
-            with self._lock:
-                self._found[key] = (found, self._clock.now().timestamp())
 
 
 def _key(job: Job) -> AttemptKey:
