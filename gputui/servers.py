@@ -82,7 +82,6 @@ def _placed(placed: Placed, new: _Map) -> Placed:
 
 
 def own_action(action: Action) -> Action:
-    """Return an action with the ids and names of its server."""
     fields = {name: own(getattr(action, name)) for name, own in _OWN.items() if hasattr(action, name)}
     if isinstance(action, PlaceJobs):
         del fields["ids"]
@@ -117,7 +116,6 @@ class IdMapper:
         return _job(job, self.shared)
 
     def snapshot(self, snapshot: Snapshot) -> Snapshot:
-        """Return a server's snapshot with ids and names of this console."""
         new = self.shared
         return replace(
             snapshot,
@@ -311,7 +309,6 @@ class ServerConnection:
         return wire
 
     def start(self) -> None:
-        """Begin to connect; a second call does nothing."""
         self._follower.start()
 
     def _hear(self) -> None:
@@ -322,12 +319,10 @@ class ServerConnection:
 
     @property
     def about(self) -> AboutView | None:
-        """The server's own description; None before the first connection."""
         return self._follower.about
 
     @property
     def snapshot(self) -> Snapshot:
-        """The last snapshot, with the server's own ids; EMPTY before the first."""
         return self._follower.snapshot
 
     def view(self) -> ServerView:
@@ -355,7 +350,6 @@ class ServerConnection:
             raise
 
     def close(self) -> None:
-        """End the connection, without waiting."""
         self._closed.set()
         self._follower.close()
         self._backend.close()
@@ -377,8 +371,6 @@ NO_ORDER = "each server has a queue of its own, and nobody schedules across them
 
 
 class ServerChange(Struct, frozen=True):
-    """A change on a server that can be undone."""
-
     server: str
     change: NumberedChange
 
@@ -415,7 +407,6 @@ class RemoteBackend:
         )
 
     def start(self) -> None:
-        """Begin to connect; a second call does nothing."""
         for server in self.servers:
             server.start()
 
@@ -429,7 +420,6 @@ class RemoteBackend:
             self._closed.wait(LEAST)
 
     def stop(self) -> None:
-        """End `publish`, without waiting."""
         self._closed.set()
         self._changed.set()
 
@@ -442,14 +432,12 @@ class RemoteBackend:
             server.join(max(0.0, deadline - time.monotonic()))
 
     def named(self, name: str) -> ServerConnection:
-        """Return the server of that name; raises GputuiError."""
         for server in self.servers:
             if server.name == name:
                 return server
         raise GputuiError(f"no server is called {name!r}", hint=", ".join(server.name for server in self.servers))
 
     def of_job(self, job_id: JobId) -> ServerConnection:
-        """Return the server of a job; raises GputuiError."""
         return self.named(server_of(job_id))
 
     def about(self, server: str = "") -> About:

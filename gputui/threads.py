@@ -50,7 +50,6 @@ class Watcher(threading.Thread):
 
 
 def describe_fault(fault: BaseException) -> str:
-    """Return the type and the message of an error."""
     return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
 
 

@@ -43,14 +43,10 @@ RESCUE_WAIT = 5.0
 
 
 class SystemClock:
-    """The clock of this machine."""
-
     def now(self) -> datetime:
-        """Return the current time, aware, in UTC."""
         return datetime.now(UTC)
 
     def boot_time(self) -> BootTime:
-        """Return the boot's id and the seconds since then, without time spent suspended."""
         from gputui.domain.job import BootTime  # not needed to submit
 
         return BootTime(_boot_id(), time.monotonic())
@@ -141,7 +137,6 @@ def open_store(options: Options, waiting: Callable[[str], None] | None = None) -
     from gputui.store import TinyJobStore
 
     def is_served() -> bool:
-        """Return whether a process that owns the queue listens."""
         if options.in_cluster or not any(map(os.path.lexists, options.sockets.paths)):
             return False
         from gputui.bootstrap.owner import open_api
@@ -290,7 +285,6 @@ def current_snapshot(options: Options, store: JobStore, *, planned: bool = True)
 
 
 def is_scheduled(options: Options) -> bool:
-    """Return whether a process schedules in the state directory now."""
     from gputui.engine.leadership import current_leader
 
     return current_leader(options.state) is not None

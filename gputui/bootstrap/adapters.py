@@ -36,7 +36,6 @@ def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
 
 
 def make_job_execs(options: Options, store_id: str) -> dict[str, JobExec]:
-    """Return the ways into the jobs of each runtime, by its name."""
     from gputui.runtime.docker.job_exec import DockerExec
     from gputui.runtime.process.job_exec import ProcessExec
 
@@ -73,7 +72,6 @@ def make_probe(options: Options, store_id: str = "", *, once: bool = False) -> G
 
 
 def simulated_probe(options: Options, store_id: str) -> SimulatedProbe:
-    """Return the simulated probe of `--probe sim`, not started."""
     from gputui.gpus.simulated import DEFAULT, SimulatedProbe
 
     model = (options.probe.model or DEFAULT).upper()
@@ -126,7 +124,6 @@ def measured_snapshot(options: Options, store: Queue, patience: float = 8.0, pro
 
 
 def _foreign(options: Options, store_id: str) -> tuple[ForeignContainer, ...] | None:
-    """Return foreign containers with GPUs; None when a runtime cannot tell."""
     found: list[ForeignContainer] = []
     runtimes = make_runtimes(options, store_id)
     try:

@@ -335,7 +335,6 @@ def open_logs(options: Options, store: JobStore) -> Logs:
 
 
 def logs_for(options: Options, job_of: Callable[[JobId], Job], store_id: Callable[[], str]) -> Logs:
-    """Return the logs of jobs that are known by other means than a store."""
     from gputui.engine.saved_logs import Logs
 
     runtimes: dict[str, Runtime] = {}
@@ -400,7 +399,6 @@ def entrance_for(
 
 
 def entry_of(caller: Caller, job: Job, verb: str, request: ExecRequest | None) -> AuditEntry:
-    """Return the audit entry of a caller who has entered a job."""
     import shlex
 
     from gputui.domain.access import AuditEntry

@@ -127,7 +127,6 @@ def open_backend(options: Options) -> EngineBackend:
 
 
 def make_poll(options: Options, queue: EngineQueue, feed: Feed, duties: Sequence[Duty] = ()) -> ClusterPoll:
-    """Return the poll that feeds a console, and does these duties."""
     from gputui.domain.idle_gpus import IdleTracker
     from gputui.engine.cluster.poll import ClusterPoll
 
@@ -181,8 +180,6 @@ def hooks_duty(
 
 
 def telemetry_duty(options: Options, queue: EngineQueue, waits: Callable[[], object] = lambda: None) -> SharedDuty:
-    """Return the duty of measuring what jobs do with their GPUs, where nodes are read."""
-
     def begin(_: Snapshot) -> ClusterTelemetry:
         from gputui.cluster.records import TelemetryRecords
         from gputui.engine.cluster.measurements import DIRECTORY, ClusterTelemetry, IdleEnds
@@ -208,7 +205,6 @@ def check_nodes(
     waits: bool,
     tell: Callable[[str], None],
 ) -> tuple[NodeCheck, ...]:
-    """Run a probe job on these nodes, or on all."""
     from gputui.cluster.slurm.cluster import SlurmCluster
 
     with closing(open_cluster(options)) as cluster:
@@ -276,7 +272,6 @@ def migration(options: Options, store: JobStore) -> Iterator[Migration]:
 
 
 def queue_of(backend: DirectBackend) -> EngineQueue:
-    """Return the queue of a backend that is a cluster's."""
     return cast("EngineQueue", backend.queue)
 
 
@@ -337,7 +332,6 @@ def _own_probes(options: Options, changed: Callable[[], object]) -> NodeProbes:
 
 
 def _shared_probes(options: Options, changed: Callable[[], object]) -> NodeProbes | None:
-    """Return the probes that this user's processes share; None if there is no place for that."""
     from gputui.engine.cluster.poll import Turn
     from gputui.gpus.node_probes import SharedNodeProbes, private_directory
 

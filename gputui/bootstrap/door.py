@@ -170,7 +170,6 @@ class Door:
         self._has_ticked.set()
 
     def _listen(self) -> None:
-        """Take the sockets that were passed, or bind one."""
         from gputui.api import connections
 
         passed, self._passed = connections.taken(self._passed) if self._passed else None, ""

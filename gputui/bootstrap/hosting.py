@@ -43,21 +43,15 @@ class Behind(Protocol):
     """Source of snapshots behind the screen of a console: a scheduler's host, a cluster's poll, or several servers."""
 
     @property
-    def leads(self) -> bool:
-        """Return whether this process schedules."""
-        ...
+    def leads(self) -> bool: ...
 
     def want_pcie(self, uuid: str | None) -> None:
         """Request PCIe throughput of this GPU only."""
         ...
 
-    def stop(self) -> None:
-        """Ask `run` to end, without waiting."""
-        ...
+    def stop(self) -> None: ...
 
-    async def run(self) -> None:
-        """Publish snapshots until stopped."""
-        ...
+    async def run(self) -> None: ...
 
 
 def console_options(options: Options, own: Path, about: About) -> Options:
@@ -83,12 +77,10 @@ def open_foreign(options: Options, backend: DirectBackend) -> ForeignUse | None:
 
 
 def store_of(backend: DirectBackend) -> JobStore:
-    """Return the store of a backend of this machine, opened."""
     return backend.store if isinstance(backend, ConsoleBackend) else cast("JobStore", backend.queue)
 
 
 def prepare(options: Options, backend: DirectBackend) -> object:
-    """Open the queue behind a screen that is shown already."""
     return store_of(backend) if bootstrap.has_own_queue(options) else backend.queue
 
 
@@ -259,7 +251,6 @@ def former_users(options: Options) -> Callable[[int], bool]:
 
 
 def open_streams(options: Options, store: JobStore) -> Streams:
-    """Return the streams of the jobs of this machine's queue, each in a process of its own."""
     from gputui.bootstrap.backend import entry_of
     from gputui.engine.streams import Streams
 
@@ -280,7 +271,6 @@ class DemoMachine:
         self._containers: ForeignContainers | None = None
 
     def adapters(self) -> Adapters:
-        """Return new GPUs and their runtime."""
         from gputui.engine.host import Adapters
         from gputui.gpus.simulated import FOREIGN, SimulatedContainers, furnish
         from gputui.runtime.process.runtime import DemoRuntime

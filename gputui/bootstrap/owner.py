@@ -93,7 +93,6 @@ def api_backend(
     waiting: Callable[[str], None] | None = None,
     instead: Callable[[str], DirectBackend] | None = None,
 ) -> ApiBackend:
-    """Return the queue of the owner at the other end of these connections."""
     may_read = options.sockets.in_process and os.access(options.state, os.R_OK | os.X_OK)
     waited = thin.waited()
 
@@ -236,7 +235,6 @@ class OwnerEvents:
 
     @property
     def about(self) -> AboutView | None:
-        """Return how the owner described himself when he was last reached; None: he was not."""
         return None if self._follower is None else self._follower.about
 
     def next(self, seconds: float, gpu: str | None) -> tuple[Snapshot, float] | None:

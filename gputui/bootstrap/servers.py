@@ -134,7 +134,6 @@ def _why_ended(server: ServerSettings, code: int, errors: Sequence[bytes]) -> st
 
 
 def open_servers(settings: Sequence[ServerSettings]) -> RemoteBackend:
-    """Return the queues of these servers, not connected yet."""
     from gputui.servers import RemoteBackend
 
     return RemoteBackend(settings, bootstrap.clock().now, bootstrap.actor().user, dial_of)

@@ -52,8 +52,6 @@ _MOST_WAITING = 1 << 20
 
 
 class _Client:
-    """Connection of the user who is in a job."""
-
     def __init__(self, connection: socket.socket, early: bytes) -> None:
         self.connection = connection
         self._frames = frames.Frames()
@@ -94,8 +92,6 @@ def serve(options: Options, decision: Decision, connection: socket.socket, pipe:
 
 
 class _Conversation:
-    """Streams in both directions between the user and the command."""
-
     def __init__(self, client: _Client, channel: Channel) -> None:
         self._client = client
         self._channel = channel
@@ -195,7 +191,6 @@ class _LogWriter:
         self._thread.start()
 
     def show_rest(self, line: bytes) -> None:
-        """Take a line that has not ended."""
         self._put(line[self._known :])
         self._known = len(line)
 
@@ -204,7 +199,6 @@ class _LogWriter:
         self._known = 0
 
     def finish(self) -> None:
-        """Wait until everything is sent."""
         with self._lock:
             self._is_over = True
             self._lock.notify_all()
@@ -319,7 +313,6 @@ def serve_stdio(options: Options, source: int = 0, target: int = 1) -> None:
 
 
 def _serve_here(options: Options, source: int, target: int) -> None:
-    """Serve the queue in this process, until an owner comes."""
     from gputui.api.events import EventHub
     from gputui.api.handlers import Handlers, Router
     from gputui.api.server import DoorServer
@@ -355,7 +348,6 @@ class _Looker:
         self._version: object = None
 
     def start(self, owned: Callable[[], object]) -> None:
-        """Begin; `owned` is called once an owner has come."""
         Watcher("looker", partial(self._run, owned)).start()
 
     def latest(self) -> Snapshot:
@@ -469,7 +461,6 @@ def _send_log(backend: DirectBackend, job_id: JobId, request: StreamRequest, lin
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the connection on standard input."""
     *words, decision, pipe = arguments
     given: dict[str, Any] = dict(zip((name.removeprefix("--") for name in words[::2]), words[1::2], strict=True))
     os.set_inheritable(int(pipe), False)

@@ -37,8 +37,6 @@ def kept_data(options: Options) -> list[KeptData]:
 
 
 class BackupResult(Struct, frozen=True):
-    """A backup that was written, and what in it cannot be read."""
-
     path: Path
     files: int
     size: int
@@ -109,7 +107,6 @@ def make_directory(options: Options) -> None:
 
 
 def leader(options: Options) -> Leader | None:
-    """Return the process that schedules in the state directory; None: none does."""
     from gputui.engine.leadership import current_leader
 
     return current_leader(options.state)
@@ -147,7 +144,6 @@ def convert(options: Options, backup: Path, now: datetime) -> Converted:
 
 
 def last_backup(options: Options) -> BackupRecord | None:
-    """Return the result of the last backup into a directory; None if none was made."""
     from gputui.engine.files import read_backup_record
 
     return read_backup_record(options.state)
@@ -173,7 +169,6 @@ def backup_parts(options: Options, now: datetime) -> Iterator[bytes]:
 
 
 def verify(path: Path) -> list[Finding]:
-    """Return the faults of a state directory or of a backup."""
     from gputui.store.repair import verify_directory
 
     if path.is_dir():
@@ -228,14 +223,12 @@ def export_to(options: Options, target: Path, now: datetime) -> None:
 
 
 def import_(options: Options, lines: Iterable[bytes], source: str) -> None:
-    """Fill an empty or missing state directory from the lines of an export."""
     from gputui.store.transfer import import_lines
 
     import_lines(options.state, options.settings.store, lines, source)
 
 
 def damaged_lines(options: Options) -> list[str]:
-    """Return sentences about lines of history and audit log that cannot be read."""
     from gputui.store.repair import damaged_files
 
     return [file.sentence for file in damaged_files(options.state)]

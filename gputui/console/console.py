@@ -78,7 +78,6 @@ class ConsoleApp(Gputui):
 
     @property
     def is_on_terminal(self) -> bool:
-        """Return whether the app runs on a terminal, not in a browser or a test."""
         return issubclass(self.driver_class, NonblockingDriver)
 
     @property
@@ -141,7 +140,6 @@ class ScreenSupervisor:
         """Exit choice and exit code requested from outside."""
 
     def leave(self, how: ExitChoice, code: int) -> None:
-        """Ask the current screen to end this way, without waiting."""
         self._asked = how, code
         if self._app is not None:
             self._app.exit(how, return_code=code)
@@ -186,7 +184,6 @@ class ScreenSupervisor:
         return app.fault if app.has_failed else None
 
     def _let_go(self) -> list[Notification]:
-        """Free the previous screen, and return its notifications."""
         app, self._app = self._app, None
         if app is None:
             return []
@@ -254,7 +251,6 @@ class BackgroundScheduler:
             self._feed.publish(picture_of(error, self._feed.latest))
 
     def stop(self) -> None:
-        """Ask the scheduler to stop, without waiting."""
         self._stopped.set()
         if self._host is not None:
             self._host.stop()
@@ -306,8 +302,6 @@ LET_GO_WITHIN = 12.0
 
 
 class LockWaitNotice:
-    """Reports waits for the queue's lock in the log, and on the current screen."""
-
     def __init__(self) -> None:
         self.show: Callable[[str], object] = lambda _: None
 
@@ -458,7 +452,6 @@ def hands_over(options: Options) -> bool:
 
 
 def tell(fault: BaseException) -> None:
-    """Print the traceback without control characters."""
     for line in "".join(traceback.format_exception(fault)).splitlines():
         print(plain(line), file=sys.stderr)
 

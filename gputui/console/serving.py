@@ -20,7 +20,7 @@ from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from gputui.domain.arrays import Entries
     from gputui.engine.cluster.poll import Duty
     from gputui.engine.cluster.queue import EngineQueue
-    from gputui.engine.host import Host
     from gputui.metrics.exporter import Exporter
     from gputui.ports import Monitor
 
@@ -126,7 +125,11 @@ def serve(
     except SchedulingFailedError as error:
         say(f"{plain(str(error))}; starting again")
         store.close()
-        _start_anew(options, stands_in=stands_in)
+        # a new `gputui serve` with the same pid, which waits while a console schedules
+        time.sleep(ANEW_AFTER)
+        keep_inherited()
+        command = _stand_in(options) if stands_in else _command(options, f"{WAIT_ANEW}s", *options.serve_arguments)
+        os.execv(command[0], command)
     finally:
         store.close()
     return 0
@@ -136,14 +139,6 @@ def say(sentence: str) -> None:
     """Print on stderr; ignores errors of stderr, such as a full disk, which must not stop the scheduler."""
     with contextlib.suppress(OSError, ValueError):
         print(f"gputui serve: {sentence}", file=sys.stderr, flush=True)
-
-
-def _start_anew(options: Options, *, stands_in: bool) -> NoReturn:
-    """Replace this process by a new `gputui serve` with the same pid, which waits while a console schedules."""
-    time.sleep(ANEW_AFTER)
-    keep_inherited()
-    command = _stand_in(options) if stands_in else _command(options, f"{WAIT_ANEW}s", *options.serve_arguments)
-    os.execv(command[0], command)
 
 
 def _command(options: Options, wait: str, *arguments: str) -> list[str]:
@@ -182,7 +177,15 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    waiting = asyncio.create_task(_beat_in_line(host, manager))
+
+    async def beat_in_line() -> None:
+        """Tell the service manager that the process lives, as long as it waits for another scheduler to end."""
+        while True:
+            await asyncio.sleep(BEAT_EVERY)
+            if not host.leads:
+                manager.beat()
+
+    waiting = asyncio.create_task(beat_in_line())
     try:
         has_led = await host.lead(wait)
     finally:
@@ -190,14 +193,6 @@ async def _serve(
     if host.has_run_dry and any(not job.state.is_terminal for job in store.jobs().values()):
         hand_over(options)  # a job was submitted in the moment of the end
     return has_led
-
-
-async def _beat_in_line(host: Host, manager: ServiceManager) -> None:
-    """Tell the service manager that the process lives, as long as it waits for another scheduler to end."""
-    while True:
-        await asyncio.sleep(BEAT_EVERY)
-        if not host.leads:
-            manager.beat()
 
 
 def hand_over(options: Options) -> None:

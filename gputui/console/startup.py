@@ -67,17 +67,15 @@ def check_terminal(environ: Mapping[str, str] = os.environ) -> None:
     """Raise GputuiError without a terminal to draw on or to read keys from (file descriptor 0)."""
     if environ.get("TEXTUAL_DRIVER"):
         return  # driven by the server for browsers
-    if not os.isatty(0) or not (os.isatty(2) or _has_terminal()):
+    has_terminal = os.isatty(2)
+    if not has_terminal:
+        with suppress(OSError):
+            os.close(_open_terminal())
+            has_terminal = True
+    if not os.isatty(0) or not has_terminal:
         raise GputuiError("the console needs a terminal (over ssh: ssh -t)", hint=_HINT)
     if environ.get("TERM", "") == "dumb":
         raise GputuiError("this terminal cannot move its cursor (TERM=dumb)", hint=_HINT)
-
-
-def _has_terminal() -> bool:
-    with suppress(OSError):
-        os.close(_open_terminal())
-        return True
-    return False
 
 
 def _open_terminal() -> int:

@@ -16,18 +16,14 @@ class Feed:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._latest = EMPTY
-        self._subscribers: list[Callable[[Snapshot], None]] = []
-
-    @property
-    def latest(self) -> Snapshot:
+        self.latest = EMPTY
         """Last published snapshot; EMPTY before the first."""
-        return self._latest
+        self._subscribers: list[Callable[[Snapshot], None]] = []
 
     def publish(self, snapshot: Snapshot) -> None:
         """Store the snapshot and pass it to every subscriber, in the calling thread; their errors are logged."""
         with self._lock:
-            self._latest = snapshot
+            self.latest = snapshot
             subscribers = tuple(self._subscribers)
         for tell in subscribers:
             try:

@@ -67,7 +67,6 @@ def read_file(path: Path) -> bytes:
 
 
 def new_file(path: Path) -> int:
-    """Create a new file, replacing any file of that name; raises OSError."""
     path.unlink(missing_ok=True)
     return open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
@@ -86,7 +85,6 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether it is a regular file, not a link to one."""
     return path.is_file() and not path.is_symlink()
 
 
@@ -124,7 +122,6 @@ BACKUP_RECORD = "last-backup.json"
 
 
 def read_backup_record(state: Path) -> BackupRecord | None:
-    """Return the result of the last backup; None if there is no readable one."""
     try:
         return decode_json(read_file(state / BACKUP_RECORD), BackupRecord)
     except (OSError, msgspec.MsgspecError):
@@ -132,5 +129,4 @@ def read_backup_record(state: Path) -> BackupRecord | None:
 
 
 def write_backup_record(state: Path, record: BackupRecord) -> None:
-    """Replace the result of the last backup; raises OSError."""
     replace_file(state / BACKUP_RECORD, msgspec.json.encode(record) + b"\n")

@@ -184,7 +184,6 @@ class _Deadline:
             self._end()
 
     def close(self) -> None:
-        """Stop the timer and close the copies."""
         self._timer.cancel()
         with self._lock:
             while self._connections:
@@ -328,7 +327,6 @@ class WeeklyReport:
         self._failed_at: datetime | None = None
 
     def update(self, now: datetime) -> Event | None:
-        """Return the report that is ready to be sent; start the one that is due."""
         made, self._made = self._made, None
         due = self._at.last(now)
         failed_at = self._failed_at
@@ -339,7 +337,6 @@ class WeeklyReport:
         return made
 
     def close(self) -> None:
-        """Start no further report."""
         self._workers.shutdown(wait=False)
 
     def _work(self, due: datetime, now: datetime) -> None:
@@ -442,7 +439,6 @@ class Announcer:
         return tuple(Notice("warning", text) for outbox in self._outboxes for text in outbox.notices(now))
 
     def update(self, jobs: Entries, views: tuple[GpuView, ...], now: datetime) -> None:
-        """Announce new events, retry due deliveries, and record which ends have been announced."""
         if not self._outboxes:
             return
         for outbox in self._outboxes:
@@ -510,8 +506,6 @@ _LONGEST_PAUSE = timedelta(minutes=20)
 
 
 class _Delivery(Struct):
-    """Event that is being delivered."""
-
     event: Event
     tries: int = 0
     under_way: bool = False
@@ -567,7 +561,6 @@ class Outbox:
         self._begin(delivery)
 
     def try_again(self, now: datetime) -> None:
-        """Start the deliveries whose pause is over."""
         with self._lock:
             resting = [each for each in self._waiting.values() if each.tries and not each.under_way]
         for delivery in resting:
@@ -590,7 +583,6 @@ class Outbox:
             return said
 
     def close(self) -> None:
-        """Start no further delivery."""
         self._workers.shutdown(wait=False)
 
     def _begin(self, delivery: _Delivery) -> None:

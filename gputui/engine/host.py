@@ -136,7 +136,6 @@ class _GpuFocus:
         self._probe: GpuProbe | None = None
 
     def use(self, probe: GpuProbe | None) -> None:
-        """Set the probe of this process; None: it does not schedule."""
         self._probe, self._read = probe, None
         self._follow()
 
@@ -281,7 +280,6 @@ class Host:
         return True
 
     async def _lead_once(self) -> None:
-        """Schedule until stopped or until scheduling fails here, and record why."""
         fault: Exception | None = None
         try:
             await self._lead()
@@ -423,7 +421,6 @@ class Host:
         return self._monitor
 
     def _announcer(self, waker: Waker) -> Announcer | None:
-        """Return the announcer of all hooks; None if there are none."""
         hooks = list(sinks(self._settings.hooks, self._me.host))
         if not hooks:
             return None
@@ -445,7 +442,6 @@ class Host:
         return self._leadership.holds()
 
     async def _stand_in(self, scheduler: Scheduler) -> None:
-        """Stop when a service waits for the leadership, or after a while without anything to do."""
         busy_at = time.monotonic()
         while not await self._in_thread(self._leadership.is_awaited):
             if scheduler.has_work or self._settings.metrics.enabled or self._settings.report.weekly:
@@ -494,7 +490,6 @@ class Host:
         self._feed.publish(replace(latest, notices=(*self._faults.notices, *shown)))
 
     def _publish_followed(self, follow: FollowPort) -> bool:
-        """Publish the next snapshot of the process that schedules; return False if nobody serves any."""
         found = follow.next(FOLLOW_INTERVAL, self._gpu_focus.shown)
         if found is None:
             return False
@@ -554,8 +549,6 @@ RECORDED = frozenset(
 
 
 class MonitoredRuntime:
-    """Passes all calls on to a runtime; calls among `RECORDED` are timed and their results recorded."""
-
     def __init__(self, runtime: Runtime, monitor: Monitor) -> None:
         self._runtime = runtime
         self._monitor = monitor

@@ -51,7 +51,6 @@ class Entrance:
         self._lock = threading.Lock()
 
     def shell(self, job: Job) -> Shell:
-        """Return the command that opens a shell in the running job."""
         container_id = _running_container(job)
         self._may_try(job)
         place = "this host, with the job's environment, directory and limits"
@@ -65,15 +64,6 @@ class Entrance:
 
     def enter(self, job: Job, request: Entry) -> Channel:
         """Run a command in the running job, or attach to an interactive one, also while it starts."""
-        channel = self._entered(job, request)
-        if job.spec.idle_timeout:
-            channel.on_input = self._note_input(job.id)
-        execute = request if isinstance(request, ExecRequest) else None
-        self._record(job, "exec" if execute else "attach", execute)
-        return channel
-
-    def _entered(self, job: Job, request: Entry) -> Channel:
-        """Enter by the name of the attempt's launch, not by the queue's container id."""
         attempt, interactive, permit = job.attempt, job.spec.interactive, partial(self._permit, job)
         if isinstance(request, ExecRequest):
             _running_container(job)
@@ -83,13 +73,19 @@ class Entrance:
             raise GputuiError(f"job {job.shown_id} is {job.state}: it is not running")
         with self._lock:
             found = self._find(job)
+        # by the name of the attempt's launch, not by the queue's container id
         name = f"gputui-{self._store_id()}-{job.id}-{job.attempts[-1].number}"
         if isinstance(request, ExecRequest):
-            return found.execute(name, request, permit)
-        return found.attach(name, interactive or Interactive(), permit, request.detach_keys)
+            channel = found.execute(name, request, permit)
+        else:
+            channel = found.attach(name, interactive or Interactive(), permit, request.detach_keys)
+        if job.spec.idle_timeout:
+            channel.on_input = self._note_input(job.id)
+        execute = request if isinstance(request, ExecRequest) else None
+        self._record(job, "exec" if execute else "attach", execute)
+        return channel
 
     def close(self) -> None:
-        """Close connections."""
         with self._lock:
             for job_exec in self._by_runtime.values():
                 job_exec.close()
@@ -98,9 +94,8 @@ class Entrance:
         self._by_runtime = self._by_runtime or self._make()
         found = self._by_runtime.get(job.spec.runtime_in(self._by_runtime))
         if found is None:
-            raise GputuiError(
-                f"job {job.shown_id} runs in a container, and this console was started without a container engine"
-            )
+            what = f"job {job.shown_id} runs in a container"
+            raise GputuiError(f"{what}, and this console was started without a container engine")
         return found
 
 

@@ -60,7 +60,6 @@ class Leadership:
 
     @property
     def is_mine(self) -> bool:
-        """Return whether this process holds it."""
         return self._fd is not None
 
     def holds(self) -> bool:
@@ -126,18 +125,15 @@ class Leadership:
         return None
 
     def leave_line(self) -> None:
-        """Wait no longer for the leadership."""
         lines, self._line, self._wanted = (self._line, self._wanted), None, None
         for line in filter(None, lines):
             with contextlib.suppress(OSError):
                 os.close(line)
 
     def is_awaited(self) -> bool:
-        """Return whether a service waits for the leadership."""
         return self._is_locked(LINE_FILE)
 
     def is_wanted(self) -> bool:
-        """Return whether a service waits for it that users of the machine wait for."""
         return self._is_locked(WANTED_FILE)
 
     def _is_locked(self, name: str) -> bool:

@@ -54,7 +54,6 @@ class Sweeper(Struct):
         self.touched_at = now
 
     def is_due(self, now: float) -> bool:
-        """Return whether a full collection is due."""
         since = now - self.swept_at
         return since >= AT_LAST or (since >= EVERY and now - self.touched_at >= STILL)
 
@@ -119,8 +118,6 @@ SHOWN_FOR = 600.0
 
 
 class SchedulingFailedError(GputuiError):
-    """Scheduling failed repeatedly in this process; `fault` is the last error."""
-
     def __init__(self, part: str, fault: BaseException, times: int) -> None:
         often = f"scheduling in this process failed {times} times within a minute"
         super().__init__(f"{often}, the last time in {part} by {describe_fault(fault)}")
@@ -128,8 +125,6 @@ class SchedulingFailedError(GputuiError):
 
 
 class FaultCount:
-    """Number of faults within the last minute."""
-
     def __init__(self, most: int) -> None:
         self._most = most
         self._at: deque[float] = deque(maxlen=most + 1)
@@ -309,8 +304,6 @@ class Loop:
             self._waker.wake()
 
     def _maintain(self) -> None:
-        """Start maintenance in its own thread."""
-
         def maintain() -> None:
             SWEEPER.tend(time.monotonic())
             try:

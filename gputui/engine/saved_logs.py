@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from msgspec import Struct, field
 
-from gputui.domain.arrays import Entries
 from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
-from gputui.domain.job import Attempt, Job, attempt_with_output
+from gputui.domain.job import Job, attempt_with_output
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.kept_data import KeepLimits, KeptData
 from gputui.domain.settings import StoreSettings
-from gputui.domain.snapshot import Unreadable
 from gputui.domain.text import tail_start
 from gputui.engine.files import folder_in
 from gputui.ports import LogStream, Queue, Runtime
@@ -28,13 +26,10 @@ LONGEST_LINE = 1024**2
 
 
 def log_path(job_id: JobId, attempt: int) -> str:
-    """Return the path of an ended attempt's saved output, relative to the state directory."""
     return f"logs/{job_id}/{attempt}.log"
 
 
 class Logs:
-    """Opens the output of any attempt, running or ended."""
-
     def __init__(
         self, job_of: Callable[[JobId], Job], directory: Path, runtime: Callable[[JobSpec], Runtime | None]
     ) -> None:
@@ -73,21 +68,14 @@ class Logs:
                 return FileLog(path, tail)
             if not chosen.is_over:
                 raise
-            raise _gone(job, chosen) from fault
-
-
-def _gone(job: Job, attempt: Attempt) -> NotFoundError:
-    """Return the error about output that nothing holds any more."""
-    output = f"the output of attempt {attempt.number} of job {job.shown_id}"
-    if attempt.log_path is None:
-        return NotFoundError(f"{output} was removed with its container")
-    limits = "store.logs_max_age and store.logs_max_size limit what is kept"
-    return NotFoundError(f"{output} is no longer kept", hint=limits)
+            output = f"the output of attempt {chosen.number} of job {job.shown_id}"
+            if chosen.log_path is None:
+                raise NotFoundError(f"{output} was removed with its container") from fault
+            limits = "store.logs_max_age and store.logs_max_size limit what is kept"
+            raise NotFoundError(f"{output} is no longer kept", hint=limits) from fault
 
 
 class FileLog:
-    """Stream of a saved log."""
-
     def __init__(self, path: Path, tail: int | None) -> None:
         self._path = path
         self._tail = tail
@@ -131,8 +119,6 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Measure(Struct):
-    """Result of a pass for one kind of file."""
-
     limits: KeepLimits
     remove_to: float = 0.0
     """Modification time up to which files are removed to meet the size limit."""
@@ -149,7 +135,6 @@ class _Measure(Struct):
         return is_old or status.st_mtime <= self.remove_to
 
     def add(self, status: os.stat_result, *, is_removable: bool) -> None:
-        """Count a file that stays."""
         self.size += status.st_size
         self.files += 1
         self.oldest = status.st_mtime if self.oldest is None else min(self.oldest, status.st_mtime)
@@ -188,13 +173,15 @@ class LogSweeper:
             self._is_under_way = True
         if not self._is_under_way:
             return
-        jobs, unreadable = self._store.jobs(), self._store.unreadable()
+        jobs, unreadable = self._store.jobs(), {entry.key for entry in self._store.unreadable()}
         until = time.monotonic() + STEP_SECONDS
         with folder_in(self._directory, LOGS) as logs:
             for _ in range(min(self._step, len(self._left))):
                 name = self._left.pop()
+                job = jobs.get(JobId(int(name)))
+                is_live = name in unreadable if job is None else not job.has_ended
                 with suppress(OSError):  # it is gone, or is no directory
-                    _visit(logs / name, self._measures, now, is_live=_is_live(name, jobs, unreadable))
+                    _visit(logs / name, self._measures, now, is_live=is_live)
                 if time.monotonic() > until:
                     break
         if self._left:
@@ -238,19 +225,10 @@ def _measures(settings: StoreSettings) -> dict[str, _Measure]:
 
 
 def _names(logs: Path) -> Iterator[str]:
-    """Yield the names of the jobs' directories."""
     try:
         yield from (path.name for path in logs.iterdir() if path.name.isascii() and path.name.isdigit())
     except FileNotFoundError:
         return
-
-
-def _is_live(name: str, jobs: Entries, unreadable: Collection[Unreadable]) -> bool:
-    """Return whether the job waits, runs or cannot be read, so that its files stay."""
-    job = jobs.get(JobId(int(name)))
-    if job is None:
-        return any(entry.key == name for entry in unreadable)
-    return not job.has_ended
 
 
 def _visit(path: Path, measures: dict[str, _Measure], now: datetime, *, is_live: bool) -> None:

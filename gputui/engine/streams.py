@@ -18,8 +18,9 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -65,43 +66,31 @@ class Decision(Struct, frozen=True, omit_defaults=True):
 
 
 class _Asked(Struct, frozen=True):
-    """A request with its connection, not yet served."""
-
     caller: Caller
     request: StreamRequest
     connection: socket.socket
     early: bytes
 
     def decided(self, store_id: str, job: Job) -> Decision:
-        told = Decision(self.caller, store_id, job, early=self.early)
-        if isinstance(self.request, Attach):
-            return msgspec.structs.replace(told, attach=self.request)
-        if isinstance(self.request, FollowLog):
-            return msgspec.structs.replace(told, log=self.request)
-        return msgspec.structs.replace(told, execute=self.request)
+        kinds = {Attach: "attach", FollowLog: "log", ExecRequest: "execute"}
+        request: dict[str, Any] = {kinds[type(self.request)]: self.request}
+        return Decision(self.caller, store_id, job, early=self.early, **request)
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the client has hung up."""
         poll = select.poll()
         poll.register(self.connection, select.POLLRDHUP)
         return bool(poll.poll(0))
 
     def refuse(self, text: str) -> None:
-        """Say why there is no stream, and hang up."""
         if isinstance(self.request, FollowLog) and not self.request.in_frames:
             body = text.encode() + b"\n"
-            self._send(_TOO_MANY.format(len(body)).encode() + body)
+            self.send(_TOO_MANY.format(len(body)).encode() + body)
         else:
-            self._send(frames.frame(frames.REFUSED, text.encode()))
+            self.send(frames.frame(frames.REFUSED, text.encode()))
         self.connection.close()
 
-    def greet(self, job_id: JobId) -> None:
-        """Begin the answer."""
-        if begin := greeting(job_id, self.request):
-            self._send(begin)
-
-    def _send(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         with suppress(OSError):  # the client is gone
             self.connection.settimeout(_SEND_WITHIN)
             self.connection.sendall(data)
@@ -138,23 +127,28 @@ class Streams:
         self._held: dict[JobId, list[_Asked]] = {}
         self._is_closed = True
 
-    # requests
-
     def serve(
         self, caller: Caller, job_id: JobId, request: StreamRequest, connection: socket.socket, early: bytes = b""
     ) -> None:
         """Answer a request for a stream, whose caller may have it; the connection is given away."""
         asked = _Asked(caller, request, connection, early)
-        asked.greet(job_id)
+        if begin := greeting(job_id, request):
+            asked.send(begin)
         if refusal := self._refusal(caller):
             asked.refuse(refusal)
             return
         try:
             job = self._job_of(job_id)
-            if isinstance(request, Attach) and request.from_start and self._hold(job, asked):
-                self.look()  # it may have started meanwhile
+            waits = isinstance(request, Attach) and request.from_start
+            if not waits or job.has_ended or job.state is JobState.RUNNING:
+                self._start(asked, job)
                 return
-            self._start(asked, job)
+            with self._lock:
+                if self._is_closed:  # the next owner is asked
+                    asked.connection.close()
+                else:
+                    self._held.setdefault(job.id, []).append(asked)
+            self.look()  # it may have started meanwhile
         except GputuiError as error:
             asked.refuse(str(error))
 
@@ -171,19 +165,6 @@ class Streams:
             return f"you have {MOST_OF_ONE} streams of jobs open, the most for one user: {hint}"
         return f"{MOST} streams of jobs are open, the most for all users: try again later" if len(users) >= MOST else ""
 
-    def _hold(self, job: Job, asked: _Asked) -> bool:
-        """Keep a connection until its job starts; return False if it runs or has ended."""
-        if job.has_ended or job.state is JobState.RUNNING:
-            return False
-        with self._lock:
-            if self._is_closed:  # the next owner is asked
-                asked.connection.close()
-            else:
-                self._held.setdefault(job.id, []).append(asked)
-        return True
-
-    # starts
-
     def before_start(self, job_id: JobId) -> None:
         """Attach those who want to see a job from its start, whose container is created; wait for `PATIENCE` at most.
 
@@ -198,7 +179,15 @@ class Streams:
         with self._lock:
             waiting = [(job_id, tuple(some)) for job_id, some in self._held.items()]
         for job_id, some in waiting:
-            self._drop(job_id, [asked for asked in some if asked.is_gone])
+            gone = [asked for asked in some if asked.is_gone]
+            with self._lock:
+                left = self._held.get(job_id, [])
+                for asked in gone:
+                    if asked in left:
+                        left.remove(asked)
+                        asked.connection.close()
+                if not left:
+                    self._held.pop(job_id, None)
             try:
                 job = self._job_of(job_id)
             except NotFoundError:
@@ -209,16 +198,6 @@ class Streams:
                 over = job.has_ended
             if over or job.state is JobState.RUNNING:
                 threading.Thread(target=self._hand_over, args=(job_id,), name="gputui-streams", daemon=True).start()
-
-    def _drop(self, job_id: JobId, gone: Iterable[_Asked]) -> None:
-        with self._lock:
-            left = self._held.get(job_id, [])
-            for asked in gone:
-                if asked in left:
-                    left.remove(asked)
-                    asked.connection.close()
-            if not left:
-                self._held.pop(job_id, None)
 
     def _hand_over(self, job_id: JobId) -> list[threading.Event]:
         """Start the processes of those who wait for a job; return what is set once each has entered, or failed."""
@@ -239,20 +218,29 @@ class Streams:
         return found
 
     def _start(self, asked: _Asked, job: Job) -> threading.Event:
-        """Start the process of a stream; return what is set once it has entered the job, or could not."""
         entered = threading.Event()
         try:
-            with asked.connection, _Sealed(asked.decided(self._store_id(), job)) as decision, _Pipe() as pipe:
+            with asked.connection, ExitStack() as opened:
+                rest = memoryview(msgspec.json.encode(asked.decided(self._store_id(), job)))
+                # a file in memory, which the process inherits and nobody else can open
+                decision = os.memfd_create("gputui-stream", os.MFD_CLOEXEC)
+                opened.callback(os.close, decision)
+                while rest:
+                    rest = rest[os.write(decision, rest) :]
+                os.lseek(decision, 0, os.SEEK_SET)
+                pipe = os.pipe2(os.O_CLOEXEC)
+                for end in pipe:
+                    opened.callback(os.close, end)
                 process = subprocess.Popen(
-                    [*self._command, str(decision.descriptor), str(pipe.tells)],
+                    [*self._command, str(decision), str(pipe[1])],
                     stdin=asked.connection.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    pass_fds=(decision.descriptor, pipe.tells),
+                    pass_fds=(decision, pipe[1]),
                     cwd="/",
                     start_new_session=True,
                 )
-                heard = os.dup(pipe.heard)
+                heard = os.dup(pipe[0])
         except OSError as error:
             log.warning("a stream of job %d cannot be served: %s", job.id, error)
             entered.set()
@@ -276,16 +264,14 @@ class Streams:
                 try:
                     self._record(asked.caller, job, "exec" if execute else "attach", execute)
                 except (GputuiError, OSError) as error:
-                    log.warning(
-                        "%s has entered job %d, and the audit log cannot say so: %s", asked.caller.user, job.id, error
-                    )
+                    text = "%s has entered job %d, and the audit log cannot say so: %s"
+                    log.warning(text, asked.caller.user, job.id, error)
         finally:
             process.wait()
             with self._lock:
                 self._served.remove(asked.caller)
 
     def open(self) -> None:
-        """Hold connections, from the beginning of a term as scheduler."""
         with self._lock:
             self._is_closed = False
 
@@ -297,33 +283,3 @@ class Streams:
             self._held.clear()
         for asked in held:
             asked.connection.close()
-
-
-class _Pipe:
-    """A pipe that is closed with the block."""
-
-    def __enter__(self) -> _Pipe:
-        self.heard, self.tells = os.pipe2(os.O_CLOEXEC)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.heard)
-        os.close(self.tells)
-
-
-class _Sealed:
-    """A decision in a file in memory, which the process of a stream inherits and nobody else can open."""
-
-    def __init__(self, decision: Decision) -> None:
-        self._content = msgspec.json.encode(decision)
-
-    def __enter__(self) -> _Sealed:
-        self.descriptor = os.memfd_create("gputui-stream", os.MFD_CLOEXEC)
-        rest = memoryview(self._content)
-        while rest:
-            rest = rest[os.write(self.descriptor, rest) :]
-        os.lseek(self.descriptor, 0, os.SEEK_SET)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)

@@ -34,8 +34,6 @@ _MOST = 1 << 18
 
 
 class TelemetryFile(Struct, omit_defaults=True):
-    """Contents of the file of an attempt."""
-
     container_id: str = ""
     """Container of the attempt; a queue that was set up again reuses the same numbers."""
     tally: TallyRecord | None = None
@@ -46,6 +44,7 @@ class TelemetryFile(Struct, omit_defaults=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgpack_decoder(TelemetryFile)
+_GPU_LOG_DECODER = json_decoder(TakenStep)
 
 
 def telemetry_path(job_id: JobId, attempt: int) -> str:
@@ -54,12 +53,10 @@ def telemetry_path(job_id: JobId, attempt: int) -> str:
 
 
 def encode_running(container_id: str, tally: Tally) -> bytes:
-    """Return the contents for an attempt that runs."""
     return _ENCODER.encode(TelemetryFile(container_id, tally=tally.save()))
 
 
 def encode_ended(container_id: str, series: Series) -> bytes:
-    """Return the contents for an attempt that has ended."""
     return _ENCODER.encode(TelemetryFile(container_id, series=packed(series)))
 
 
@@ -74,7 +71,6 @@ def read(directory: Path, job_id: JobId, attempt: int, container_id: str | None)
 
 
 def write(directory: Path, job_id: JobId, attempt: int, data: bytes, *, durably: bool) -> None:
-    """Replace the contents of the file; raises OSError."""
     place, _, name = telemetry_path(job_id, attempt).rpartition("/")
     with folder_in(directory, place) as folder:
         partial = folder / f".{name}.{os.getpid()}.{threading.get_native_id()}"
@@ -158,7 +154,6 @@ class AttemptTallies:
         return measurement.tally.idle_since() if measurement else {}
 
     def save_if_due(self, key: AttemptKey, second: float) -> None:
-        """Write the sums of the attempt, once a minute."""
         measurement = self._measured[key]
         if measurement.tally.has_readings and abs(second - measurement.saved_at) >= _SAVE_EVERY:
             measurement.saved_at = second
@@ -196,7 +191,11 @@ _DIGITS = 3
 
 
 class GpuLog:
-    """Writer of the GPU history. Blocks briefly every ten seconds; errors lose a step."""
+    """History of every GPU in the last hour, so that a new console starts with filled graphs.
+
+    A file with a line of JSON for each step of ten seconds. It may be lost at any time, so it is never synced to disk,
+    and a torn line is skipped. `add` blocks briefly every ten seconds; errors lose a step.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / GPU_LOG
@@ -228,15 +227,11 @@ class GpuLog:
 
 
 def read_gpu_log(directory: Path) -> list[TakenStep]:
-    """Return the recorded steps, oldest first; empty if there is no file."""
     steps = []
     for line in _lines(directory / GPU_LOG)[-2 * KEPT :]:
         with contextlib.suppress(msgspec.MsgspecError):
             steps.append(_GPU_LOG_DECODER.decode(line))
     return steps
-
-
-_GPU_LOG_DECODER = json_decoder(TakenStep)
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -251,7 +246,10 @@ _MARK_EVERY = 1.0
 
 
 class InputMark:
-    """Record of a job's last input, for its idle timeout: the modification time of a file."""
+    """Record of a job's last input, for its idle timeout: the modification time of a file.
+
+    Processes of streams write it, which outlive the scheduler that reads it. It may be lost at any time.
+    """
 
     def __init__(self, directory: Path, job_id: JobId) -> None:
         self._directory = directory
@@ -280,7 +278,6 @@ def last_input(directory: Path, job_id: JobId) -> int:
 
 
 def forget_input(directory: Path, job_id: JobId) -> None:
-    """Remove the record of a job's input."""
     if last_input(directory, job_id):
         with suppress(OSError), folder_in(directory, FOLDER) as folder:
             (folder / str(job_id)).unlink()

@@ -74,8 +74,6 @@ from gputui.ports import JobStore, Transaction
 
 
 class Actions(ActionContext, eq=False, dict=True):
-    """Actions of one actor, who is their context. Methods block on disk, and import what they need."""
-
     def act(self, action: Action, *, server: str = "", on_progress: Progress | None = None) -> Done:
         """See `Performer.act`; there is one queue, whatever the name of the server."""
         del server
@@ -110,7 +108,6 @@ class Actions(ActionContext, eq=False, dict=True):
         return Done()
 
     def submit_run(self, recurring: JobId, submission: Submission) -> tuple[JobId, ...]:
-        """Submit a run of a recurring job; return the ids of its jobs."""
         from gputui.engine.actions.admission import submit
 
         return submit(self, (submission,), recurring).ids
@@ -139,7 +136,6 @@ _PolicyAction: TypeAlias = ReserveGpus | Unreserve | SetStanding | SetTenant | R
 
 
 def change_controls(context: ActionContext, action: ControlAction | _PolicyAction) -> Done:
-    """Drain GPUs, pause the scheduler, reserve GPUs, or change a rule or a tenant; or end that."""
     with context.store.transaction() as transaction:
         controls = transaction.controls()
         match action:
@@ -346,7 +342,6 @@ def _changed(
 
 
 def _named_dependencies(context: ActionContext, edit: Edit) -> Mapping[str, Any]:
-    """Return the dependencies that the edit names; raises NotFoundError for jobs that do not exist."""
     named = {name: edit.spec[name] for name in ("after", "after_any") if name in edit.spec}
     known = with_dependencies(context, JobSpec(**named)) if named else None
     return {name: getattr(known, name) for name in named}
@@ -416,7 +411,6 @@ def _check_limit(context: ActionContext, before: Job, after: Job, now: datetime)
 
 
 def _requests(job: Job) -> str:
-    """Return the job's state and the users' requests for it, as text for the audit log."""
     words = [f"priority {job.priority}"]
     words += ["held"] if job.held else []
     words += [f"released {job.released_at.isoformat()}"] if job.released_at else []

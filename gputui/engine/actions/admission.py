@@ -171,14 +171,12 @@ def foreseen(context: ActionContext, submissions: Iterable[Submission]) -> Done:
 
 
 def with_tenant(context: ActionContext, submission: Submission) -> Submission:
-    """Return the submission; one without a tenant is charged to its caller."""
     if context.caller is None or submission.spec.tenant:
         return submission
     return replace(submission, spec=replace(submission.spec, tenant=context.caller.user))
 
 
 def _new_jobs(context: ActionContext, submissions: Iterable[Submission], recurring: JobId | None) -> list[Job]:
-    """Return the submitted jobs, without ids yet; raises GputuiError for forbidden specs."""
     jobs: list[Job] = []
     place, actor = 0, context.actor
     for submission in (with_tenant(context, each) for each in submissions):
@@ -256,7 +254,6 @@ _POSIX = re.compile(r"([A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)[+-]?\d.*", re.ASCII)
 
 
 def find_zone(name: str) -> tzinfo:
-    """Return the time zone of that name in the IANA database; raises InputError."""
     if name == "UTC":
         return UTC  # also known on hosts without the database
     from zoneinfo import ZoneInfo  # takes milliseconds, and no other command needs it

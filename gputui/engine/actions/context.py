@@ -56,8 +56,6 @@ REPORT_EVERY = 100
 
 
 class ActionContext(Struct, eq=False):
-    """Store, clock, actor and settings of a set of actions."""
-
     store: JobStore
     clock: Clock
     actor: Actor
@@ -80,7 +78,6 @@ class ActionContext(Struct, eq=False):
 
     @property
     def agent_limits(self) -> AccessSettings | None:
-        """Return the settings that bind who asks as an agent; None: it is none."""
         caller, site = self.caller, self.permissions
         return site.settings.access if site is not None and caller is not None and is_agents(caller.via) else None
 
@@ -97,7 +94,6 @@ class ActionContext(Struct, eq=False):
 
     @property
     def key(self) -> str:
-        """Return the idempotency key of the request, as it is stored; empty: it has none."""
         return self.caller.key if self.caller is not None else ""
 
     def audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
@@ -162,7 +158,6 @@ class PriorityCaps:
             raise context.refusal(text, "operators-move", where="move", hint=self._hint(tenant, MAX_PRIORITY))
 
     def _check_agent(self, priority: int) -> None:
-        """Raise AccessError for a priority that an agent may not give."""
         if priority > self._agent:
             what = f"an agent may give at most priority {self._agent}, and {priority} is more"
             raise AccessError(
@@ -234,8 +229,6 @@ class JobChange(Struct, frozen=True):
 
 
 class DrainChange(Struct, frozen=True):
-    """Drain of a GPU, or its end, by an action."""
-
     verb: str
     uuid: str
     before: Drain | None
@@ -265,8 +258,6 @@ class DrainChange(Struct, frozen=True):
 
 
 class PauseChange(Struct, frozen=True):
-    """Pause of the scheduler, or its end, by an action."""
-
     verb: str
     before: Controls
     after: Controls
@@ -355,7 +346,6 @@ def check_own(caller: Caller, job: Job, what: str) -> None:
 
 
 def _check_uses(caller: Caller) -> None:
-    """Raise AccessError for a viewer."""
     if caller.role is Role.VIEWER:
         raise AccessError(f"{caller.user} may look at this queue, not use it", rule=ROLE, hint=HOW_TO_USE)
 
@@ -375,7 +365,6 @@ def check_job(caller: Caller | None, job: Job, action: JobAction) -> None:
 
 
 def check_own_recurring(caller: Caller | None, entry: RecurringJob) -> None:
-    """Raise AccessError unless the caller added the recurring job or is an operator."""
     if caller is None or caller.operates or entry.uid == caller.uid:
         return
     who = f"{entry.added_by}, who added it," if entry.added_by else "who added it"

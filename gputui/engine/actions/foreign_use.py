@@ -70,7 +70,6 @@ class ForeignUse:
         return self._make_host()
 
     def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> Mapping[int, ProcessRow]:
-        """Return the live processes by pid, and with `with_parents` their parents."""
         return self._host.rows(pids, with_parents=with_parents)
 
     def environment(self, target: ProcessTarget) -> tuple[str, ...]:
@@ -146,7 +145,6 @@ class ForeignUse:
             raise GputuiError("this console is read-only", hint="start it without --read-only")
 
     def _job_of(self, target: ProcessTarget) -> Job | None:
-        """Return the job of a process by its container, or by the attempt named in its environment."""
         store = self._store()
         active = [job for job in store.jobs().values() if job.state.is_active and job.attempt]
         by_container = {job.attempt.container_id: job for job in active if job.attempt}

@@ -51,8 +51,6 @@ _AT_EACCESS, _AT_EMPTY_PATH = 0x200, 0x1000
 # the ids with which files are opened for each thread. So the work is done in a thread that ends with it; C libraries
 # set the groups of all threads, hence the system call.
 class FileAccount(Struct, frozen=True):
-    """Account with its groups."""
-
     uid: int
     gid: int
     groups: tuple[int, ...]
@@ -321,8 +319,6 @@ class NotAdmitted(Exception):  # noqa: N818 - a refusal of the rules, not a fail
 
 
 class PlainUser(Struct, frozen=True):
-    """A plain user of one state directory."""
-
     uid: int
     directory: Path
     settings: Settings
@@ -393,7 +389,6 @@ class PlainUser(Struct, frozen=True):
         return open_mounts(spec, root, approve, until, account)
 
     def _mount_check(self, root: str, rules: AdmissionRules) -> Callable[[MountSource, str], OptionRefusal | None]:
-        """Return what tells why a source, of that path without links, may not be mounted."""
         roots, own = [], os.path.realpath(self.directory)
         for fixed, rest in admission.mount_roots(rules):  # with the operator's links below that root directory resolved
             with suppress(OSError), ExitStack() as opened:  # what does not exist holds nothing
@@ -461,13 +456,10 @@ def _unopened(error: Exception) -> OptionRefusal:
 
 
 def not_allowed(text: str) -> RuntimeFault:
-    """Return the fault of a job that the site does not let start."""
     return RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text))
 
 
 class UserPermissions(Struct, frozen=True):
-    """Rules of the site for one state directory."""
-
     directory: Path
     settings: Settings
 
@@ -524,7 +516,6 @@ class UserPermissions(Struct, frozen=True):
                     yield found
 
     def _engine_sockets(self) -> list[str]:
-        """Return the sockets of engines, without links."""
         address = self.settings.runtime.docker_host or os.environ.get("DOCKER_HOST", "")
         sockets = (*SOCKETS, *([address.removeprefix("unix://")] if address.startswith("unix://") else ()))
         return [os.path.realpath(path) for path in sockets]
@@ -565,7 +556,6 @@ def account_number(name: str) -> tuple[int | None, bool]:
 
 
 def _resolved(spec: JobSpec) -> JobSpec:
-    """Return the spec with mount paths without links, as they were checked."""
     volumes, mounts = [], []
     for text in spec.options.volumes:
         source = docker_args.volume_source(text)

@@ -129,7 +129,6 @@ class ImagePulls:
             self._here.discard((runtime.name, image or ""))
 
     def is_wanted_by(self, job_id: JobId) -> bool:
-        """Return whether the job waits for an image that is being pulled."""
         with self._lock:
             return any(job_id in pull.wanted for pull in (*self._pulls.values(), *self._ending))
 
@@ -181,7 +180,6 @@ class ImagePulls:
             self._pools(WorkKind.PULL, pull.runtime.name).submit(self._pull, pull)
 
     def _join(self, pull: ImagePull, job_id: JobId) -> None:
-        """Record in the store that one more job waits for a current pull."""
         with self._lock:
             is_under_way = job_id in pull.wanted
         if is_under_way:
@@ -550,7 +548,6 @@ class AttemptWorkers:
                     self._kept.pop(record.id, None)
 
     def _log_kept(self, record: ContainerRecord, why: str) -> None:
-        """Log why a container is kept, once: it may stay until another user schedules."""
         if self._kept.get(record.id) != why:
             self._kept[record.id] = why
             name = record.id if record.id.startswith("gputui-") else record.id[:12]
@@ -577,7 +574,6 @@ def _forget_oldest(book: dict[AttemptKey, Any]) -> None:
 
 
 def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None:
-    """Save the output of a container whose attempt has ended, then remove it."""
     if record.state is ContainerState.EXITED:
         place, _, name = log_path(record.job_id, record.attempt).rpartition("/")
         with folder_in(directory, place) as folder:

@@ -18,8 +18,6 @@ from gputui.ports import NO_MONITOR, GpuProbe, JobStore, Monitor, Runtime, Stead
 
 
 class Ports(Struct, frozen=True):
-    """Implementations of the ports that a scheduler works with."""
-
     store: JobStore
     runtimes: Mapping[str, Runtime]
     probe: GpuProbe
@@ -73,7 +71,6 @@ class TickContext:
         return with_faults(self.probe.latest(), self.queue.controls.faults)
 
     def observer_of(self, job: Job) -> Observer | None:
-        """Return the observer of the job's runtime; None if this scheduler has no such runtime."""
         return self.observers.get(job.spec.runtime_in(self.observers))
 
     def is_answered(self, job: Job) -> bool:

@@ -210,7 +210,6 @@ class Observations(Struct, frozen=True):
 def leader_snapshot(
     store_id: str, queue: QueueView, observed: Observations, leader: Leader, settings: Settings, now: datetime
 ) -> Snapshot:
-    """Return the snapshot of the process that schedules, without its plan."""
     evidence = Evidence(
         reading=observed.reading,
         store_id=store_id,
@@ -270,8 +269,6 @@ def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> 
 
 
 class _FrozenClock(Struct, frozen=True):
-    """Fixed clock, so that a whole tick happens at one time."""
-
     at: datetime
 
     def now(self) -> datetime:
@@ -279,7 +276,6 @@ class _FrozenClock(Struct, frozen=True):
 
 
 def next_run_at(entries: Iterable[RecurringJob], now: datetime) -> datetime | None:
-    """Return when the next recurring job is due; None if none is."""
     return min((entry.next_at for entry in entries if entry.next_at > now and not entry.paused), default=None)
 
 

@@ -230,7 +230,6 @@ def begin_starts(context: TickContext, planned: Iterable[Placement], now: dateti
 
 
 def held_up(context: TickContext, now: datetime) -> dict[JobId, str]:
-    """Return in words what the begun starts wait for, if the runtime does not answer."""
     found: dict[JobId, str] = {}
     for job in context.queue.active:
         attempt, observer = job.attempt, context.observer_of(job)
@@ -251,7 +250,6 @@ def latest_launch(context: TickContext, job: Job) -> Launch:
 
 
 def has_image(context: TickContext, job_id: JobId) -> bool:
-    """Return whether the job's image is known to be present; a missing one is being pulled."""
     job = context.queue.jobs[job_id]
     pull = job.spec.options.pull
     if pull == "never":  # an engine without the image says so when the container is created
@@ -362,7 +360,6 @@ class Reaper:
         return self._context.workers.failure_signs(runtime, correction.record, job) is None
 
     def _write(self, corrections: list[Correction], now: datetime) -> None:
-        """Write the corrections whose jobs are still in the state they were made for."""
         changes = [correction for correction in corrections if isinstance(correction, StoreCorrection)]
         if not changes:
             return

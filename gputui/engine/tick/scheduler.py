@@ -155,7 +155,6 @@ class Disk:
         return f"{format_size(self.free)} left on the disk of {self.path}: queue and logs need room"
 
     def notices(self, now: datetime) -> tuple[Notice, ...]:
-        """Return a warning when the space is low; measure it if due."""
         if self._measured_at is None or abs(now - self._measured_at) >= _MEASURE_EVERY:
             self._measured_at = now
             try:
@@ -170,15 +169,12 @@ _READ_EVERY = timedelta(seconds=15)
 
 
 class BackupWatch:
-    """Reads the result of the last backup every 15 s."""
-
     def __init__(self, state: Path) -> None:
         self._state = state
         self._read_at: datetime | None = None
         self._notices: tuple[Notice, ...] = ()
 
     def notices(self, now: datetime) -> tuple[Notice, ...]:
-        """Return an error if the last backup failed."""
         if self._read_at is None or abs(now - self._read_at) >= _READ_EVERY:
             self._read_at = now
             record = read_backup_record(self._state)
@@ -246,7 +242,6 @@ class Scheduler:
         self._ticked_at = datetime.min.replace(tzinfo=UTC)
 
     def start(self) -> None:
-        """Start watching runtimes and GPUs."""
         self._probe.subscribe(lambda _: self._wake())
         self._probe.start()
         for observer in self.observers.values():
@@ -260,7 +255,6 @@ class Scheduler:
             observer.stop()
 
     def relist(self) -> None:
-        """Request a new listing of every runtime."""
         for observer in self.observers.values():
             observer.poke()
 

@@ -39,7 +39,6 @@ NOBODY = ProbeStatus(
 
 
 def with_plan(snapshot: Snapshot, decided: Plan) -> Snapshot:
-    """Return the snapshot with the plan's order, reasons, expected starts and reservations."""
     return replace(
         snapshot,
         order=decided.order,
@@ -51,8 +50,6 @@ def with_plan(snapshot: Snapshot, decided: Plan) -> Snapshot:
 
 
 class QueueView(Struct, frozen=True, dict=True):
-    """Contents of the store, with the selections of jobs that every tick needs."""
-
     jobs: Entries = field(default_factory=lambda: Entries({}))
     active: tuple[Job, ...] = ()
     """Jobs with an attempt that may be active."""
@@ -168,7 +165,6 @@ def refusal_notice(error: StoreError) -> Notice:
 
 
 def _silence(leader: Leader) -> tuple[Notice, ...]:
-    """Return a notice of a scheduler that holds its lock and does not respond."""
     if leader.silent_for:
         since = f"has not responded for {format_duration(leader.silent_for)}"
         todo = f"`kill -CONT {leader.pid}` continues a stopped one, `kill -9 {leader.pid}` lets another take over"

@@ -79,7 +79,6 @@ def read_signs(runtime: Runtime, record: ContainerRecord, job: Job) -> FailureSi
 def running(
     job: Job, container_id: str, started_at: datetime, notes: tuple[str, ...] = (), began: BootTime | None = None
 ) -> Job:
-    """Return the job after its attempt's container was started."""
     started = job.with_attempt(
         container_id=container_id, started_at=started_at, notes=notes, clock_moved=timedelta(), began=began
     )
@@ -87,7 +86,6 @@ def running(
 
 
 def adopted(job: Job, record: ContainerRecord, now: datetime) -> Job:
-    """Return the job with the container that was found running for it."""
     started_at = record.started_at or now
     if job.state is JobState.PENDING:  # its start outlived the scheduler that began it
         attempt = Attempt(record.attempt, record.gpus, claimed_at=started_at)
@@ -114,7 +112,6 @@ def given_back(job: Job) -> Job:
 def finished(
     job: Job, record: ContainerRecord, now: datetime, settings: SchedulerSettings, signs: FailureSigns = NO_SIGNS
 ) -> Job:
-    """Return the job after its container ended; `signs` are the output lines that say why it failed."""
     at = record.ended_at or now
     attempt = job.attempts[-1]
     # use the runtime's time: ours is from the answer to the start, when a short job may already have ended
@@ -172,7 +169,6 @@ def claimed(job: Job, start: Placement, now: datetime, dependencies_ended_at: da
 
 
 def launch_of(store_id: str, job: Job, attempt: Attempt, gpu_names: tuple[str, ...] = ()) -> Launch:
-    """Return the attempt as the runtime is to create it."""
     index = job.array.index if job.array else None
     return Launch(
         store_id, job.id, attempt.number, job.spec, attempt.gpus, index, gpu_names, submitter=job.submitted_uid

@@ -247,7 +247,6 @@ def enforce_limits(context: TickContext, now: datetime) -> None:
 
 
 def is_to_be_warned(job: Job, now: datetime) -> bool:
-    """Return whether the job's warning is due and has not been sent."""
     at, limit_at = job.warning_at, job.limit_at
     if job.state is not JobState.RUNNING or at is None or limit_at is None or job.suspended or job.is_suspended:
         return False
@@ -255,7 +254,6 @@ def is_to_be_warned(job: Job, now: datetime) -> bool:
 
 
 def overdue(job: Job, now: datetime) -> Cause | None:
-    """Return the cause for ending the job if it is over its time limit; else None."""
     limit, limit_at = job.spec.time_limit, job.limit_at
     if limit is None or limit_at is None or now < limit_at:
         return None
@@ -269,8 +267,6 @@ _MOST_OFTEN, _LEAST_OFTEN = 1.0, 60.0
 
 
 class IdleWatch:
-    """Activity of one attempt, in seconds of the monotonic clock."""
-
     def __init__(self, job: Job, at: BootTime) -> None:
         timeout = job.spec.idle_timeout or timedelta()
         self.boot = at.boot
@@ -288,7 +284,6 @@ class IdleWatch:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the job had been idle for too long when its output was last checked."""
         return self.heard_at - self.active_at >= self.allowed
 
 
@@ -303,8 +298,6 @@ class JobActivityReader:
         self._reading: set[AttemptKey] = set()
 
     def read(self, runtime: Runtime, key: AttemptKey, container_id: str) -> None:
-        """Read the activity of an attempt, unless a worker already does."""
-
         def read() -> None:
             try:
                 found = (runtime.activity(container_id), last_input(self._directory, key[0]))
@@ -364,8 +357,6 @@ class IdleJobs:
 
 
 class IdleGpus:
-    """Watches the GPUs of all running jobs."""
-
     def __init__(self, context: TickContext, announce: Callable[[Event, datetime], None]) -> None:
         self._context = context
         self._announce = announce

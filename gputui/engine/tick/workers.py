@@ -144,7 +144,6 @@ class Observer:
         self._poked.set()
 
     def stop(self) -> None:
-        """Stop listing after the current call."""
         self._stopped = True
         self._poked.set()
 
@@ -266,7 +265,6 @@ class GroupReader:
         self._pools(WorkKind.TELEMETRY, runtime.name).submit(self._read, runtime, containers)
 
     def take(self, key: AttemptKey) -> tuple[Consumption, float] | None:
-        """Remove and return what was read since the last call, with its time; None for nothing."""
         if key not in self._found:
             return None
         with self._lock:
