@@ -21,10 +21,10 @@ from gputui import bootstrap
 from gputui.config import Options, user_directory
 from gputui.domain.cluster import NODE, asks_for, parse_engine, probe_words
 from gputui.domain.errors import CapabilityError, ClusterUnavailableError, InputError, StoreAccessError
-from gputui.domain.gpu import ProbeCode, ProbeReading
 
 if TYPE_CHECKING:
     from gputui.cluster.ssh import SshConnection
+    from gputui.domain.gpu import ProbeReading
     from gputui.domain.job_spec import Submission
     from gputui.domain.node_readings import NodeCheck
     from gputui.domain.snapshot import Snapshot
@@ -369,6 +369,7 @@ class NodeWatch:
         if self._has_waited:
             return joined
         self._has_waited, deadline = True, time.monotonic() + patience
+        from gputui.domain.gpu import ProbeCode  # not needed to submit
 
         def is_whole(reading: ProbeReading) -> bool:
             """Return whether a node was read with all that matters, or is known not to answer."""
