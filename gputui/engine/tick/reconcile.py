@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from gputui.domain.access import AuditEntry
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, StoreFormatError
-from gputui.domain.job import Job, JobState, Placement, Stopping
+from gputui.domain.job import Job, Placement, Stopping
 from gputui.domain.job_spec import JobId, whole_class
 from gputui.domain.policy import retry
 from gputui.domain.policy.availability import cdi_names, present_gpus
