@@ -73,7 +73,6 @@ def hostname(text: str, where: str) -> str:
 
 
 def device(text: str, where: str) -> str:
-    """Return a device of the host; refuse GPUs."""
     _parsed(docker_args.device, text, where)
     spec = docker_args.device(text)
     if spec.cdi.startswith("nvidia.com/") or re.fullmatch(r"/dev/nvidia\d+", spec.host, re.ASCII):
@@ -170,7 +169,6 @@ def stop_signal(text: str, where: str) -> str:
 
 
 def log_driver(text: str, where: str) -> str:
-    """Return a log driver whose logs can be read again."""
     if text not in {"json-file", "local"}:
         hint = "write json-file or local, or leave it out"
         raise InputError(f"gputui logs cannot show output that goes to {quoted(text)}", where=where, hint=hint)
@@ -268,7 +266,6 @@ def label(text: str, where: str) -> tuple[str, str | None]:
 
 
 def label_file(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
-    """Return the labels in a file of `NAME=VALUE` lines."""
     pairs = env_file(text, where)
     return tuple(
         label(name if value is None else f"{name}={value}", f"{where} {quoted(text)}") for name, value in pairs
@@ -312,7 +309,6 @@ def _absolute(path: str, where: str) -> str:
 
 
 def ulimit(text: str, where: str) -> str:
-    """Read a ulimit, `name=soft[:hard]`."""
     match = re.fullmatch(_ULIMIT, text)
     if not match:
         hint = "write nofile=1024:4096 or memlock=-1"

@@ -152,7 +152,6 @@ def value_of(draft: Draft, name: str) -> object:
 
 
 def text_of(draft: Draft, name: str) -> str:
-    """Return one text; empty if blank."""
     return draft.get(name, "").strip()
 
 
@@ -166,7 +165,6 @@ def split_words(text: str, where: str) -> tuple[str, ...]:
 
 
 def filled_texts(draft: Draft) -> dict[str, str]:
-    """Return the texts that are not blank, in the order of the names."""
     return {name: text for name in (*NAMES, FURTHER) if (text := text_of(draft, name))}
 
 
@@ -277,7 +275,6 @@ class PastedLine(Struct, frozen=True):
 
 
 def is_line(text: str) -> bool:
-    """Return whether the text looks like the beginning of such a line."""
     return len(text) < 1024**2 and bool(_LINE.match(text))
 
 

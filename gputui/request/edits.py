@@ -205,7 +205,6 @@ def read(job: Job, before: Draft, after: Draft, by: Submitter) -> Edit:
 
 
 def faults(job: Job, before: Draft, after: Draft, by: Submitter) -> dict[str, InputError]:
-    """Return the errors by name, as far as they can be found at once."""
     try:
         after = settled(job, after)
     except InputError as error:
@@ -229,7 +228,6 @@ def _checkable(job: Job, names: Iterable[str], after: Draft) -> Draft:
 
 
 def _refused(job: Job, names: tuple[str, ...], after: Draft) -> dict[str, InputError]:
-    """Return the errors of changes that are never allowed."""
     found = {name: InputError(why, where=name) for name, why in locked(job).items() if name in names}
     if not job.spec.is_host and not drafts.text_of(after, "image"):
         found["image"] = InputError("a container job cannot become a host job", where="image", hint="name an image")

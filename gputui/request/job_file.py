@@ -105,7 +105,6 @@ _BESIDES = ("image", "host", "command")
 
 
 def read_jobs(path: str, submitter: Submitter) -> tuple[Submission, ...]:
-    """Return the submissions of a file; raises InputError that names file, job and key."""
     return tuple(job_of(table, place, submitter) for table, place in tables(path))
 
 
@@ -286,7 +285,6 @@ def _closed(made: Schema) -> Schema:
 
 
 def job_schema() -> Schema:
-    """Return the schema of a job file, as `gputui submit -f` takes it."""
     one: Schema = {
         "type": "object",
         "properties": {

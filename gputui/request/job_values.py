@@ -59,13 +59,9 @@ def one_line(text: str, where: str, limit: int = 512) -> str:
     return text
 
 
-def job_name(text: str, where: str) -> str:
-    """Return a job's name: any script, one line."""
-    return one_line(text, where, MAX_NAME)
-
-
-def tenant_name(text: str, where: str) -> str:
-    return one_line(text, where, MAX_TENANT)
+job_name = partial(one_line, limit=MAX_NAME)
+tenant_name = partial(one_line, limit=MAX_TENANT)
+gpu_model = partial(one_line, limit=80)
 
 
 def token(text: str, where: str) -> str:
@@ -80,7 +76,6 @@ _PARTS = (("d", 86_400), ("h", 3_600), ("m", 60))
 
 
 def whole(low: int, high: int, text: str, where: str) -> int:
-    """Return a whole number from `low` to `high`."""
     if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
         raise InputError(f"{quoted(text)} is not a whole number", where=where, hint=f"{low} to {high}")
     if not low <= int(text) <= high:
@@ -98,7 +93,6 @@ attempt = partial(whole, 1, 10**6)
 
 
 def cpus(text: str, where: str) -> float:
-    """Return a number of processors; fractions are allowed."""
     if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?|\.\d{1,9}", text, re.ASCII):
         raise InputError(f"{quoted(text)} is not a number of CPUs", where=where, hint="write 2 or 1.5")
     if not 0.01 <= float(text) <= 8192:
@@ -111,7 +105,6 @@ def cpus_text(number: float) -> str:
 
 
 def size(text: str, where: str) -> int:
-    """A size in bytes."""
     return parse_size(text, where=where)
 
 
@@ -124,7 +117,6 @@ def memory(text: str, where: str) -> int:
 
 
 def duration(text: str, where: str) -> timedelta:
-    """A duration, 0 too."""
     return parse_duration(text, where=where)
 
 
@@ -148,7 +140,6 @@ def job_ids(text: str, where: str) -> tuple[int, ...]:
 
 
 def size_text(size: int | None) -> str:
-    """Return the exact size, in the largest unit that divides it."""
     if size is None:
         return ""
     letter, unit = next(((letter, unit) for letter, unit in _UNITS if size and size % unit == 0), ("", 1))
@@ -169,13 +160,7 @@ def duration_text(length: timedelta | None) -> str:
     return shown + (f"{left}s" if left or not shown else "")
 
 
-def gpu_model(text: str, where: str) -> str:
-    return one_line(text, where, 80)
-
-
 class Array(Struct, frozen=True):
-    """Elements of a job array."""
-
     indices: tuple[int, ...]
     limit: int | None = None
     """Maximum number of elements that run at a time."""
@@ -188,26 +173,21 @@ def array(text: str, where: str) -> Array:
     """Return the elements of `0-9`, `1,3,5-9`, `0-20:5`; `%2` behind: at most two at a time (Slurm's notation)."""
     listed, percent, limit = text.strip().partition("%")
     indices: dict[int, None] = {}
-    for part in listed.split(","):
-        indices.update(dict.fromkeys(_indices(part.strip(), where)))
-        if len(indices) > MAX_ELEMENTS:
+    for part in map(str.strip, listed.split(",")):
+        match = _PART.fullmatch(part)
+        if not match:
+            raise InputError(f"{quoted(part)} is not an array", where=where, hint="write 0-9, 1,3,5-9 or 0-9%2")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last < first or not step:
+            hint = "write the smaller first" if step else "write a step from 1 on"
+            raise InputError(f"{quoted(part)} is not a range", where=where, hint=hint)
+        chosen = range(first, last + 1, step)
+        if len(chosen) <= MAX_ELEMENTS:
+            indices.update(dict.fromkeys(chosen))
+        if max(len(chosen), len(indices)) > MAX_ELEMENTS:
             raise InputError("has too many elements", where=where, hint=f"at most {MAX_ELEMENTS}")
     at_once = whole(1, MAX_ELEMENTS, limit, where) if percent else None
     return Array(tuple(indices), at_once)
-
-
-def _indices(part: str, where: str) -> range:
-    match = _PART.fullmatch(part)
-    if not match:
-        raise InputError(f"{quoted(part)} is not an array", where=where, hint="write 0-9, 1,3,5-9 or 0-9%2")
-    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-    if last < first or not step:
-        hint = "write the smaller first" if step else "write a step from 1 on"
-        raise InputError(f"{quoted(part)} is not a range", where=where, hint=hint)
-    chosen = range(first, last + 1, step)
-    if len(chosen) > MAX_ELEMENTS:
-        raise InputError("has too many elements", where=where, hint=f"at most {MAX_ELEMENTS}")
-    return chosen
 
 
 def sweep(text: str, where: str) -> tuple[str, str]:
@@ -240,8 +220,6 @@ def begin(text: str, where: str, now: datetime, after: datetime | None = None) -
 
 
 class PriorityChange(Struct, frozen=True):
-    """Change of priority as requested by `gputui priority`."""
-
     value: int = 0
     relative: bool = False
     top: bool = False

@@ -98,7 +98,6 @@ class _Reader(Struct):
     found: Tidied = field(default_factory=Tidied)
 
     def take(self, word: str, rest: Sequence[str]) -> int:
-        """Process the option and its value; return the number of words consumed."""
         if not word.startswith("--"):
             return self._short(word[1:], rest)
         name, equals, value = word.partition("=")
@@ -414,7 +413,6 @@ class SubmitCommand(click.Command):
     allow_interspersed_args = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; options end at the image, or at `--`."""
         options = {
             name: not parameter.is_flag
             for parameter in self.get_params(ctx)
@@ -428,7 +426,6 @@ class SubmitCommand(click.Command):
 
 
 def tidied(ctx: click.Context) -> Tidied:
-    """Return the findings from parsing this command's arguments."""
     found = ctx.meta.get(_TIDIED)
     return found if isinstance(found, Tidied) else Tidied()
 

@@ -115,7 +115,14 @@ def past(text: str, where: str, now: datetime) -> datetime:
         clocks, day = _split(given, words)
         if any(isinstance(clock, tuple) for clock in clocks):
             raise given.refused("is a span of time")
-        found = _last(given, day, _only(given, [c for c in clocks if isinstance(c, time)]))
+        clock = _only(given, [c for c in clocks if isinstance(c, time)])
+        if not day and clock is None:
+            raise given.refused("is not a time")
+        for candidate in _days_before(given, day):
+            if (found := _on(given, candidate, clock)) <= now:
+                break
+        else:
+            raise given.refused("is in the future")
     if not now - FARTHEST <= found <= now + FARTHEST:
         raise InputError(f"{quoted(text)} is more than ten years away", where=where)
     return found
@@ -191,7 +198,6 @@ def _words(text: str, where: str, now: datetime) -> tuple[_Text, list[str]]:
 
 
 def _split(given: _Text, words: Sequence[str]) -> tuple[list[time | tuple[time, time]], list[str]]:
-    """Return the times of day and spans among the words, and the words of the day."""
     clocks: list[time | tuple[time, time]] = []
     day: list[str] = []
     for place, word in enumerate(words):
@@ -252,7 +258,6 @@ def _only(given: _Text, clocks: Sequence[time]) -> time | None:
 
 
 def _next(given: _Text, day: Sequence[str], clock: time | None, after: datetime) -> datetime:
-    """Return the first such time that is later than `after`."""
     if not day and clock is None:
         raise given.refused("is not a time")
     if day == ["tonight"]:
@@ -268,7 +273,6 @@ def _next(given: _Text, day: Sequence[str], clock: time | None, after: datetime)
 
 
 def _on(given: _Text, day: date, clock: time | None) -> datetime:
-    """Return that time of the day; without one, the beginning of the day."""
     return given.beginning(day) if clock is None else given.at(day, clock)
 
 
@@ -295,16 +299,6 @@ def _candidates(given: _Text, day: list[str], after: datetime) -> Iterator[date]
             raise given.refused("is not a time")
     else:
         yield from _dates(given, day, begin)
-
-
-def _last(given: _Text, day: list[str], clock: time | None) -> datetime:
-    """Return the last such time that is not later than now."""
-    if not day and clock is None:
-        raise given.refused("is not a time")
-    for candidate in _days_before(given, day):
-        if (found := _on(given, candidate, clock)) <= given.now:
-            return found
-    raise given.refused("is in the future")
 
 
 def _days_before(given: _Text, day: list[str]) -> Iterator[date]:

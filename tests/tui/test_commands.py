@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gputui.tui.app import Gputui
 from gputui.tui.commands import COMMANDS, DIALOG, Command
-from gputui.tui.screens.dialogs import Choose, ColumnChooser, Confirm, CopyDialog, LeaveDialog
+from gputui.tui.screens.dialogs import Choose, ColumnChooser, ColumnTable, Confirm, CopyDialog, LeaveDialog
 from gputui.tui.screens.forms import DraftLoader, Submit
 from gputui.tui.screens.help import Help
 from gputui.tui.screens.log_pane import LogPane
@@ -16,7 +16,7 @@ from gputui.tui.screens.pages import Detail, GpuDetailScreen
 from gputui.tui.screens.panes import Panes
 from gputui.tui.screens.process_view import GpuProcessesScreen
 from gputui.tui.screens.queue_pane import QueueController, QueueEditor
-from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.timeline import TimelineScreen, TimelineTable
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuCards
 from gputui.tui.widgets.job_table import JobTable
@@ -45,9 +45,11 @@ def test_every_command_can_be_carried_out_and_is_explained(command: Command) -> 
             GpuDetailScreen,
             WhatIf,
             ColumnChooser,
+            ColumnTable,
             Submit,
             DraftLoader,
             TimelineScreen,
+            TimelineTable,
             GpuProcessesScreen,
             Gputui,
             JobTable,

@@ -105,7 +105,6 @@ class Dialog(Leavable[T], ModalScreen[T]):
         return keymap_of(self).key(name)
 
     def answers(self, *answers: tuple[Command, str]) -> str:
-        """Return the answers and their keys, on one line."""
         told = ((keymap_of(self).told(command).first_key, words) for command, words in answers)
         return "     ".join(f"{key}  {words}" if key else words for key, words in told)
 
@@ -293,7 +292,6 @@ class Choose(Dialog[int | None]):
         self.dismiss(self.cursor if self.texts else None)
 
     def action_save_template(self) -> None:
-        """Choose no existing template: save the form as a new one."""
         if self._saves:
             self.dismiss(SAVE)
 
@@ -458,12 +456,12 @@ class Themes(Leavable[None], ModalScreen[None]):
 _COLUMNS = (Column("shown", "", 3), Column("title", "COLUMN", 10), Column("about", "WHAT", 20, flex=1))
 
 
-class _Columns(LineTable[str]):
+class ColumnTable(LineTable[str]):
     """Table of columns: the shown ones in order, then the others."""
 
     COLUMNS: ClassVar = _COLUMNS
     noun = "column"
-    DEFAULT_CSS = "_Columns { height: 1fr; max-height: 24; }"
+    DEFAULT_CSS = "ColumnTable { height: 1fr; max-height: 24; }"
 
     def __init__(self, absent: Mapping[str, str]) -> None:
         super().__init__(id="columns")
@@ -481,17 +479,18 @@ class _Columns(LineTable[str]):
     def _order(self, keys: Sequence[str]) -> None:
         self.show_rows(keys, {key: row for row, key in enumerate(keys)})
 
-    def toggle(self, key: str) -> None:
+    @on(RowOpened)
+    def action_toggle_column(self) -> None:
         """Show or hide a column in its place; the last shown one stays."""
-        shown = self._shown ^ {key}
-        self._shown = shown or self._shown
-        self.redraw()
+        if key := self.cursor:
+            self._shown = self._shown ^ {key} or self._shown
+            self.redraw()
 
-    def shift(self, key: str, step: int) -> None:
-        """Move a column down by `step` places."""
-        keys = [kept for kept in self.keys if kept != key]
-        place = max(0, min(len(keys), list(self.keys).index(key) + step))
-        self._order([*keys[:place], key, *keys[place:]])
+    def action_shift(self, step: int) -> None:
+        if key := self.cursor:
+            keys = [kept for kept in self.keys if kept != key]
+            place = max(0, min(len(keys), list(self.keys).index(key) + step))
+            self._order([*keys[:place], key, *keys[place:]])
 
     def cell_of(self, key: str, column: str, room: int) -> Cell:
         is_shown = key in self._shown
@@ -503,8 +502,6 @@ class _Columns(LineTable[str]):
 
 
 class ColumnChooser(Dialog[ChosenColumns | None]):
-    """Dialog that returns the chosen columns, or None."""
-
     BINDINGS: ClassVar = bindings((*COLUMN_COMMANDS, BACK))
     DEFAULT_CSS = """
     ColumnChooser .dialog { width: 84; height: 30; max-height: 96%; }
@@ -514,33 +511,21 @@ class ColumnChooser(Dialog[ChosenColumns | None]):
     def __init__(self, chosen: ChosenColumns, usual: ChosenColumns, absent: Mapping[str, str]) -> None:
         """`absent` are those for which the cluster has no values, each with its sentence."""
         super().__init__()
-        self._absent = absent
         self._chosen = chosen
         self._usual = usual
+        self.table = ColumnTable(absent)
+        self.parts = (self.table,)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static("Columns of the queue: the first ones stay longest on a narrow screen", classes="title")
-            yield _Columns(self._absent)
+            yield self.table
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
         self.query_one(KeyBar).show(tuple(command for command in COLUMN_COMMANDS if command.in_footer), (BACK,))
         self.table.focus()
         self.call_after_refresh(self.table.become, self._chosen)
-
-    @property
-    def table(self) -> _Columns:
-        return self.query_one(_Columns)
-
-    @on(RowOpened)
-    def action_toggle_column(self) -> None:
-        if key := self.table.cursor:
-            self.table.toggle(key)
-
-    def action_shift(self, step: int) -> None:
-        if key := self.table.cursor:
-            self.table.shift(key, step)
 
     def action_usual(self) -> None:
         self.table.become(self._usual)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,7 +34,6 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.submit_action import Done
 from gputui.domain.text import fit, format_duration, plain, plural
-from gputui.ports.backend import Backend
 from gputui.request import draft as drafts
 from gputui.request.draft import YES, Draft, join_lines
 from gputui.tui.commands import MORE_FIELDS, Command
@@ -55,8 +53,6 @@ SHOWN = 4
 
 @dataclass(eq=False)
 class ImagesFound(Message, bubble=False):
-    """Message with the engine's images."""
-
     names: Sequence[str]
 
 
@@ -85,15 +81,6 @@ class Images(Suggester):
         return ("→ takes the first of: " if found else "") + ", ".join(found[:SHOWN]) + more
 
 
-def ask_engine(backend: Backend, server: str, tell: Callable[[Message], object]) -> None:
-    """Ask the engine for images on a daemon thread, since it may take seconds."""
-
-    def ask() -> None:
-        tell(ImagesFound(tuple(backend.images(server))))
-
-    threading.Thread(target=ask, name="gputui-images", daemon=True).start()
-
-
 LABEL = 13
 """Cells of a field's label, with at least one blank after it."""
 LEAST_ROOM = 74
@@ -102,8 +89,6 @@ _RAISED = Style(bgcolor=RAISED)
 
 
 class TextField(PasteInput):
-    """Text field that passes on a pasted command line as a whole."""
-
     @dataclass(eq=False)
     class LinePasted(Message):
         """Message that a `docker run` or `gputui submit` line was pasted."""
@@ -128,8 +113,6 @@ class FlagField(Static, can_focus=True):
 
     @dataclass(eq=False)
     class Changed(Message):
-        """Message that the box was ticked or cleared."""
-
         field: FlagField
 
     def __init__(self, words: str, *, id: str, classes: str | None) -> None:  # noqa: A002 - Textual's word
@@ -198,7 +181,6 @@ class FieldRow(Horizontal):
         yield from self.fields.values()
 
     def set_wrong(self, name: str, words: str) -> None:
-        """Set the error of a field; empty: none."""
         self._wrong[name] = words
         self._show()
 
@@ -266,20 +248,15 @@ class Fold(Static, can_focus=True):
     def __init__(self, count: int) -> None:
         super().__init__("", markup=False)
         self.count = count
-        self._is_open = False
+        self.is_open = False
 
     def on_mount(self) -> None:
         self.draw()
 
-    def show_open(self, is_open: bool) -> None:
-        self._is_open = is_open
-        self.draw()
-
     def draw(self) -> None:
         if self.is_attached:  # only the console knows the command's key
-            is_open = self._is_open
             key = keymap_of(self).told(MORE_FIELDS).first_key or "the command more_fields"
-            self.update(f"▾ fewer fields ({key})" if is_open else f"▸ {self.count} more fields ({key})")
+            self.update(f"▾ fewer fields ({key})" if self.is_open else f"▸ {self.count} more fields ({key})")
 
     async def on_click(self) -> None:
         await self.run_action("screen.more")
@@ -298,7 +275,7 @@ class FormBody(VerticalScroll, can_focus=False):
     """
 
     class Unfolded(Message):
-        """Message that the less common fields are shown, or hidden."""
+        """The less common fields are shown, or hidden."""
 
     def __init__(self, suggesters: Mapping[str, Suggester], hints: Mapping[str, str] = HINTS) -> None:
         super().__init__()
@@ -352,7 +329,8 @@ class FormBody(VerticalScroll, can_focus=False):
             self.call_after_refresh(self._keep, [name for row in rows for name in row.names])
         is_open = is_open or not self._fold.display
         self._more.display = is_open
-        self._fold.show_open(is_open)
+        self._fold.is_open = is_open
+        self._fold.draw()
         self.post_message(self.Unfolded())
 
     def told(self, command: Command) -> Command:
@@ -365,7 +343,6 @@ class FormBody(VerticalScroll, can_focus=False):
         return drafts.of_form({name: flags.get(name, str(field.value)) for name, field in fields})
 
     def put(self, draft: Draft) -> None:
-        """Set the texts without sending messages."""
         self.unfold(not is_folded(draft))
         draft = {drafts.FURTHER: drafts.further_text(draft), **draft}
         with self.prevent(Input.Changed, FlagField.Changed):
@@ -593,8 +570,6 @@ _AGED = timedelta(seconds=10)
 
 @dataclass(eq=False)
 class ProspectSeen(Message, bubble=False):
-    """Message with the forecast of the form's job."""
-
     asked: Submission | None
     found: Prospect
 
@@ -630,7 +605,6 @@ class Forecaster:
 
     @property
     def found(self) -> Prospect | None:
-        """Forecast of the present job; None while it is being computed."""
         return self._answer.found if self._answer and self._answer.asked == self.asked else None
 
     def look_at(self, asked: Submission | None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from threading import Thread
 from typing import ClassVar, TypeVar
 
 from textual import events, on
@@ -52,7 +53,6 @@ from gputui.tui.screens.form_fields import (
     ImagesFound,
     ProspectSeen,
     TextField,
-    ask_engine,
     gpu_line,
     start_line,
 )
@@ -202,8 +202,6 @@ class DraftLoader:
 
 @dataclass(eq=False)
 class Answered(Message, bubble=False):
-    """Message that the form's action is written, or was refused."""
-
     error: Exception | None = None
 
 
@@ -273,7 +271,12 @@ class Submit(Dialog[None]):
         self.fill(self.purpose.start, judge=self.purpose.start is not START)
         self.say(self.purpose.welcome)
         self.set_interval(1.0, self._tick)
-        ask_engine(self._services.backend, self._services.server, self.post_message)
+        backend, server = self._services.backend, self._services.server
+
+        def ask_engine() -> None:  # on a thread of its own, since it may take seconds
+            self.post_message(ImagesFound(tuple(backend.images(server))))
+
+        Thread(target=ask_engine, name="gputui-images", daemon=True).start()
         if locked := self.purpose.locked():
             self.body.keep_as_is(locked)
         if changeable := self.purpose.changeable():
@@ -328,7 +331,6 @@ class Submit(Dialog[None]):
         self.fill({**beneath, **read.draft}, left_out(read.dropped), is_clean=False)
 
     def say(self, words: str, *, is_bad: bool = False) -> None:
-        """Show a sentence below the fields until the next key."""
         self.below.say(words, RED if is_bad else DIM)
         self._show_outlook()
 
@@ -484,7 +486,6 @@ class Submit(Dialog[None]):
         self.app.action_command_palette()
 
     def action_give_up(self) -> None:
-        """Close the form; ask first if input would be lost."""
         if not self.is_touched:
             self.dismiss()
             return
@@ -576,7 +577,6 @@ class Reserve(Dialog[None]):
             self._typed()
 
     def _window(self) -> Window:
-        """Return the reservation as typed; raises GputuiError if it cannot be made."""
         given = {field.id or "": field.value for field in self.query(Input)}
         given["nobody"] = YES if self.query_one(FlagField).value else ""
         now = self._services.clock.now()

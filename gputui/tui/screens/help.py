@@ -72,8 +72,6 @@ _SHORT = 4
 
 
 class Context(Struct, frozen=True):
-    """Place from which help was opened."""
-
     pane: str = ""
     """The id of the focused widget."""
     names: frozenset[str] = frozenset(command.name for command in COMMANDS)
@@ -92,8 +90,6 @@ class Context(Struct, frozen=True):
 
 
 class Help(ScrollingDialog):
-    """Dialog with every key and its command."""
-
     BINDINGS: ClassVar = [*bound_to("close", HELP), *bindings((SEARCH_HELP,))]
     DEFAULT_CSS = """
     Help #box {
@@ -168,15 +164,10 @@ def arranged(context: Context) -> list[tuple[str, Sequence[Command]]]:
     found += here.items()
     elsewhere = by_group(tuple(command for command in COMMANDS if command.name not in context.names))
     found += [(f"{group}, elsewhere", commands) for group, commands in elsewhere.items()]
-    return _as_the_queue_has(found, context.lacking)
-
-
-def _as_the_queue_has(
-    found: Iterable[tuple[str, Sequence[Command]]], lacking: Lacking
-) -> list[tuple[str, Sequence[Command]]]:
-    """Return the groups with what is lacking at the end, and without keys of screens that never open then."""
+    lacking = context.lacking
     if not lacking:
-        return list(found)
+        return found
+    # what is lacking stands at the end, and keys of screens that never open then nowhere
     never: Sequence[Command] = (*TIMELINE_COMMANDS, *LEAVE_COMMANDS) if Capability.WHAT_IF in lacking else ()
     kept = [(heading, [each for each in group if each not in never]) for heading, group in found]
     absent = [each for _, group in kept for each in group if lack(each, lacking)]
@@ -235,27 +226,18 @@ def help_lines(
 def _lines(rows: Sequence[_Row], room: int) -> list[Cell]:
     first = max(_FIRST, *(width(keys) for (keys, _), _, _ in rows)) + _GAP
     second = max(_SECOND, *(width(title) for _, title, _ in rows)) + _GAP
-    if room - first - second < _BESIDE:
-        return _stacked(rows, first, room)
     lines: list[Cell] = []
+    if room - first - second < _BESIDE:  # the descriptions are below keys and titles
+        for (keys, style), title, (words, words_style) in rows:
+            lines.append((*fitted(((keys, style),), first if title else room), (title, PLAIN)))
+            sentence = broken(words, max(_THIRD, room - _INDENT)) if words else ()
+            lines += [((" " * _INDENT, PLAIN), (line, words_style)) for line in sentence]
+        return lines
     for (keys, style), title, (words, words_style) in rows:
         sentence = broken(words, max(_THIRD, room - first - second))
         begun = (*fitted(((keys, style),), first), *fitted(((title, PLAIN),), second))
         lines.append((*begun, (sentence[0], words_style)))
         lines += [((" " * (first + second), PLAIN), (rest, words_style)) for rest in sentence[1:]]
-    return lines
-
-
-def _stacked(rows: Sequence[_Row], first: int, room: int) -> list[Cell]:
-    """Return keys and titles with the descriptions below, for narrow screens."""
-    lines: list[Cell] = []
-    for (keys, style), title, (words, words_style) in rows:
-        lines.append((*fitted(((keys, style),), first if title else room), (title, PLAIN)))
-        lines += [
-            ((" " * _INDENT, PLAIN), (line, words_style))
-            for line in broken(words, max(_THIRD, room - _INDENT))
-            if words
-        ]
     return lines
 
 
@@ -347,8 +329,6 @@ def place_of(condition: Condition, snapshot: Snapshot) -> Place | None:
 
 
 class AlarmPages:
-    """The pages of the alarms, one after the other."""
-
     def __init__(self, services: Services) -> None:
         self._services = services
         self._page: Screen[None] | None = None

@@ -157,7 +157,6 @@ class Origin(Struct, frozen=True):
     """Sentence for each option that the cluster lacks."""
 
     def at(self, snapshot: Snapshot) -> Origin:
-        """Return the origin with the runtimes of a snapshot."""
         names = tuple(runtime.name for node in snapshot.nodes for runtime in node.runtimes)
         return replace(self, runtimes=names)
 
@@ -221,7 +220,6 @@ def fault_words(error: InputError) -> str:
 
 
 def field_of(error: InputError) -> str:
-    """Return the field of an error; empty if there is none."""
     name = (error.where or "").partition(" ")[0].removeprefix("--").replace("-", "_").lower()
     return field_name(name) if field_name(name) in FIELDS else ""
 
@@ -264,15 +262,12 @@ MOST_BYTES = 8192
 
 
 class RecentSubmission(Struct, frozen=True):
-    """A submission, without the values of its environment."""
-
     draft: Draft
     env: tuple[str, ...] = ()
     """Names of the variables that it set."""
 
 
 def recent_submissions(preferences: Preferences) -> tuple[RecentSubmission, ...]:
-    """Return the last submissions, newest first, without damaged ones."""
     stored = preferences.get(SECTION).get("drafts")
     found = []
     for entry in stored if isinstance(stored, list) else []:
@@ -416,7 +411,6 @@ class Purpose:
         return None
 
     def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
-        """Return the resulting job; raises InputError."""
         return draft_submission(drafts.revealed(draft, self.hidden), origin, now)
 
     def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
@@ -452,7 +446,6 @@ class JobEdit(Purpose):
         self.hidden = drafts.env_values(job.spec)
 
     def commands(self) -> tuple[Command, ...]:
-        """Return the form's commands except those that fill in another job."""
         others = _ELSEWHERE | {MORE_FIELDS.action_name} if self._has_few else _ELSEWHERE
         kept = (command for command in SUBMIT_COMMANDS if command.action_name not in others)
         return tuple(replace(command, title="save") if command.action_name == "send" else command for command in kept)
@@ -472,7 +465,6 @@ class JobEdit(Purpose):
         return bool(self._why_few) or not self._waits
 
     def changeable(self) -> tuple[str, ...]:
-        """Return the few editable fields of a running job, or of one in a cluster; empty for others: all."""
         locked = self._reasons()
         return tuple(name for name in FIELDS if name in BY_NAME and name not in locked) if self._has_few else ()
 
@@ -484,7 +476,6 @@ class JobEdit(Purpose):
         return {**draft, **{name: self.start.get(name, "") for name in locked}}, "; ".join(told) or said
 
     def beneath(self, draft: Draft) -> Draft:
-        """Return the draft: options that a pasted command line does not contain stay as typed."""
         return draft
 
     def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
@@ -499,7 +490,6 @@ class JobEdit(Purpose):
         return edits.changed(self.start, draft)
 
     def outlook(self, draft: Draft, now: datetime) -> Cell | None:
-        """Return when a running job ends by its limit, now and after the edit; None for one that waits."""
         if self._waits:
             return None
         try:

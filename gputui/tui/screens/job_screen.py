@@ -61,7 +61,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         raise NotImplementedError
 
     def subjects(self) -> Sequence[Job]:
-        """Return the jobs that a command acts on; several, if several are marked."""
         job = self.subject()
         return () if job is None else (job,)
 
@@ -144,7 +143,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         self.app.push_screen(Choose(f"Signal {which}", lines, none="none"), chosen)
 
     def request(self, action: Action, subject: str = "", server: str = "") -> None:
-        """Request an action at once; see `ActionRequested`."""
         self.post_message(ActionRequested(action, subject, server))
 
     @property

@@ -346,7 +346,6 @@ class Main(GpuScreen):
         return self.nodes.chosen or super().drained_node()
 
     def gpu(self) -> GpuView | None:
-        """Return the selected GPU while the grid has the focus."""
         if not self.grid.has_focus_within or self.grid.cursor is None:
             return None
         row = self.grid.picture.rows.get(self.grid.cursor)
@@ -425,7 +424,6 @@ class Main(GpuScreen):
 
     @on(MenuAsked)
     def list_commands(self, message: MenuAsked) -> None:
-        """Open the menu of the row under the pointer, and run the chosen command."""
         from gputui.tui.screens.menu import open_row_menu, row_words
 
         words = row_words(self.subjects(), self.gpu())

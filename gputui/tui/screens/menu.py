@@ -66,8 +66,6 @@ _LEAST = 3
 
 
 class Match(Struct, frozen=True):
-    """A command that matches a search."""
-
     offer: Offer
     letters: frozenset[int] = frozenset()
     """Positions of the matching letters in the label, from 0."""
@@ -233,7 +231,6 @@ class CommandFinder(Pointed):
         self.find("")
 
     def find(self, wanted: str) -> None:
-        """Show the matching commands, with the cursor on the best."""
         self._found = find_commands(self._offers, wanted)
         self.texts = [found.offer.label for found in self._found]
         self.cursor = self.first = 0
@@ -258,7 +255,6 @@ class CommandFinder(Pointed):
             self.dismiss(self._offers.index(offer))
 
     def show_lines(self) -> None:
-        """Show the visible commands, and the description of the selected one."""
         super().show_lines()
         if not self.is_attached:
             return

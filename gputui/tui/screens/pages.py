@@ -65,8 +65,6 @@ _AGAIN = 10.0
 
 @dataclass(eq=False)
 class TelemetryLoaded(Message, bubble=False):
-    """Telemetry of each attempt of a job, by number."""
-
     measured: Mapping[int, Measured]
 
 
@@ -81,7 +79,6 @@ class TelemetryLoader:
         self._measured: Mapping[int, Measured] = {}
 
     def update(self, job: Job) -> None:
-        """Read again if there may be new data."""
         attempt = _shown(job)
         if attempt is None:
             return
@@ -133,15 +130,11 @@ _AGED = timedelta(seconds=10)
 
 @dataclass(eq=False)
 class Explained(Message, bubble=False):
-    """Explanation of the job's place in the queue."""
-
     explanation: Explanation | None
     failure: str = ""
 
 
 class Detail(JobScreen):
-    """Page of a job, kept up to date while it is open."""
-
     BINDINGS: ClassVar = [
         *bindings(_COMMANDS),
         *bindings((BACK,)),
@@ -320,7 +313,6 @@ class Detail(JobScreen):
 
 
 def _labels(lines: Sequence[Line]) -> int:
-    """Return the cells for labels, with the gap behind them."""
     return max([_LABEL, *(width(label) for label, _ in lines)]) + _GAP
 
 
@@ -507,8 +499,6 @@ class ProcessTable(LineTable[int]):
 
 
 class ProcessesScreen(JobScreen):
-    """Processes of one job, kept up to date while the screen is open."""
-
     BINDINGS: ClassVar = [*bindings((SHELL, COPY, BACK)), Binding("X", "back", "back", id="processes")]
     DEFAULT_CSS = "ProcessesScreen { layout: vertical; }"
 

@@ -142,7 +142,6 @@ class Panes:
         self._pace = services.pace
         self._redraw = redraw
         self.layout = PaneLayout.of(self._preferences.get(_SECTION), services.settings.console.log_place)
-        """Current sizes of the panes."""
         self._lent: tuple[int, int] | None = None
         """Rows of queue and log while the queue has some of a log pane without a log."""
 
@@ -181,7 +180,6 @@ class Panes:
             styles.width, styles.height = (f"{parts}fr", "1fr") if is_beside else ("1fr", f"{parts}fr")
 
     def room_for_gpus(self, room: int, *, is_idle: bool) -> GridRoom:
-        """Return the room that the GPUs may take of so many rows."""
         width = self._screen.size.width
         fixed = room if self.is_zoomed else self.layout.rows_for_gpus(room)
         most = self.layout.most_for_gpus(room, is_beside=self.layout.is_beside(width), is_idle=is_idle)
@@ -288,7 +286,6 @@ class Panes:
 
 
 def pane_of(widget: Widget | None) -> str | None:
-    """Return the name of the pane that is or contains a widget."""
     nodes = widget.ancestors_with_self if widget is not None else ()
     return next((node.id for node in nodes if node.id in PANES), None)
 

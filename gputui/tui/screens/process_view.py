@@ -106,8 +106,6 @@ def ask_stop(screen: Screen[Any], use: ForeignUse, container_id: str, words: str
 
 @dataclass(eq=False)
 class EnvironmentRead(Message, bubble=False):
-    """Message with the environment of a process, or why it cannot be read."""
-
     environment: tuple[str, ...] | None
     refusal: str = ""
 
@@ -178,8 +176,6 @@ class ContainerLog:
 
 @dataclass(eq=False)
 class ContainerRead(Message, bubble=False):
-    """Message with the engine's description of a container, or why it cannot be inspected."""
-
     detail: ContainerDetail | None
     fault: str = ""
 
@@ -536,7 +532,6 @@ class GpuProcessesScreen(JobScreen):
 
     @on(MenuAsked)
     def list_commands(self, message: MenuAsked) -> None:
-        """Open the menu of the row under the pointer, and run the chosen command."""
         row = self.row()
         commands = tuple(keymap_of(self).told(command) for command in MENUS["processes"] if command.works_at(self))
         if row is not None and commands:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from operator import is_not
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 from textual.message import Message
 from textual.widgets import Input
@@ -58,15 +57,6 @@ _CALM = 0.15
 _ON_JOBS = ("mark", "mark_all", "fold", "fold_all", "sort", "columns")
 
 
-class _MarkedJobs(Struct, frozen=True):
-    """Marked jobs, and the objects that they were computed from."""
-
-    marks: Marks
-    jobs: object
-    order: object
-    found: Sequence[Job]
-
-
 class QueueController:
     """Carries out the commands of the queue pane on its table and its filter line."""
 
@@ -80,7 +70,8 @@ class QueueController:
         self.line = line
         self._redraw = redraw
         self.history = HistoryLoader(services.backend.history, screen.post_message)
-        self._marked: _MarkedJobs | None = None
+        self._marked: tuple[Marks, object, object, Sequence[Job]] | None = None
+        """Marks, jobs and order of the queue, and the marked jobs computed from them."""
         self._filters = FilterHistory.of(services.preferences.get("filters"))
         self._matches_soon = self._has_matches = False
         """True if a timer is set for matching further jobs; true if some matches are not shown yet."""
@@ -120,14 +111,14 @@ class QueueController:
             # puts the last one first, keeps their order
             marks, jobs, order = table.live.marks, self.rows.jobs, self._screen.snapshot.order
             known = self._marked
-            if known is None or not (known.marks is marks and known.jobs is jobs and known.order is order):
+            if known is None or any(map(is_not, known, (marks, jobs, order))):
                 by_id = jobs.by_id
                 planned = dict.fromkeys(job_id for job_id in order if job_id in by_id)
                 others = (job for job_id, job in by_id.items() if job_id not in planned)
                 entries = (*(by_id[job_id] for job_id in planned), *others)
                 found = [part for job in entries if (part := marks.part(job)) is not None]
-                known = self._marked = _MarkedJobs(marks, jobs, order, found)
-            return known.found
+                known = self._marked = (marks, jobs, order, found)
+            return known[3]
         self._marked = None  # else it would keep its queue alive until something is marked again
         return table.jobs
 
@@ -269,7 +260,6 @@ class QueueController:
         self._redraw()
 
     def action_fold_all(self) -> None:
-        """Unfold all arrays and dependents; if all are unfolded, fold them."""
         self.rows.fold_all()
         self.table.rearrange()
         self._redraw()
@@ -359,8 +349,6 @@ def ids_of(jobs: Sequence[Job]) -> tuple[JobId, ...]:
 
 @dataclass(eq=False)
 class MoveFound(Message, bubble=False):
-    """Message with the places in the queue that a move leads to."""
-
     job_ids: tuple[JobId, ...]
     move: Move
     steps: tuple[int, ...] = ()
@@ -368,8 +356,6 @@ class MoveFound(Message, bubble=False):
 
 
 class QueueEditor:
-    """Carries out the editing commands of the queue pane."""
-
     def __init__(self, screen: JobScreen, services: Services, queue: QueueController) -> None:
         self._screen = screen
         self._services = services

@@ -55,8 +55,6 @@ _PAST = 8
 
 
 class TimelineView(Struct, frozen=True):
-    """The displayed snapshot and plan."""
-
     snapshot: Snapshot
     labels: Labels = Labels()
     timeline: Timeline | None = None
@@ -151,7 +149,6 @@ class TimelineTable(LineTable[BarRowKey]):
         self._redraw_all()
 
     def select(self, job_id: JobId) -> None:
-        """Select the first bar of a job, if it has one."""
         for row, key in enumerate(self.keys):
             bar = next((bar for bar in self._bars(key) if bar.job_id == job_id), None)
             if bar is not None:
@@ -160,7 +157,7 @@ class TimelineTable(LineTable[BarRowKey]):
                 self._redraw_all()
                 return
 
-    def next_bar(self, step: int) -> None:
+    def action_bar(self, step: int) -> None:
         """Select the next bar of this row, or the previous one, and show it."""
         bars = list(self.bars)
         if not bars:
@@ -170,12 +167,12 @@ class TimelineTable(LineTable[BarRowKey]):
         self._redraw_all()
         self.post_message(CursorMoved())
 
-    def look(self, step: int) -> None:
+    def action_look(self, step: int) -> None:
         scale = self.scale
         self._start = scale.start + scale.step * (scale.cells // 2) * step
         self._redraw_all()
 
-    def zoom(self, finer: int) -> None:
+    def action_zoom_time(self, finer: int) -> None:
         """Zoom; the selected bar stays visible."""
         scale = self.scale
         self._step = zoomed(scale.step, finer)
@@ -183,10 +180,12 @@ class TimelineTable(LineTable[BarRowKey]):
             middle = scale.start + scale.step * (scale.cells // 2)
             self._start = middle - self._step * (scale.cells // 2)
         self._redraw_all()
+        self.post_message(CursorMoved())
 
-    def present(self) -> None:
+    def action_present(self) -> None:
         self._start = self._step = None
         self._redraw_all()
+        self.post_message(CursorMoved())
 
     def on_click(self, event: events.Click) -> None:
         place = next((p for p in self.placed if p.column.key == "bars"), None)
@@ -246,8 +245,6 @@ _AGED = timedelta(seconds=15)
 
 @dataclass(eq=False)
 class TimelineMade(Message, bubble=False):
-    """Plan of a snapshot; None with an error."""
-
     view: TimelineView | None
     failure: str = ""
 
@@ -280,17 +277,19 @@ class TimelineScreen(OverlayScreen):
         self._jobs = Entries({job.id: job for job in snapshot.jobs})
         self._newest = LatestWorker(self.post_message, lambda error: TimelineMade(None, failure_words(error)))
         self.pace = Throttle(rest=9)
+        self.table = TimelineTable(id="rows", now=services.clock.now())
+        self.parts = (self.table,)
 
     def compose(self) -> ComposeResult:
         yield CellLines(id="heading")
-        yield TimelineTable(id="rows", now=self._services.clock.now())
+        yield self.table
         yield CellLines(id="agenda", background=GROUND)
         yield CellLines(id="about")
         yield CellLines(id="legend")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self.query_one(TimelineTable).focus()
+        self.table.focus()
         self.set_interval(self._services.pace.tick, self.tick)
         self._ask()
         self.call_after_refresh(self._draw)
@@ -305,13 +304,10 @@ class TimelineScreen(OverlayScreen):
         return self.view.timeline
 
     def subject(self) -> Job | None:
-        if not self.is_mounted:
-            return None
-        picked = self.query_one(TimelineTable).picked
-        return None if picked is None else self._jobs.get(picked)
+        return None if self.table.picked is None else self._jobs.get(self.table.picked)
 
     def gpu(self) -> GpuView | None:
-        return self.query_one(TimelineTable).gpu if self.is_mounted else None
+        return self.table.gpu
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot.of_server(self._snapshot.server_name)
@@ -321,7 +317,6 @@ class TimelineScreen(OverlayScreen):
         self.tick()
 
     def on_resize(self) -> None:
-        """Draw for the new size, once all widgets have theirs."""
         self.call_after_refresh(self._draw)
 
     def tick(self) -> None:
@@ -351,21 +346,21 @@ class TimelineScreen(OverlayScreen):
             self._jobs = Entries({job.id: job for job in message.view.snapshot.jobs})
         self._draw()
         if self._wanted is not None and message.view is not None:
-            for table in self.query(TimelineTable):  # none, if the plan arrives while the screen closes
-                table.select(self._wanted)
+            if self.table.is_attached:  # the plan may arrive while the screen closes
+                self.table.select(self._wanted)
             self._wanted = None
 
     def _draw(self) -> None:
         if not self.is_mounted or not self.is_in_sight:
             return
-        table = self.query_one(TimelineTable)
-        table.show(self.view, self._services.clock.now())
+        self.table.show(self.view, self._services.clock.now())
         self.query_one("#legend", CellLines).show([((" ", DIM), *legend(room=self.size.width - 2))])
-        self._show_agenda(table)
-        self._tell()
+        self._show_selected()
 
-    def _show_agenda(self, table: TimelineTable) -> None:
-        view = self.view
+    @on(CursorMoved)
+    def _show_selected(self) -> None:
+        """Show agenda, heading and keys, which depend on the selected bar."""
+        view, table = self.view, self.table
         room = self.size.height - _OTHERS - max(1, len(table.keys)) - table.head
         now = self._services.clock.now()
         lines = agenda_lines(view.timeline, view.snapshot, view.labels, now, room - 1)
@@ -380,14 +375,6 @@ class TimelineScreen(OverlayScreen):
         agenda = self.query_one("#agenda", CellLines)
         agenda.styles.height = room if lines else 0
         agenda.show([(), *(((" ", DIM), *line) for line in lines)])
-
-    @on(CursorMoved)
-    def _cursor_moved(self) -> None:
-        self._show_agenda(self.query_one(TimelineTable))
-        self._tell()
-
-    def _tell(self) -> None:
-        table, now, view = self.query_one(TimelineTable), self._services.clock.now(), self.view
         head = heading(view.timeline, self._snapshot, view.labels, table.scale, now)
         if self._failure:
             head = cell(f"The forecast failed: {self._failure}", RED)
@@ -401,20 +388,6 @@ class TimelineScreen(OverlayScreen):
         self.query_one("#about", CellLines).show([((" ", DIM), *line) for line in about])
         commands = (c for c in (*JOB_COMMANDS, *TIMELINE_COMMANDS, *GPU_COMMANDS) if c.in_footer and c.works_at(self))
         self.query_one(KeyBar).show(tuple(commands), (BACK, APP_COMMANDS[0]))
-
-    def action_zoom_time(self, finer: int) -> None:
-        self.query_one(TimelineTable).zoom(finer)
-        self._tell()
-
-    def action_look(self, step: int) -> None:
-        self.query_one(TimelineTable).look(step)
-
-    def action_present(self) -> None:
-        self.query_one(TimelineTable).present()
-        self._tell()
-
-    def action_bar(self, step: int) -> None:
-        self.query_one(TimelineTable).next_bar(step)
 
     @on(RowOpened)
     def _opened(self) -> None:

@@ -34,8 +34,6 @@ _AGED = timedelta(seconds=10)
 
 @dataclass(eq=False)
 class Foreseen(Message, bubble=False):
-    """Message with the forecast of a proposal."""
-
     proposal: Proposal | None
     comparison: Comparison | None
     failure: str = ""
@@ -43,8 +41,6 @@ class Foreseen(Message, bubble=False):
 
 @dataclass(eq=False)
 class Dragged(Message, bubble=False):
-    """Message with the place that a move leads to."""
-
     move: Move
     steps: tuple[int, ...] | None = None
     """Number of steps that this answers; None: any."""
@@ -123,7 +119,6 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         return self._answer.comparison if self._answer.proposal == self.proposal else None
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Receive the snapshot, and recompute the effects of the change."""
         snapshot = snapshot.of_server(self._snapshot.server_name)
         before, self._snapshot = self._snapshot, snapshot
         if snapshot.jobs is not before.jobs:

@@ -35,7 +35,7 @@ async def on_second_bar(hand: Hand) -> None:
 async def on_first_bar(hand: Hand) -> None:
     """Click on the first bar of the row, where it is in sight."""
     table = eyes.time_table(hand)
-    table.present()
+    table.action_present()
     place = next(p for p in table.placed if p.column.key == "bars")
     await hand.click(table, place.x + table.scale.cell(hand.console.clock.now()) - 1, table.head)
 

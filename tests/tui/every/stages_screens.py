@@ -28,7 +28,7 @@ async def columns(hand: Hand) -> None:
 async def fewer_columns(hand: Hand) -> None:
     """Hide one column."""
     await columns(hand)
-    hand.top(ColumnChooser).action_toggle_column()
+    hand.top(ColumnChooser).table.action_toggle_column()
     await hand.breathe()
 
 
@@ -134,6 +134,6 @@ async def timeline_later(hand: Hand) -> None:
     """Move the timeline on, and select the second bar of its row."""
     await timeline(hand)
     table = hand.top(TimelineScreen).query_one(TimelineTable)
-    table.next_bar(1)
-    table.look(1)
+    table.action_bar(1)
+    table.action_look(1)
     await hand.breathe()
