@@ -62,7 +62,6 @@ class Edit(Struct, frozen=True):
         )
 
     def __bool__(self) -> bool:
-        """Return whether the edit changes anything."""
         return bool(self.spec or self.gpus or self.options) or self.held is not None
 
     @property
@@ -81,8 +80,12 @@ class Edit(Struct, frozen=True):
         """
         after = job.evolve(spec=self.apply(job.spec))
         if job.state is not JobState.PENDING:
-            changed = after.spec.time_limit != job.spec.time_limit
-            return _warned_anew(after.evolve(limit_changed_at=now), now) if changed else after
+            if after.spec.time_limit == job.spec.time_limit:
+                return after
+            after = after.evolve(limit_changed_at=now)
+            is_ahead = after.warning_at is not None and after.warning_at > now
+            is_warned = is_ahead and after.attempts[-1].warned_at is not None
+            return after.with_attempt(warned_at=None) if is_warned else after
         if self.gpus or _RANKED & self.spec.keys():
             after = after.evolve(placed=None)
         if "priority" in self.spec:
@@ -103,7 +106,11 @@ class Edit(Struct, frozen=True):
         """
         parts: list[str] = []
         for holder, names in ((spec, self.spec), (spec.gpus, self.gpus), (spec.options, self.options)):
-            parts += [f"{name} {_word(name, getattr(holder, name))}" for name in names]
+            for name in names:
+                value = getattr(holder, name)
+                if name in _SECRET:
+                    value = tuple(key for key, _ in value) or "none"
+                parts.append(f"{name} {' '.join(map(str, value)) if isinstance(value, tuple) else value}")
         parts += [f"held {held}"] if self.held is not None else []
         return ", ".join(parts)
 
@@ -113,12 +120,6 @@ def _typed(values: Mapping[str, Any], kind: type[JobSpec | GpuRequest | Containe
         raise ValidationError(f"{misplaced[0]} are not edited within the spec but beside it")
     known = convert(values, kind)
     return {name: getattr(known, name) for name in kind.__struct_fields__ if name in values and name not in _FIXED}
-
-
-def _warned_anew(job: Job, now: datetime) -> Job:
-    if job.warning_at is None or job.warning_at <= now or job.attempts[-1].warned_at is None:
-        return job
-    return job.with_attempt(warned_at=None)
 
 
 def check_suits_state(job: Job, *, suits_running: bool) -> None:
@@ -131,11 +132,7 @@ def check_suits_state(job: Job, *, suits_running: bool) -> None:
 
 def differs(before: Job, after: Job) -> bool:
     """Return whether the request of a job, or a user's action on it, has changed."""
-    return _asked(before) != _asked(after)
-
-
-def _asked(job: Job) -> tuple[object, ...]:
-    return job.spec, job.priority, job.held, job.topped_at
+    return any(getattr(before, name) != getattr(after, name) for name in ("spec", "priority", "held", "topped_at"))
 
 
 def _changes(before: JobSpec | GpuRequest | ContainerOptions, after: object) -> Iterator[tuple[str, Any]]:
@@ -143,12 +140,6 @@ def _changes(before: JobSpec | GpuRequest | ContainerOptions, after: object) -> 
         value = getattr(after, name)
         if value != getattr(before, name):
             yield name, value
-
-
-def _word(name: str, value: Any) -> str:
-    if name in _SECRET:
-        return " ".join(key for key, _ in value) or "none"
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 MOST_SIGNALS = 16

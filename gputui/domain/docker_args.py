@@ -7,7 +7,6 @@ grammar is docker's: docs.docker.com/reference/cli/docker/container/run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -46,7 +45,17 @@ class PortSpec(Struct, frozen=True):
 
 def published_ports(text: str) -> tuple[PortSpec, ...]:
     """Return the ports of `[[IP:][HOST]:]CONTAINER[/PROTOCOL]`, of ranges of them, or of `target=…,published=…`."""
-    ip, host, inside = _parts_of_port(_from_long(text) if "=" in text else text)
+    rest, _, inside = (_short_port(text) if "=" in text else text).rpartition(":")
+    ip, _, host = rest.rpartition(":")
+    if host and host != AUTO and not re.fullmatch(r"\d+(-\d+)?", host, re.ASCII):
+        raise ValueError(f"{host!a} is not a port of the host")
+    if ip := ip.removeprefix("[").removesuffix("]"):
+        import ipaddress  # rarely needed
+
+        try:
+            ipaddress.ip_address(ip)
+        except ValueError as error:
+            raise ValueError(f"{ip!a} is not an address") from error
     inside, slash, protocol = inside.partition("/")
     protocol = protocol.lower() if slash else "tcp"
     if protocol not in _PROTOCOLS:
@@ -62,14 +71,7 @@ def published_ports(text: str) -> tuple[PortSpec, ...]:
     return tuple(PortSpec(port, protocol, ip, str(low + port - first)) for port in range(first, last + 1))
 
 
-def exposed_ports(text: str) -> tuple[str, ...]:
-    """Return the engine's names for `8080`, `8000-8010` or `53/udp`."""
-    if ":" in text or "=" in text:
-        raise ValueError("names a port inside alone: --publish gives it one of the host's")
-    return tuple(port.key for port in published_ports(text))
-
-
-def _from_long(text: str) -> str:
+def _short_port(text: str) -> str:
     """Return the short form of `target=80,published=8080,protocol=tcp`."""
     fields = dict(part.strip().partition("=")[::2] for part in text.split(","))
     if unknown := sorted(fields.keys() - {"target", "published", "protocol", "mode"}):
@@ -80,21 +82,11 @@ def _from_long(text: str) -> str:
     return f"{published}{fields['target']}/{fields.get('protocol') or 'tcp'}"
 
 
-def _parts_of_port(text: str) -> tuple[str, str, str]:
-    """Return address, host port and container port; the first two may be empty."""
-    rest, _, inside = text.rpartition(":")
-    ip, _, host = rest.rpartition(":")
-    if host and host != AUTO and not re.fullmatch(r"\d+(-\d+)?", host, re.ASCII):
-        raise ValueError(f"{host!a} is not a port of the host")
-    bare = ip.removeprefix("[").removesuffix("]")
-    if bare:
-        import ipaddress  # rarely needed
-
-        try:
-            ipaddress.ip_address(bare)
-        except ValueError as error:
-            raise ValueError(f"{bare!a} is not an address") from error
-    return bare, host, inside
+def exposed_ports(text: str) -> tuple[str, ...]:
+    """Return the engine's names for `8080`, `8000-8010` or `53/udp`."""
+    if ":" in text or "=" in text:
+        raise ValueError("names a port inside alone: --publish gives it one of the host's")
+    return tuple(port.key for port in published_ports(text))
 
 
 def _port_range(text: str, *, allow_zero: bool = False) -> tuple[int, int]:
@@ -158,7 +150,13 @@ class MountSpec(Struct, frozen=True):
 
 def mount(text: str) -> MountSpec:
     """Return the mount of `type=bind,source=/a,target=/b,readonly`; values with commas are quoted as in CSV."""
-    pairs = list(_mount_pairs(text))
+    pairs: list[tuple[str, str]] = []
+    for part in _fields(text):
+        key, equals, value = part.partition("=")
+        key = _ALIASES.get(key.strip().lower(), key.strip().lower())
+        if not equals and key not in _MOUNT_FLAGS:
+            raise ValueError(f"{part!a} is not key=value")
+        pairs.append((key, value if equals else "true"))
     given = {key: value for key, value in pairs if key not in _SEVERAL}
     kind = given.get("type", "volume").lower()
     if kind not in _MOUNT_KEYS:
@@ -176,15 +174,6 @@ def mount(text: str) -> MountSpec:
         raise ValueError("has no source: add source=IMAGE")
     fields = tuple((key, value) for key, value in pairs if key in _MOUNT_KEYS[kind])
     return MountSpec(kind, target, source, is_true(given.get("readonly", "false")), fields)
-
-
-def _mount_pairs(text: str) -> Iterator[tuple[str, str]]:
-    for part in _fields(text):
-        key, equals, value = part.partition("=")
-        key = _ALIASES.get(key.strip().lower(), key.strip().lower())
-        if not equals and key not in _MOUNT_FLAGS:
-            raise ValueError(f"{part!a} is not key=value")
-        yield key, value if equals else "true"
 
 
 def _fields(text: str) -> list[str]:

@@ -510,7 +510,15 @@ class FaultEvidence(Struct, frozen=True):
 
 def judged(faults: Mapping[str, GpuFault], seen: FaultEvidence) -> Mapping[str, GpuFault]:
     """Return the current faults: new ones added, resolved ones removed; the same object if unchanged."""
-    found = {uuid: fault for uuid, fault in faults.items() if not _is_over(uuid, fault, seen)}
+    found = {}
+    for uuid, fault in faults.items():
+        resumed_at, sample = seen.resumed.get(uuid), seen.samples.get(uuid)
+        is_over = resumed_at is not None and resumed_at >= fault.at
+        is_over = is_over or bool(fault.boot and seen.boot and fault.boot != seen.boot)
+        if not is_over and sample is not None and sample.health.is_schedulable:
+            is_over = uuid in seen.live or fault.asks_reset or (fault.has_ecc and sample.ecc_uncorrected == 0)
+        if not is_over:
+            found[uuid] = fault
     for uuid in reported(seen):
         found.setdefault(uuid, GpuFault(seen.samples[uuid].health.text, seen.now, seen.boot))
     for uuid, fault in found.items():
@@ -526,19 +534,6 @@ def reported(seen: FaultEvidence) -> Iterable[str]:
         resumed_at = seen.resumed.get(uuid)
         if sample.health.code is HealthCode.XID and (resumed_at is None or sample.sampled_at > resumed_at):
             yield uuid
-
-
-def _is_over(uuid: str, fault: GpuFault, seen: FaultEvidence) -> bool:
-    resumed_at = seen.resumed.get(uuid)
-    if resumed_at is not None and resumed_at >= fault.at:
-        return True
-    if fault.boot and seen.boot and fault.boot != seen.boot:
-        return True
-    sample = seen.samples.get(uuid)
-    if sample is None or not sample.health.is_schedulable:
-        return False
-    has_no_ecc = fault.has_ecc and sample.ecc_uncorrected == 0
-    return uuid in seen.live or fault.asks_reset or has_no_ecc
 
 
 LOST, SICK, NOT_READ = "lost", "sick", "not read"
@@ -567,13 +562,12 @@ def faulty_gpus(views: Iterable[GpuView]) -> Mapping[JobId, str]:
         if (fault := fault_of(view)) in {LOST, SICK}:
             for job_id in view.job_ids or (() if view.job_id is None else (view.job_id,)):
                 found.setdefault(job_id, {}).setdefault(fault, []).append(_name(view))
-    return {job_id: _words(names) for job_id, names in found.items()}
+    return {
+        job_id: ", ".join(f"GPU {index_ranges(names[kind])} {kind}" for kind in (LOST, SICK, TRESPASS) if kind in names)
+        for job_id, names in found.items()
+    }
 
 
 def _name(view: GpuView) -> str:
     """Return the index, or the beginning of the UUID if the driver does not list the GPU."""
     return index_of(view) if view.gpu.index >= 0 else plain(view.gpu.uuid, 12)
-
-
-def _words(names: Mapping[str, list[str]]) -> str:
-    return ", ".join(f"GPU {index_ranges(names[fault])} {fault}" for fault in (LOST, SICK, TRESPASS) if fault in names)

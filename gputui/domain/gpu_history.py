@@ -156,13 +156,11 @@ NO_PAST = GpuPast()
 
 
 def mean(samples: list[GpuSample]) -> Step:
-    """Return the means of a step's readings."""
-    return Step(*(_mean([getattr(sample, name) for sample in samples]) for name in Step._fields))
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    means = []
+    for name in Step._fields:
+        known = [value for sample in samples if (value := getattr(sample, name)) is not None]
+        means.append(sum(known) / len(known) if known else None)
+    return Step(*means)
 
 
 _HELD_UP = 2.5

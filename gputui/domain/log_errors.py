@@ -11,7 +11,6 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import islice
 
 from gputui.domain.job_spec import Pairs
 from gputui.domain.text import plain, without_secrets
@@ -135,56 +134,40 @@ def find_error_line(lines: Iterable[bytes], env: Pairs = ()) -> str:
     The exception of a Python traceback and errors of CUDA or memory come before other errors, and these before crashes
     and the lines of launchers; of several equal ones the last is returned.
     """
-    texts = [_text(raw) for raw in deque(lines, TAIL)]
+    texts = []
+    for raw in deque(lines, TAIL):
+        if len(raw) > _LINE:
+            raw = raw[-_LINE:] if b"\r" in raw[-_LINE:] else raw[:_LINE]
+        # the final text on a terminal: without control sequences and overwritten progress
+        parts = raw.decode("utf-8", "replace").split("\r")
+        texts.append(plain(next((part for part in reversed(parts) if part.strip()), "").expandtabs()).rstrip())
     found = max(_candidates(texts), key=lambda candidate: candidate[:2], default=(0, 0, ""))
     return plain(without_secrets(found[2], env), SHOWN)
-
-
-def _text(raw: bytes) -> str:
-    """Return the final text of the line on a terminal: without control sequences and overwritten progress."""
-    if len(raw) > _LINE:
-        raw = raw[-_LINE:] if b"\r" in raw[-_LINE:] else raw[:_LINE]
-    parts = raw.decode("utf-8", "replace").split("\r")
-    return plain(next((part for part in reversed(parts) if part.strip()), "").expandtabs()).rstrip()
 
 
 def _candidates(texts: list[str]) -> Iterator[tuple[int, int, str]]:
     """Yield weight, position and text of each line that may be the reason."""
     for place, text in enumerate(texts):
         if _HEAD in text:
-            ended = _exception_after(texts, place)
-            if ended is not None:
-                at, words = ended
-                weight = _WEAK if _ECHO.search(words) else _CRASH if _FOLLOWS.search(words) else _STRONG
-                yield weight, at, words
+            # the exception is the first line that is not indented; those with another prefix are of other processes
+            prefix = text.partition(_HEAD)[0]
+            after = (
+                (at, each[len(prefix) :]) for at, each in enumerate(texts) if at > place and each.startswith(prefix)
+            )
+            at, rest = next(((at, rest) for at, rest in after if rest and not rest[0].isspace()), (0, ""))
+            if _EXCEPTION.match(rest):
+                words = rest.strip()
+                yield _WEAK if _ECHO.search(words) else _CRASH if _FOLLOWS.search(words) else _STRONG, at, words
         elif what := _WHAT.match(text):
             yield _STRONG, place, what["words"]
-        elif weight := _weight(text):
-            yield weight, place, _RANK.sub("", text).strip()
-
-
-def _weight(text: str) -> int:
-    if _SHELL.search(text):
-        return _ERROR
-    kind = error_in(text)
-    if kind is None:
-        return 0
-    if _ECHO.search(text):
-        return _WEAK
-    weight = _WEIGHTS.get(kind, 0)
-    return min(weight, _CRASH) if _FOLLOWS.search(text) else weight
-
-
-def _exception_after(texts: list[str], head: int) -> tuple[int, str] | None:
-    """Return position and text of the exception that ends the traceback: the first line that is not indented.
-
-    Lines in between with another prefix belong to other processes and are skipped.
-    """
-    prefix = texts[head].partition(_HEAD)[0]
-    for place, text in enumerate(islice(texts, head + 1, None), head + 1):
-        if not text.startswith(prefix):
-            continue
-        rest = text[len(prefix) :]
-        if rest and not rest[0].isspace():
-            return (place, rest.strip()) if _EXCEPTION.match(rest) else None
-    return None
+        else:
+            if _SHELL.search(text):
+                weight = _ERROR
+            elif (kind := error_in(text)) is None:
+                continue
+            elif _ECHO.search(text):
+                weight = _WEAK
+            else:
+                weight = min(_WEIGHTS.get(kind, 0), _CRASH if _FOLLOWS.search(text) else _STRONG)
+            if weight:
+                yield weight, place, _RANK.sub("", text).strip()

@@ -130,40 +130,12 @@ def _plain(job: Job, seen: ColumnData) -> Tone:
     return "plain"
 
 
-def _blue(job: Job, seen: ColumnData) -> Tone:
-    return "dim" if job.state.is_terminal else "blue"
-
-
-def _again(job: Job, seen: ColumnData) -> Tone:
-    return "plain" if len(job.attempts) > 1 else "dim"
-
-
-def _strong(job: Job, seen: ColumnData) -> Tone:
-    return "strong" if _priority(job, seen) == "top" or job.priority > 50 else "dim"
-
-
-def _rank(job: Job, seen: ColumnData) -> int:
-    return job.priority + (1000 if job.topped_at else 0)
-
-
-def _id(job: Job, seen: ColumnData) -> str:
-    return short_id(job, seen.id_digits)
-
-
 def _priority(job: Job, seen: ColumnData) -> str:
     return "top" if job.topped_at is not None and job.state is JobState.PENDING else str(job.priority)
 
 
-def _name(job: Job, seen: ColumnData) -> str:
-    return plain(job.name, 120) or job.spec.image or _command_words(job.spec.command[:3])
-
-
 def _server(job: Job, seen: ColumnData) -> str | None:
     return server_of(job.id) or None
-
-
-def _gpus(job: Job, seen: ColumnData) -> str:
-    return str(len(job.gpus)) if job.gpus else gpus_wanted(job.spec.gpus)
 
 
 def _start(job: Job, seen: ColumnData) -> datetime | None:
@@ -179,10 +151,6 @@ def _expected(words: Callable[[datetime, datetime], str]) -> Get:
         return f"~{words(at, seen.now)}" if at > seen.now else "now"
 
     return shown
-
-
-def _certain(job: Job, seen: ColumnData) -> Tone:
-    return "dim" if job.state is JobState.PENDING and job.id not in seen.expected_starts else "plain"
 
 
 def _until(at: datetime, now: datetime) -> str:
@@ -201,28 +169,59 @@ def _where(job: Job, seen: ColumnData) -> str:
     return ",".join(seen.gpu_names.get(uuid, "?") for uuid in (job.attempt.gpus if job.attempt else ()))
 
 
-def _started(job: Job, seen: ColumnData) -> datetime | None:
-    return None if job.state is JobState.PENDING else job.started_at
-
-
-def _score(job: Job, seen: ColumnData) -> str | None:
-    score = seen.scores.get(job.id)
-    return f"{score:.1f}" if score is not None else UNKNOWN if job.state is JobState.PENDING else None
-
-
 _amount = partial(QueueColumn, right=True, is_down=True)
 _forecast = partial(
-    QueueColumn, value=_start, tone=_certain, right=True, is_moving=True, capability=Capability.TEST_ONLY
+    QueueColumn,
+    value=_start,
+    tone=lambda job, seen: "dim" if job.state is JobState.PENDING and job.id not in seen.expected_starts else "plain",
+    right=True,
+    is_moving=True,
+    capability=Capability.TEST_ONLY,
 )
 _ALL = (
-    QueueColumn("id", "ID", 5, "its number", lambda job, _: job.id, _id, _blue, right=True),
+    QueueColumn(
+        "id",
+        "ID",
+        5,
+        "its number",
+        lambda job, _: job.id,
+        lambda job, seen: short_id(job, seen.id_digits),
+        lambda job, _: "dim" if job.state.is_terminal else "blue",
+        right=True,
+    ),
     QueueColumn(
         "state", "ST", 3, "state: a word on wide screens, else squeue's abbreviation", lambda job, _: job.state.short
     ),
-    _amount("priority", "PRI", 3, "0 to 100, or top", _rank, _priority, _strong),
-    QueueColumn("name", "NAME", 14, "name", lambda job, _: job.name.casefold(), _name, _live, flex=2, most=40),
+    _amount(
+        "priority",
+        "PRI",
+        3,
+        "0 to 100, or top",
+        lambda job, _: job.priority + (1000 if job.topped_at else 0),
+        _priority,
+        lambda job, seen: "strong" if _priority(job, seen) == "top" or job.priority > 50 else "dim",
+    ),
+    QueueColumn(
+        "name",
+        "NAME",
+        14,
+        "name",
+        lambda job, _: job.name.casefold(),
+        lambda job, _: plain(job.name, 120) or job.spec.image or _command_words(job.spec.command[:3]),
+        _live,
+        flex=2,
+        most=40,
+    ),
     QueueColumn("tenant", "TENANT", 8, "tenant it is charged to", lambda job, _: job.spec.tenant, flex=1, most=16),
-    _amount("gpus", "GPUS", 4, "how many GPUs it holds or asks for", lambda job, _: gpu_count_of(job), _gpus, _live),
+    _amount(
+        "gpus",
+        "GPUS",
+        4,
+        "how many GPUs it holds or asks for",
+        lambda job, _: gpu_count_of(job),
+        lambda job, _: str(len(job.gpus)) if job.gpus else gpus_wanted(job.spec.gpus),
+        _live,
+    ),
     QueueColumn(
         "progress",
         "PROGRESS",
@@ -273,7 +272,7 @@ _ALL = (
         "number of attempts",
         lambda job, _: len(job.attempts),
         lambda job, _: len(job.attempts) or None,
-        _again,
+        lambda job, _: "plain" if len(job.attempts) > 1 else "dim",
     ),
     _amount(
         "exit",
@@ -285,7 +284,14 @@ _ALL = (
         lambda job, _: "red" if job.exit_code else "dim",
     ),
     _amount("submitted", "SUBMITTED", 11, "when it was submitted, local time", lambda job, _: job.submitted_at),
-    _amount("started", "STARTED", 11, "when it started, local time", lambda job, _: job.started_at, _started),
+    _amount(
+        "started",
+        "STARTED",
+        11,
+        "when it started, local time",
+        lambda job, _: job.started_at,
+        lambda job, _: None if job.state is JobState.PENDING else job.started_at,
+    ),
     _amount("ended", "ENDED", 11, "when it ended, local time", lambda job, _: job.ended_at),
     _amount(
         "score",
@@ -293,7 +299,13 @@ _ALL = (
         8,
         "score by which the plan orders waiting jobs",
         lambda job, seen: seen.scores.get(job.id),
-        _score,
+        lambda job, seen: (
+            f"{seen.scores[job.id]:.1f}"
+            if job.id in seen.scores
+            else UNKNOWN
+            if job.state is JobState.PENDING
+            else None
+        ),
         is_moving=True,
         capability=Capability.WHAT_IF,
     ),

@@ -10,8 +10,8 @@ one. Several runs that would be due right after a change are one run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from collections.abc import Iterable
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from functools import lru_cache
 
@@ -74,34 +74,25 @@ class Crontab(Struct, frozen=True):
     is_fixed: bool
     """True if neither minute nor hour begins with `*`, which matters when clocks change."""
 
-    def matches_day(self, day: date) -> bool:
-        """Return whether it runs at any time on that day."""
-        if day.month not in self.months:
-            return False
-        of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        return of_month or of_week if self.is_either_day else of_month and of_week
-
     def first_match(self, start: datetime, end: datetime) -> datetime | None:
         """Return the first minute, from `start` on and before `end`, at which it runs."""
         day, at = start.date(), start.time()
         while datetime.combine(day, time()) < end:
+            of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
             if day.month not in self.months:
                 day = (day.replace(day=28) + 4 * _DAY).replace(day=1)
-            else:
-                if self.matches_day(day) and (found := self._first_time(at)):
-                    match = datetime.combine(day, found)
-                    return match if match < end else None
-                day += _DAY
+                at = time()
+                continue
+            if (of_month or of_week) if self.is_either_day else (of_month and of_week):
+                minute = at.minute + bool(at.second or at.microsecond)
+                for hour in self.hours:
+                    least = 0 if hour > at.hour else minute
+                    found = next((one for one in self.minutes if one >= least), None) if hour >= at.hour else None
+                    if found is not None:
+                        match = datetime.combine(day, time(hour, found))
+                        return match if match < end else None
+            day += _DAY
             at = time()
-        return None
-
-    def _first_time(self, at: time) -> time | None:
-        minute = at.minute + bool(at.second or at.microsecond)
-        for hour in self.hours:
-            least = 0 if hour > at.hour else minute
-            found = next((one for one in self.minutes if one >= least), None) if hour >= at.hour else None
-            if found is not None:
-                return time(hour, found)
         return None
 
 
@@ -117,7 +108,10 @@ def parse(expression: str) -> Crontab:
     if len(words) != len(_FIELDS):
         hint = "write five: minute, hour, day of month, month, day of week, in quotes, such as '30 2 * * 1-5'"
         raise InputError(f"{quoted(expression)} has {len(words)} fields", where="cron", hint=hint)
-    minutes, hours, days, months, weekdays = (_values(*pair) for pair in zip(words, _FIELDS, strict=True))
+    minutes, hours, days, months, weekdays = (
+        frozenset(value for part in word.split(",") for value in _range(part, field))
+        for word, field in zip(words, _FIELDS, strict=True)
+    )
     crontab = Crontab(
         minutes=tuple(sorted(minutes)),
         hours=tuple(sorted(hours)),
@@ -132,10 +126,6 @@ def parse(expression: str) -> Crontab:
         text = f"{quoted(expression)} never matches: no month it names has a day {min(crontab.days)}"
         raise InputError(text, where="cron", hint="correct the day of month, or the month")
     return crontab
-
-
-def _values(text: str, field: CronField) -> frozenset[int]:
-    return frozenset(value for part in text.split(",") for value in _range(part, field))
 
 
 def _range(part: str, field: CronField) -> range:
@@ -180,29 +170,24 @@ _HORIZON = timedelta(days=366 * 45)
 _ZERO = timedelta(0)
 
 
-class Stretch(Struct, frozen=True):
-    """Period during which the zone's offset does not change."""
-
-    begin: datetime
-    end: datetime
-    before: timedelta
-    """Offset before `begin`."""
-    offset: timedelta
-
-    @property
-    def change(self) -> timedelta:
-        """Amount by which clocks go forward at its start; zero for a correction."""
-        change = self.offset - self.before
-        return change if abs(change) < CORRECTION else _ZERO
-
-
 def next_after(expression: str, zone: tzinfo, at: datetime) -> datetime:
     """Return the first run after `at`, in UTC; raises InputError for an invalid expression."""
     crontab, at = parse(expression), at.astimezone(UTC)
-    for stretch in _stretches(zone, at - CORRECTION, at + _HORIZON):
-        found = _first_run(crontab, stretch, at)
-        if found is not None:
-            return found
+    begin = at - CORRECTION
+    before = offset = _offset(zone, begin)
+    while begin < at + _HORIZON:  # in stretches of time in which the zone's offset does not change
+        end = _next_change(zone, begin, begin + _STRETCH)
+        change = offset - before  # by which clocks go forward at its start; zero for a correction
+        if not crontab.is_fixed or abs(change) >= CORRECTION:
+            change = _ZERO
+        wall = _wall(begin, offset)
+        if change > _ZERO and begin > at and crontab.first_match(wall - change, wall):
+            return begin
+        repeated = max(_ZERO, -change)
+        start = max(wall + repeated, _wall(at, offset).replace(second=0, microsecond=0) + _MINUTE)
+        if (found := crontab.first_match(start, _wall(end, offset))) is not None:
+            return (found - offset).replace(tzinfo=UTC)
+        begin, before, offset = end, offset, _offset(zone, end)
     raise InputError("it never matches", where="cron")
 
 
@@ -219,29 +204,9 @@ def latest_until(expression: str, zone: tzinfo, first: datetime, until: datetime
     return latest
 
 
-def _first_run(crontab: Crontab, stretch: Stretch, at: datetime) -> datetime | None:
-    """Return the first run in the stretch that is after `at`."""
-    fixed_change = stretch.change if crontab.is_fixed else _ZERO
-    begin, offset = _wall(stretch.begin, stretch.offset), stretch.offset
-    if fixed_change > _ZERO and stretch.begin > at and crontab.first_match(begin - fixed_change, begin):
-        return stretch.begin
-    repeated = max(_ZERO, -fixed_change)
-    start = max(begin + repeated, _wall(at, offset).replace(second=0, microsecond=0) + _MINUTE)
-    found = crontab.first_match(start, _wall(stretch.end, offset))
-    return None if found is None else (found - offset).replace(tzinfo=UTC)
-
-
 def _wall(at: datetime, offset: timedelta) -> datetime:
     """Return the wall-clock time at that offset from UTC."""
     return at.replace(tzinfo=None) + offset
-
-
-def _stretches(zone: tzinfo, begin: datetime, until: datetime) -> Iterator[Stretch]:
-    before = offset = _offset(zone, begin)
-    while begin < until:
-        end = _next_change(zone, begin, begin + _STRETCH)
-        yield Stretch(begin, end, before, offset)
-        begin, before, offset = end, offset, _offset(zone, end)
 
 
 def _next_change(zone: tzinfo, begin: datetime, until: datetime) -> datetime:

@@ -22,7 +22,7 @@ from gputui.domain.job_spec import (
     MAX_PRIORITY,
     MAX_SIGNAL,
     MAX_TENANT,
-    GpuRequest,
+    ContainerOptions,
     JobSpec,
     Submission,
 )
@@ -55,16 +55,44 @@ def check_values(spec: JobSpec) -> None:
         ("--comment", spec.comment, MAX_COMMENT),
     ):
         _check(plain(text) == text and len(text) <= most, where, f"one line of at most {most} characters")
-    _check_numbers(spec)
+    _check(0 <= spec.priority <= MAX_PRIORITY, "--priority", f"0 to {MAX_PRIORITY}")
+    _check(-10_000 <= spec.nice <= 10_000, "--nice", "-10000 to 10000")
+    _check(0 <= spec.retries <= 1000, "--retries", "0 to 1000")
+    warning = spec.warning
+    _check(warning is None or 1 <= warning.number <= MAX_SIGNAL, "--signal", f"signals are 1 to {MAX_SIGNAL}")
+    for where, ids in (("--after", spec.after), ("--after-any", spec.after_any)):
+        are_known = len(ids) <= MOST_GPUS and all(0 < each <= MAX_NUMBER for each in ids)
+        _check(are_known, where, "at most 100000 ids of jobs")
     _check_times(spec)
-    _check_gpus(spec.gpus, spec.gpu_memory_step)
+    gpus = spec.gpus
+    _check(0 <= gpus.minimum <= gpus.maximum <= MOST_GPUS, "--gpus", f"0 to {MOST_GPUS}, the least number first")
+    _check(len(gpus.devices) <= MOST_GPUS, "--gpus", f"at most {MOST_GPUS} GPUs")
+    sizes = {"--gpu-memory": gpus.memory, "--gpu-free": gpus.free_memory, "--gpu-memory-step": spec.gpu_memory_step}
+    for where, size in sizes.items():
+        _check(size is None or 0 < size <= MAX_NUMBER, where, "a size above 0")
+    _check(not gpus.share or gpus.memory is not None, "--share", "a job that shares GPUs promises its memory of each")
     if spec.sweep:
         from gputui.domain import sweep  # few jobs belong to one
 
         sweep.check(spec.sweep, MAX_ELEMENTS)
-    stop = spec.options.stop_timeout
+    _check_options(spec.options)
+
+
+def _check_times(spec: JobSpec) -> None:
+    before = spec.warning.before if spec.warning is not None else None
+    for where, span in (("--time-limit", spec.time_limit), ("--idle-timeout", spec.idle_timeout)):
+        _check(span is None or timedelta(0) < span <= MAX_DURATION, where, "above 0, and at most 3650 days")
+    for where, span in (("--backoff", spec.backoff), ("--signal", before)):
+        _check(span is None or timedelta(0) <= span <= MAX_DURATION, where, "0 to 3650 days")
+    if (begin := spec.begin_at) is not None:
+        _check(begin.tzinfo is not None, "--begin", "a time needs its offset from UTC")
+        _check(_EARLIEST <= begin <= _LATEST, "--begin", "a time from 1970 to 2200")
+
+
+def _check_options(options: ContainerOptions) -> None:
+    stop = options.stop_timeout
     _check(stop is None or 0 <= stop <= 3600, "--stop-timeout", "0 to 3600 seconds")
-    for path, value in _parts(spec.options, ""):
+    for path, value in _parts(options, ""):
         where = f"--{path.replace('_', '-')}"
         if isinstance(value, timedelta):
             _check(timedelta(0) <= value <= MAX_DURATION, where, "0 to 3650 days")
@@ -83,40 +111,11 @@ def _check_each_text(value: Struct) -> None:
     for path, text in _parts(value, ""):
         if isinstance(text, str):
             _check("\0" not in text, path, "it has a NUL character")
-            _check(_size(text) <= MAX_BYTES, path, f"UTF-8 of at most {MAX_BYTES} bytes")
-
-
-def _check_numbers(spec: JobSpec) -> None:
-    _check(0 <= spec.priority <= MAX_PRIORITY, "--priority", f"0 to {MAX_PRIORITY}")
-    _check(-10_000 <= spec.nice <= 10_000, "--nice", "-10000 to 10000")
-    _check(0 <= spec.retries <= 1000, "--retries", "0 to 1000")
-    _check(spec.warning is None or 1 <= spec.warning.number <= MAX_SIGNAL, "--signal", f"signals are 1 to {MAX_SIGNAL}")
-    for where, ids in (("--after", spec.after), ("--after-any", spec.after_any)):
-        _check(
-            len(ids) <= MOST_GPUS and all(0 < each <= MAX_NUMBER for each in ids), where, "at most 100000 ids of jobs"
-        )
-
-
-def _check_times(spec: JobSpec) -> None:
-    """Check durations above 0, those that may be 0, and the begin."""
-    before = spec.warning.before if spec.warning is not None else None
-    for where, span in (("--time-limit", spec.time_limit), ("--idle-timeout", spec.idle_timeout)):
-        _check(span is None or timedelta(0) < span <= MAX_DURATION, where, "above 0, and at most 3650 days")
-    for where, span in (("--backoff", spec.backoff), ("--signal", before)):
-        _check(span is None or timedelta(0) <= span <= MAX_DURATION, where, "0 to 3650 days")
-    begin = spec.begin_at
-    if begin is not None:
-        _check(begin.tzinfo is not None, "--begin", "a time needs its offset from UTC")
-        _check(_EARLIEST <= begin <= _LATEST, "--begin", "a time from 1970 to 2200")
-
-
-def _check_gpus(gpus: GpuRequest, step: int | None) -> None:
-    low, high = gpus.minimum, gpus.maximum
-    _check(0 <= low <= high <= MOST_GPUS, "--gpus", f"0 to {MOST_GPUS}, the least number first")
-    _check(len(gpus.devices) <= MOST_GPUS, "--gpus", f"at most {MOST_GPUS} GPUs")
-    for where, size in (("--gpu-memory", gpus.memory), ("--gpu-free", gpus.free_memory), ("--gpu-memory-step", step)):
-        _check(size is None or 0 < size <= MAX_NUMBER, where, "a size above 0")
-    _check(not gpus.share or gpus.memory is not None, "--share", "a job that shares GPUs promises its memory of each")
+            try:
+                size = len(text.encode())
+            except UnicodeEncodeError:
+                size = MAX_BYTES + 1
+            _check(size <= MAX_BYTES, path, f"UTF-8 of at most {MAX_BYTES} bytes")
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -129,14 +128,6 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _parts(each, path)
     elif value is not None and not isinstance(value, bool):
         yield path, value
-
-
-def _size(text: str) -> int:
-    """Return its bytes in UTF-8; more than allowed for what is none."""
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError:
-        return MAX_BYTES + 1
 
 
 def _check(is_right: bool, where: str, rule: str) -> None:

@@ -45,9 +45,6 @@ class _Part(Struct, frozen=True):
     def count(self) -> int:
         return 1 if self.numbers is None else len(self.numbers)
 
-    def value(self, place: int) -> str:
-        return self.text if self.numbers is None else f"{self.numbers[place]:0{self.width}}"
-
 
 def check(sweep: Pairs, limit: int) -> int:
     """Return the number of elements; raise InputError for invalid names or values."""
@@ -69,7 +66,6 @@ def check(sweep: Pairs, limit: int) -> int:
 
 
 def size(sweep: Pairs) -> int:
-    """Return the number of combinations."""
     return math.prod(_count(text) for _, text in sweep)
 
 
@@ -141,7 +137,6 @@ def variables(values: Mapping[str, str]) -> Pairs:
 
 
 def quoted_list(values: Iterable[str]) -> str:
-    """Return a text that lists exactly these values, each quoted."""
     return ",".join('"' + value.replace('"', '""') + '"' for value in values)
 
 
@@ -160,30 +155,13 @@ def _parts(text: str) -> tuple[_Part, ...]:
         match = _FIELD.match(text, place)
         if match is None:
             raise InputError(f"{quoted(text[place:])} is not a list of values", hint='quote as in "a,b",c')
-        parts.append(_Part(match[1].replace('""', '"')) if match[1] is not None else _bare(match[2].strip()))
+        parts.append(_Part(match[1].replace('""', '"')) if match[1] is not None else _part(match[2].strip()))
         if match.end() == len(text) and not match[0].endswith(","):
             break
         place = match.end()
     if not parts:
         raise InputError("has no values", hint="write lr=1e-3,1e-4 or seed=0-9")
     return tuple(parts)
-
-
-def _bare(word: str) -> _Part:
-    """Return the values of an unquoted word: a range, or the word itself."""
-    if not word:
-        raise InputError("has an empty value", hint='write "" where that is meant')
-    match = _RANGE.fullmatch(word)
-    if match is None:
-        if _FRACTIONS.fullmatch(word):
-            hint = "ranges are of whole numbers, 0-10 or 0-10:2; write the values one by one, or quote the text"
-            raise InputError(f"{quoted(word)} is not a range", hint=hint)
-        return _Part(word)
-    first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
-    if last < first or not step:
-        hint = f"write the smaller number first, or quote the text: '\"{word}\"'"
-        raise InputError(f"{quoted(word)} is not a range", hint=hint)
-    return _Part(numbers=range(first, last + 1, step), width=len(match[1]) if match[1].startswith("0") else 0)
 
 
 @lru_cache(maxsize=256)
@@ -194,6 +172,22 @@ def _count(text: str) -> int:
 def _value(text: str, place: int) -> str:
     for part in _parts(text):
         if place < part.count:
-            return part.value(place)
+            return part.text if part.numbers is None else f"{part.numbers[place]:0{part.width}}"
         place -= part.count
     raise IndexError(place)
+
+
+def _part(word: str) -> _Part:
+    """Return the values of an unquoted word: a range, or the word itself."""
+    if not word:
+        raise InputError("has an empty value", hint='write "" where that is meant')
+    hint = "ranges are of whole numbers, 0-10 or 0-10:2; write the values one by one, or quote the text"
+    match = _RANGE.fullmatch(word)
+    if match is None and not _FRACTIONS.fullmatch(word):
+        return _Part(word)
+    if match is not None:
+        first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+        if first <= last and step:
+            return _Part(numbers=range(first, last + 1, step), width=len(match[1]) if match[1].startswith("0") else 0)
+        hint = f"write the smaller number first, or quote the text: '\"{word}\"'"
+    raise InputError(f"{quoted(word)} is not a range", hint=hint)

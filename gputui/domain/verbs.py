@@ -149,10 +149,6 @@ def _is_waiting(job: Job) -> bool:
     return job.state is JobState.PENDING
 
 
-def _may_run_again(job: Job) -> bool:
-    return not (_is_waiting(job) or job.requeue_requested or (job.runs_once and job.state.is_terminal))
-
-
 JOB_VERBS: tuple[Verb[Job], ...] = (
     Verb(
         name="hold",
@@ -220,7 +216,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         help="Run the job again; a running job is stopped first.",
         group=JOBS,
         needs="a job that runs, or has ended in a queue that runs it again",
-        may=_may_run_again,
+        may=lambda job: not (_is_waiting(job) or job.requeue_requested or (job.runs_once and job.state.is_terminal)),
         wish=Requeue,
         done="{subject} will be requeued",
         done_many="{subject} will be requeued",
@@ -724,20 +720,15 @@ def suggestion(typed: str, commands: Collection[str]) -> str:
     known = {word for meaning in MEANINGS for word in meaning.names}
     for word in _readings(typed.lower(), {*known, *commands}):
         meant = [meaning for meaning in MEANINGS if word in meaning.names]
-        found = [word] if word in commands else [name for meaning in meant for name in _commands(meaning, commands)]
+        found = [word] if word in commands else []
+        for meaning in meant if not found else ():  # those of a group are found by their own names
+            is_command = meaning.shell.partition(" ")[0] in commands or meaning.shell == "--help"
+            found += [meaning.shell] if is_command else [name for name in meaning.names if name in commands]
         if found:
             return f"did you mean {' or '.join(list(dict.fromkeys(found))[:_MOST])}?"
         if hint := next((meaning.hint for meaning in meant if meaning.hint), ""):
             return hint
     return ""
-
-
-def _commands(meaning: Meaning, commands: Collection[str]) -> Iterator[str]:
-    """Yield the commands for a meaning; those of a group are found by their own names."""
-    if meaning.shell.partition(" ")[0] in commands or meaning.shell == "--help":
-        yield meaning.shell
-    else:
-        yield from (word for word in meaning.names if word in commands)
 
 
 def _readings(typed: str, known: Collection[str]) -> Iterator[str]:

@@ -128,20 +128,19 @@ class FrameChannel:
         self._early += self._parts(piece)
 
     def _parts(self, piece: bytes) -> list[tuple[bool, bytes]]:
-        return [part for part in map(self._part, self._frames.feed(piece)) if part]
-
-    def _part(self, message: tuple[bytes, bytes]) -> tuple[bool, bytes] | None:
-        kind, content = message
-        if kind in (frames.OUTPUT, frames.ERRORS):
-            return kind == frames.ERRORS, content
-        if kind == frames.REFUSED:
-            raise GputuiError(content.decode(errors="replace"))
-        if kind == frames.UNREACHABLE:
-            raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, content.decode(errors="replace")))
-        if kind == frames.EXIT:
-            self._exit_code = frames.exit_of(content)
-        self.hear(kind, content)
-        return None
+        parts = []
+        for kind, content in self._frames.feed(piece):
+            if kind in (frames.OUTPUT, frames.ERRORS):
+                parts.append((kind == frames.ERRORS, content))
+                continue
+            if kind == frames.REFUSED:
+                raise GputuiError(content.decode(errors="replace"))
+            if kind == frames.UNREACHABLE:
+                raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, content.decode(errors="replace")))
+            if kind == frames.EXIT:
+                self._exit_code = frames.exit_of(content)
+            self.hear(kind, content)
+        return parts
 
     def send(self, data: bytes) -> None:
         """Send input; empty input tells only that there will be some. Raises OSError."""
@@ -161,7 +160,6 @@ class FrameChannel:
         return self._exit_code
 
     def keep_exit_code(self, code: int | None) -> None:
-        """Keep an exit code that is known from elsewhere."""
         self._exit_code = code
 
     def close(self) -> None:
