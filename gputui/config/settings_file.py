@@ -571,7 +571,7 @@ _MOUNTS, _VOLUMES = _LISTS = ("mounts", "named_volumes")
 
 def allowed(value: object, where: str) -> dict[str, Any]:
     """Return the table as AllowSettings; raises InputError that names the key."""
-    from gputui.domain.policy.permitted_options import ALLOWABLE  # few sites have the table
+    from gputui.domain.policy.admission import ALLOWABLE  # few sites have the table
 
     if not isinstance(value, dict):
         raise InputError("expected a table", where=where, hint="write [policy.allow]")

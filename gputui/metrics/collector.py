@@ -381,7 +381,6 @@ class SnapshotCollector(Collector):
 
 
 def _read_at(node: Node) -> datetime | None:
-    """Return the time of the latest reading of the node's GPUs."""
     return max((view.sample.sampled_at for view in node.gpus if view.sample), default=None)
 
 

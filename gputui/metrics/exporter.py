@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import logging
-import ssl
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -63,7 +62,6 @@ class GpuTime:
         self._since = self._since or now
 
     def end(self, tenant: str, attempt: Attempt) -> None:
-        """Count an attempt that has ended."""
         if attempt.ended_at is not None:
             self._ended[tenant] += self._seconds(attempt, attempt.ended_at)
 
@@ -137,11 +135,9 @@ class MetricsRecorder:
         self._begin_results(families.CALLS, runtime, [(each, how) for each in RECORDED for how in CALL_RESULTS])
 
     def begin_hook(self, hook: str) -> None:
-        """Show the counters of a hook's deliveries, at 0."""
         self._begin_results(families.DELIVERIES, hook, [(how,) for how in DELIVERY_RESULTS])
 
     def took(self, step: str, seconds: float) -> None:
-        """Record the duration of a `tick` or `plan`."""
         self._histograms[families.TICK if step == "tick" else families.PLAN].observe(seconds)
         if step == "tick":
             self._gauges[families.LAST_TICK].set_to_current_time()
@@ -263,10 +259,6 @@ CLOSE_WITHIN = 5.0
 """Seconds to wait for the thread, which may be stuck on a disk."""
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Exporter:
     """Monitor that counts, and serves the counts. Created when a term begins; `close` ends it."""
 
@@ -278,7 +270,7 @@ class Exporter:
         *,
         store_id: str = "",
         said: Callable[[str], object] = lambda _: None,
-        now: Callable[[], datetime] = _now,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`said` is called with sentences about the port: that it is open, or why not."""
         self._settings = settings.metrics
@@ -371,7 +363,11 @@ class Exporter:
             context = server.tls_context(self._settings)
             users = server.read_users(Path(self._settings.users)) if self._settings.users else None
             if self._server is None:
-                self._server = self._opened(context, users)
+                self._server = MetricsServer(
+                    listen_address(self._settings.listen, "metrics.listen"), self.registry, context, users
+                )
+                self._server.serve()
+                self._announce(self._server)
             self._server.context, self._server.users = context, users
             self._stamps = stamps
             self._report("")
@@ -382,20 +378,16 @@ class Exporter:
             self.is_port_taken = error.errno == errno.EADDRINUSE
             self._report(f"{self._settings.listen}: {error.strerror or error}")
 
-    def _opened(self, context: ssl.SSLContext | None, users: server.Users | None) -> MetricsServer:
-        """Open the port; raises OSError."""
-        address = listen_address(self._settings.listen, "metrics.listen")
-        server = MetricsServer(address, self.registry, context, users)
-        server.serve()
+    def _announce(self, server: MetricsServer) -> None:
         host = f"[{server.server_name}]" if ":" in server.server_name else server.server_name
-        where = f"{'http' if context is None else 'https'}://{host}:{server.server_port}/metrics"
+        where = f"{'http' if server.context is None else 'https'}://{host}:{server.server_port}/metrics"
         log.info("metrics at %s", where)
         self._said(f"metrics at {where}")
-        if users is None and context is None and not ipaddress.ip_address(server.server_name).is_loopback:
+        is_open = server.users is None and server.context is None
+        if is_open and not ipaddress.ip_address(server.server_name).is_loopback:
             warning = "other machines can read the metrics, with the names of jobs and tenants: see metrics.users"
             log.warning("%s", warning)
             self._said(f"warning: {warning}")
-        return server
 
     def _report(self, fault: str) -> None:
         """Report a fault once, until it changes or is resolved."""

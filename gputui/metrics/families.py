@@ -218,7 +218,6 @@ class SeriesPage:
         metric.samples.append(Sample(family.name, dict(labels), float(value)))
 
     def metrics(self) -> Iterable[Metric]:
-        """Return the families that have samples."""
         return self._metrics.values()
 
 
@@ -249,6 +248,5 @@ class TenantLabels:
 
     @property
     def given(self) -> list[str]:
-        """Return the labels given so far."""
         with self._lock:
             return list(dict.fromkeys(self._known.values()))

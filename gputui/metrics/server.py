@@ -259,7 +259,6 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
             self._unasked.discard(connection)
 
     def has_asked(self, connection: socket.socket) -> None:
-        """Note that the request of a connection has come."""
         self._unasked.discard(connection)
 
     def service_actions(self) -> None:

@@ -64,7 +64,6 @@ class ReplayPreemption:
         self._making_way[victim] = preemptor
 
     def ended(self, job_id: JobId, at: float) -> None:
-        """Record that a job has ended, whether preempted or not."""
         preemptor = self._making_way.pop(job_id, None)
         if preemptor is not None:
             self._gone_at[preemptor] = at
@@ -185,7 +184,7 @@ class TraceReplay:
 
     def decided(self) -> Outcome:
         """Return the present decision; the cluster state already contains the starts."""
-        return decide(self.cluster, self.now, preemption=self._victims)
+        return decide(self.cluster, self.now, preemption=self._victims.promise if self._victims else None)
 
     def _wait(self, job: TraceJob, since: float) -> None:
         """Add a job to the queue as one that has waited without interruption since then."""

@@ -230,7 +230,6 @@ def prepare(
 
 
 def _limited(job: TraceJob, how: str, max_time: float, unlimited: float | None) -> TraceJob:
-    """Return the job with its user's limit, or with a generated one."""
     if job.stated is not None:
         return replace(job, limit=min(max_time, job.stated), is_limited=True)
     if how == "none" and unlimited is not None:
@@ -383,7 +382,6 @@ def could_start(job: Job, ends: Mapping[JobId, datetime]) -> datetime:
 
 
 def _held(job: Job) -> list[Attempt]:
-    """Return its ended attempts that held GPUs."""
     return [attempt for attempt in job.attempts if attempt.gpu_count and attempt.started_at and attempt.ended_at]
 
 

@@ -56,7 +56,6 @@ def _is_run(numbers: object) -> bool:
 
 
 def count_in(document: object) -> int:
-    """Return the number of jobs that a document represents."""
     return sum(run.count for run in runs_in(document)) or 1
 
 
@@ -70,7 +69,6 @@ def id_ranges(table: Mapping[str, Any]) -> Iterator[tuple[JobId, JobId]]:
 
 
 def part_of_entry(document: Document, runs: Runs) -> tuple[str, Document]:
-    """Return key and document of an entry reduced to these elements."""
     is_one = len(runs) == 1 and runs[0].count == 1
     rest = {name: value for name, value in document.items() if name != "runs"}
     rest["array"] = {**document.get("array", {}), "index": runs[0].index}

@@ -125,7 +125,6 @@ def too_large(size: int, path: Path) -> StoreFormatError:
 
 
 def is_same_file(path: Path, fd: int) -> bool:
-    """Return whether the path refers to the open file."""
     try:
         there, here = path.stat(), os.fstat(fd)
     except FileNotFoundError:

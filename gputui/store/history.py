@@ -109,8 +109,15 @@ class LineFiles(Struct):
         if not paths or not self.limits.are_set:
             return False
         oldest, total = paths[0], sum(map(_size, paths))
-        surplus = 0 if self.limits.max_age is None else self._too_old(oldest, self.limits.max_age, now)
-        most = self.limits.max_size
+        surplus, max_age, most = 0, self.limits.max_age, self.limits.max_size
+        if max_age is not None:
+            before = now - max_age
+            if (_month(oldest) + timedelta(days=31)).replace(day=1) <= before:
+                surplus = _size(oldest)
+            elif oldest.suffix != ".json":
+                first = self._first_time(oldest)
+                if first is not None and first < before - min(SLACK, max_age / 10):
+                    surplus = self._length(oldest, lambda _, at: at < before)
         if most is not None and total > most:
             too_much = total - most + most // _SPARE
             if too_much < _size(oldest):
@@ -123,16 +130,6 @@ class LineFiles(Struct):
         else:
             keep_ranges(oldest, [(surplus, None)], access)
         return True
-
-    def _too_old(self, path: Path, max_age: timedelta, now: datetime) -> int:
-        """Return the bytes at the beginning of the file that are too old; all if its whole month is."""
-        before = now - max_age
-        if (_month(path) + timedelta(days=31)).replace(day=1) <= before:
-            return _size(path)
-        first = self._first_time(path)
-        if path.suffix == ".json" or first is None or first >= before - min(SLACK, max_age / 10):
-            return 0
-        return self._length(path, lambda _, at: at < before)
 
     def _length(self, path: Path, is_surplus: Callable[[int, datetime], bool]) -> int:
         """Return the length of the lines at the beginning of which that is so; a damaged line goes with the one before.
@@ -397,7 +394,10 @@ class HistoryFiles(Struct):
                 index.damaged += part.count(b"\n", 0, end)
                 for match in _LINE.finditer(part, 0, end):
                     index.damaged -= 1
-                    start, runs = index.read_to + match.start(), _runs(match[2])
+                    start = index.read_to + match.start()
+                    runs: Runs = ()
+                    with suppress(msgspec.MsgspecError):  # damaged: the id then means a single job
+                        runs = runs_in({"runs": decode_json(match[2])}) if match[2] else ()
                     if runs:
                         index.entries[start] = runs
                     else:
@@ -434,13 +434,6 @@ def job_of(line: bytes, path: Path) -> tuple[int, Document]:
     check_schema(found.schema, path)
     migrate({JOBS: {str(found.id): found.job}}, found.schema)
     return found.id, found.job
-
-
-def _runs(data: bytes | None) -> Runs:
-    """Return the runs at the head of a line; empty if damaged: the id then means a single job."""
-    with suppress(msgspec.MsgspecError):
-        return runs_in({"runs": decode_json(data)}) if data else ()
-    return ()
 
 
 PART = 1 << 24

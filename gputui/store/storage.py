@@ -194,7 +194,6 @@ class Replica(Struct, eq=False, weakref=True):
         self._seen = (stamp, stamp_of(journal))
 
     def close(self) -> None:
-        """Write no rescue file any more."""
         self.rescue = None  # else it and its owner keep each other: large queues are never collected
 
     def _read_files(self) -> QueueFiles:
@@ -293,7 +292,6 @@ def read_rescue(path: Path) -> Rescue | None:
 
 
 def journals(snapshot: Path) -> dict[int, Path]:
-    """Return the journals beside a snapshot, by generation."""
     prefix = f"{snapshot.name}.wal."
     found = snapshot.parent.glob(f"{prefix}*")
     return {int(path.name[len(prefix) :]): path for path in found if path.name[len(prefix) :].isdigit()}
@@ -557,7 +555,6 @@ class JournalStorage(Storage):
         record.write(self.lock.fd, durably=durably)
 
     def _writer_of(self, generation: int) -> int:
-        """Return a descriptor for appending to the journal of that generation."""
         path = journal_path(self._path, generation)
         if self._writer is not None and (self._writer[0] != generation or not is_same_file(path, self._writer[1])):
             self._close_writer()

@@ -395,9 +395,7 @@ class TinyJobStore:
         return found + tuple(f"{path}: kept for its damaged lines, which are lost to the queue" for path in kept)
 
     def unread(self) -> tuple[str, ...]:
-        with self.storage.memory:
-            entries = (*self._cache.unreadable.values(), *self._unreadable.values())
-        return (*(entry.sentence for entry in entries), *self._history.damage())
+        return (*(entry.sentence for entry in self.unreadable()), *self._history.damage())
 
     def history_damage(self) -> tuple[str, ...]:
         return tuple(self._history.damage())

@@ -260,7 +260,6 @@ class _Import:
             raise StoreFormatError(f"it cannot be read: {text}", where=where, hint="export it again") from None
 
     def _flush(self) -> None:
-        """Append the collected lines of history and audit log to their files."""
         audit = [(found.key, found.document) for found in self._pending if found.kind == "audit" and found.key]
         for _, document in audit:
             decode_audit(document)

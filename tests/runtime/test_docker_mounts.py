@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gputui.domain.container import Launch
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
-from gputui.domain.policy.permitted_options import MountSource
+from gputui.domain.policy.admission import MountSource
 from gputui.domain.settings import RuntimeSettings
 from gputui.engine.actions.permissions import open_mounts
 from gputui.runtime.docker.runtime import DockerRuntime

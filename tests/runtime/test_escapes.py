@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
-from gputui.domain.policy.permitted_options import ALLOWABLE
+from gputui.domain.policy.admission import ALLOWABLE
 from gputui.domain.settings import (
     AllowSettings,
     PolicySettings,

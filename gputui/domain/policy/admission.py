@@ -1,5 +1,7 @@
 """Admission: what jobs of plain users may ask for, who are neither operators nor owners of the queue.
 
+Options that a site forbids to all are refused here too.
+
 A plain user's container is that user's account in a box: its uid, gid and groups, no capabilities, no new privileges,
 limits, and mounts that the account could open itself. So what is not known to be harmless is refused: an option that is
 in no table of this file, such as one that is added later, is refused too.
@@ -7,28 +9,133 @@ in no table of this file, such as one that is added later, is refused too.
 
 from __future__ import annotations
 
+import os.path
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from gputui.domain import docker_args
 from gputui.domain.container import Box
-from gputui.domain.job_spec import JobSpec
-from gputui.domain.policy.permitted_options import (
-    MountSource,
-    OptionRefusal,
-    forbidden,
-    given_options,
-    holds,
-    option_of,
-)
+from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.settings import AdmissionSettings, AllowSettings
 from gputui.domain.text import format_size
+
+NAMES: Mapping[str, str] = MappingProxyType(
+    {"volumes": "volume", "mounts": "mount", "ulimits": "ulimit", "labels": "label"}
+)
+DOCKER_SOCKET = "docker_socket"
+"""Key for mounts of an engine's socket, which amount to root access."""
+ALLOWABLE = (
+    *(NAMES.get(name, name) for name in ContainerOptions.__struct_fields__),
+    DOCKER_SOCKET,
+)
+"""Names of options that the site may forbid, or allow to all users."""
+SOCKETS = (
+    *("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock"),
+    "/run/gputui/api.sock",  # whoever is root in a container would be root to the queue
+)
+
+
+class OptionRefusal(Struct, frozen=True):
+    option: str
+    what: str
+    hint: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.option}: {self.what} ({self.hint})"
+
+
+class MountSource(Struct, frozen=True):
+    """Directory or file of the host that a job wants mounted."""
+
+    option: str
+    path: str
+
+    def shown(self, resolved: str) -> str:
+        """Return the path as written, and without links if that is another."""
+        return self.path if self.path == resolved else f"{self.path}, which is {resolved},"
+
+
+def limits_mounts(allow: AllowSettings) -> bool:
+    """Return whether any directory of the host may not be mounted."""
+    return allow.mounts is not None or allow.options.get(DOCKER_SOCKET) is False
+
+
+def given_options(options: ContainerOptions) -> Iterator[tuple[str, str, Any]]:
+    for field in options.__struct_fields__:
+        value = getattr(options, field)
+        if value not in (None, ()) and value is not False:
+            yield field, NAMES.get(field, field), value
+
+
+def forbidden(name: str, allow: AllowSettings) -> OptionRefusal | None:
+    """Return the refusal of an option that a site forbids to all."""
+    if allow.options.get(name) is not False:
+        return None
+    return OptionRefusal(option_of(name), "is forbidden here", f"the setting policy.allow.{name}")
+
+
+def option_refusals(options: ContainerOptions, allow: AllowSettings) -> Iterator[OptionRefusal]:
+    """Yield why each refused option, and each named volume, is refused: jobs and containers share volumes by name.
+
+    Mounts of host paths are checked separately, since their paths must be resolved.
+    """
+    for _, name, _ in given_options(options):
+        if refused := forbidden(name, allow):
+            yield refused
+    if allow.named_volumes is None:
+        return
+    named = [("--volume", docker_args.volume_source(text)) for text in options.volumes]
+    mounts = map(docker_args.mount, options.mounts)
+    named += [("--mount", spec.source) for spec in mounts if spec.kind == "volume"]
+    for option, volume in named:
+        if volume and not volume.startswith("/") and volume not in allow.named_volumes:
+            what = f"the volume {volume!a} is not one that jobs may mount"
+            known = ", ".join(allow.named_volumes) or "none yet"
+            yield OptionRefusal(option, what, f"policy.allow.named_volumes lists {known}; -v /PATH makes a new one")
+
+
+def mount_sources(options: ContainerOptions) -> Iterator[MountSource]:
+    """Yield the host paths that a job wants mounted, as written."""
+    for text in options.volumes:
+        if (path := docker_args.volume_source(text)).startswith("/"):
+            yield MountSource("--volume", path)
+    for text in options.mounts:
+        spec = docker_args.mount(text)
+        if spec.kind == "bind":
+            yield MountSource("--mount", spec.source)
+
+
+def forbidden_mount(
+    source: MountSource, resolved: str, allow: AllowSettings, guarded: Iterable[str]
+) -> OptionRefusal | None:
+    """Return why a mount is refused; `resolved`: its path without links, `guarded`: sockets of engines."""
+    shown = source.shown(resolved)
+    if allow.options.get(DOCKER_SOCKET) is False and any(holds(resolved, each) for each in guarded):
+        why = f"policy.allow.{DOCKER_SOCKET} is false"
+        return OptionRefusal(source.option, f"{shown} holds an engine's socket", why)
+    roots = allow.mounts
+    if roots is None or any(holds(os.path.realpath(root), resolved) for root in roots):
+        return None
+    listed = ", ".join(roots) or "no directory yet"
+    return OptionRefusal(
+        source.option, f"{shown} is outside the directories that may be mounted", f"policy.allow.mounts lists {listed}"
+    )
+
+
+def holds(directory: str, path: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def option_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
 
 FREE = frozenset(
     {"workdir", "entrypoint", "hostname", "domainname", "add_host", "dns", "dns_option", "dns_search", "expose"}
@@ -72,7 +179,6 @@ class AdmissionRules(Struct, frozen=True):
     allow: AllowSettings
 
     def is_root_image(self, image: str | None) -> bool:
-        """Return whether the image runs as the user that it names."""
         return image is not None and _matches(image, self.settings.root_images)
 
 
@@ -100,19 +206,13 @@ def refusals(spec: JobSpec, rules: AdmissionRules) -> Iterator[OptionRefusal]:
         joins_another = isinstance(value, str) and "container:" in value
         if joins_another or name not in OPENED or rules.allow.options.get(name) is not True:
             try:
-                yield from _of_option(field, name, value, spec, rules)
+                rule = (_OF_HOST_JOBS if spec.is_host else _RULES).get(field) or _RULES.get(field)
+                why = "" if field in FREE else "is only for operators" if rule is None else rule(value, rules)
+                if why:
+                    opened = f", or an operator sets policy.allow.{name} = true" if name in OPENED else ""
+                    yield OptionRefusal(option_of(name), why, f"leave it out{opened}")
             except ValueError as error:
                 yield OptionRefusal(option_of(name), f"cannot be read: {error}", "see docker run --help")
-
-
-def _of_option(field: str, name: str, value: object, spec: JobSpec, rules: AdmissionRules) -> Iterator[OptionRefusal]:
-    if field in FREE:
-        return
-    rule = (_OF_HOST_JOBS if spec.is_host else _RULES).get(field) or _RULES.get(field)
-    why = "is only for operators" if rule is None else rule(value, rules)
-    if why:
-        hint = f"leave it out, or an operator sets policy.allow.{name} = true" if name in OPENED else "leave it out"
-        yield OptionRefusal(option_of(name), why, hint)
 
 
 # images and GPUs
@@ -155,16 +255,14 @@ def _matches(image: str, patterns: Iterable[str]) -> bool:
     if _LOOKS_LIKE_AN_ID.fullmatch(image) or not image.isprintable():
         return False
     whole = full_image(image)
-    return any(fnmatchcase(whole, _full_pattern(pattern)) for pattern in patterns)
-
-
-def _full_pattern(pattern: str) -> str:
-    """Return the pattern for full names; one without a tag is for all tags and digests."""
-    if pattern == "*":
-        return pattern
-    if "@" in pattern or ":" in pattern.rpartition("/")[2]:
-        return full_image(pattern)
-    return full_image(pattern).removesuffix(":latest") + ("" if pattern.endswith("*") else "[:@]*")
+    for pattern in patterns:
+        full = pattern if pattern == "*" else full_image(pattern)
+        if pattern != "*" and "@" not in pattern and ":" not in pattern.rpartition("/")[2]:
+            # one without a tag is for all tags and digests
+            full = full.removesuffix(":latest") + ("" if pattern.endswith("*") else "[:@]*")
+        if fnmatchcase(whole, full):
+            return True
+    return False
 
 
 # rules of options: each returns why the value is refused, or an empty text
@@ -309,10 +407,6 @@ def _seconds(value: object, rules: AdmissionRules) -> str:
     return "" if seconds >= _LEAST_INTERVAL else f"is at least {_LEAST_INTERVAL} seconds"
 
 
-def _oom(value: object, rules: AdmissionRules) -> str:
-    return "" if isinstance(value, int) and value >= 0 else "may not be below 0"
-
-
 def _size(value: float) -> str:
     return format_size(int(value))
 
@@ -335,7 +429,7 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "network": _network,
         "ulimits": _ulimits,
         "publish": _ports,
-        "oom_score_adj": _oom,
+        "oom_score_adj": lambda value, _: "" if isinstance(value, int) and value >= 0 else "may not be below 0",
         "security_opt": _security,
         "volume_driver": _one_of("local"),
         "log_driver": _one_of(*_LOG_DRIVERS),

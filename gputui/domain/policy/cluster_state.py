@@ -52,12 +52,10 @@ class UsageLedger(Struct, eq=False):
         self.worth[tenant] = self.worth.get(tenant, 0.0) + gpu_seconds * grown
 
     def begin(self, tenant: str, gpus: float, at: float) -> None:
-        """Record that a job of the tenant takes GPUs."""
         self._add(tenant, -gpus, at)
         self.held[tenant] = self.held.get(tenant, 0) + gpus
 
     def end(self, tenant: str, gpus: float, at: float) -> None:
-        """Record that a job of the tenant releases GPUs."""
         self._add(tenant, gpus, at)
         self.held[tenant] -= gpus
 
@@ -144,7 +142,6 @@ class RunningJob(Struct, eq=False):
 
     @property
     def charge(self) -> float:
-        """Number of GPUs it is charged for."""
         return self.width * self.gpu_share
 
     def ends(self, now: float) -> float:
@@ -181,7 +178,6 @@ class ReservedWindow(Struct, frozen=True):
     priority: int | None
 
     def admits(self, tenant: str, priority: int) -> bool:
-        """Return whether it is reserved for such jobs."""
         return (self.tenant is not None and tenant == self.tenant) or (
             self.priority is not None and priority >= self.priority
         )
@@ -259,12 +255,10 @@ class ClusterState:
         return other
 
     def add(self, key: LaneKey, item: Waiting, now: float) -> None:
-        """Add a waiting job, or elements of an array."""
         lane = self.lanes.get(key)
         self._put(lane_of(key, [item]) if lane is None else with_item(lane, item), now)
 
     def fill(self, key: LaneKey, items: list[Waiting], now: float) -> None:
-        """Add a new lane with these sorted jobs."""
         self._put(lane_of(key, items), now)
 
     def withdraw(self, key: LaneKey, item: Waiting, now: float) -> None:

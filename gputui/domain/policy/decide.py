@@ -7,9 +7,9 @@ the first will start is computed from the planned ends of running jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
@@ -101,32 +101,17 @@ class QueueHead(NamedTuple):
     need: int
 
 
-class EarlierPromise(Protocol):
-    """Finds GPUs for the head of the queue before the planned ends of running jobs, as by preemption."""
-
-    def promise(
-        self, planned: BackfillReservation | None, cluster: ClusterState, head: QueueHead, now: float
-    ) -> BackfillReservation | None:
-        """Return the reservation for the head: `planned`, or an earlier one."""
-        ...
+EarlierPromise: TypeAlias = Callable[
+    [BackfillReservation | None, ClusterState, QueueHead, float], BackfillReservation | None
+]
+"""Returns the head's reservation at that time: the planned one, or an earlier one, as by preemption."""
 
 
 def gpus_kept_for_others(cluster: ClusterState, key: LaneKey, start: float, end: float) -> list[int] | None:
     """Return the GPUs reserved for others between start and end, by node; None if there are none."""
-    return _united(
-        cluster,
-        [
-            keep
-            for keep in cluster.keeps
-            if keep.start < end and start < keep.end and not keep.admits(key.tenant, key.priority)
-        ],
-    )
-
-
-def gpus_kept_for(cluster: ClusterState, key: LaneKey, now: float) -> list[int] | None:
-    """Return the GPUs reserved for such jobs now, by node; None if there are none."""
-    own = [keep for keep in cluster.keeps if keep.start <= now < keep.end and keep.admits(key.tenant, key.priority)]
-    return _united(cluster, own)
+    tenant, priority = key.tenant, key.priority
+    bound = [each for each in cluster.keeps if each.start < end and start < each.end]
+    return _united(cluster, [keep for keep in bound if not keep.admits(tenant, priority)])
 
 
 def _united(cluster: ClusterState, keeps: Sequence[ReservedWindow]) -> list[int] | None:
@@ -338,9 +323,13 @@ class Pass:
             self.outcome.work += _ASKED
             had = self.outcome.hold
             self.give_turn(lane.key, lane.head)
-            if self.cluster.keeps and lane.key in self.refused:
-                self._shut(lane.key, self.outcome.refusals.get(lane.head.id))
-            if lane.key not in self.refused and (rest := without_item(lane, lane.head)) is not None:
+            key = lane.key
+            refused = self.outcome.refusals.get(lane.head.id) if self.cluster.keeps and key in self.refused else None
+            if refused is not None and refused.why in _LESSONS and refused.need <= key.ask.minimum:
+                # jobs planned to run longer are refused too, if the same windows bind them
+                kind = (key.ask, self._windows(key))
+                self.shut[kind] = min(key.duration, self.shut.get(kind, _FOREVER))
+            if key not in self.refused and (rest := without_item(lane, lane.head)) is not None:
                 turns.put(rest)
             if had is None and self.outcome.hold is not None:
                 return True
@@ -363,12 +352,6 @@ class Pass:
         if self.refused or self.capped or self.shut or self.cluster.by_array:
             return [lane for lane in found if self._is_open(lane)]
         return found
-
-    def _shut(self, key: LaneKey, refused: Refused | None) -> None:
-        """Record that jobs planned to run longer than a refused one are refused too, if the same windows bind them."""
-        if refused is not None and refused.why in _LESSONS and refused.need <= key.ask.minimum:
-            kind = (key.ask, self._windows(key))
-            self.shut[kind] = min(key.duration, self.shut.get(kind, _FOREVER))
 
     def _windows(self, key: LaneKey) -> tuple[bool, ...]:
         """Return which of the windows are reserved for such jobs."""
@@ -448,9 +431,13 @@ class Pass:
         if not key.ask.maximum and cluster.cpu_running >= rules.cpu_jobs:
             self.known[key.ask] = (0, 0.0, Refusal.CPU)
             return Refusal.CPU
-        if refusal := over_cap(cluster, key, key.ask.minimum, self._owed(key)):
+        caps, owed = rules.caps.get(key.tenant), self._owed(key)
+        if caps is not None and (
+            (caps.running is not None and cluster.running[key.tenant] + (owed > 0) >= caps.running)
+            or (caps.gpus is not None and cluster.gpus_held[key.tenant] + owed + key.ask.minimum > caps.gpus)
+        ):
             self.capped[key.tenant] = min(key.ask.minimum, self.capped.get(key.tenant, _MANY))
-            return refusal
+            return Refusal.QUOTA
         behind = self.standing and rules.standing_priority is not None and key.priority < rules.standing_priority
         return Refusal.STANDING if behind and key.ask.maximum else None
 
@@ -475,10 +462,14 @@ class Pass:
             usable = [hold.leaves(node, mask, ask.share) for node, mask in enumerate(usable)]
         width = most_gpus(cluster, key, self._owed(key))
         grant = cluster.choose(usable, ask, need, width)
-        if cluster.keeps and grant is not None and (own := gpus_kept_for(cluster, key, self.now)):
-            own_first = [mask & mine for mask, mine in zip(usable, own, strict=True)]
-            grant = cluster.choose(own_first, ask, size(grant), width) or grant
-        return grant
+        if not cluster.keeps or grant is None:
+            return grant
+        begun = [keep for keep in cluster.keeps if keep.start <= self.now < keep.end]
+        own = _united(cluster, [keep for keep in begun if keep.admits(key.tenant, key.priority)])
+        if own is None:
+            return grant
+        own_first = [mask & mine for mask, mine in zip(usable, own, strict=True)]
+        return cluster.choose(own_first, ask, size(grant), width) or grant
 
     def _refuse(self, key: LaneKey, item: Waiting, need: int) -> Refusal:
         """Return the reason why it does not fit; the first such job gets the backfill reservation."""
@@ -488,7 +479,7 @@ class Pass:
         if outcome.hold is None:
             outcome.hold = find_reservation(cluster, key, item, self.now)
             if self.preemption is not None:
-                outcome.hold = self.preemption.promise(outcome.hold, cluster, QueueHead(key, item, need), self.now)
+                outcome.hold = self.preemption(outcome.hold, cluster, QueueHead(key, item, need), self.now)
             if outcome.hold is not None:
                 outcome.head = key
                 self.promised = (key.tenant, size(outcome.hold.grant))
@@ -512,18 +503,6 @@ class Pass:
 
 def is_unsatisfiable(ask: Ask) -> bool:
     return not ask.whole_nodes and ask.minimum > max((mask.bit_count() for mask in ask.eligible), default=0)
-
-
-def over_cap(cluster: ClusterState, key: LaneKey, need: int, owed: int = 0) -> Refusal | None:
-    """Return whether the tenant's caps forbid another job with `need` GPUs, while `owed` GPUs are promised to one."""
-    caps = cluster.rules.caps.get(key.tenant)
-    if caps is None:
-        return None
-    if caps.running is not None and cluster.running[key.tenant] + (owed > 0) >= caps.running:
-        return Refusal.QUOTA
-    if caps.gpus is not None and cluster.gpus_held[key.tenant] + owed + need > caps.gpus:
-        return Refusal.QUOTA
-    return None
 
 
 def next_settling(cluster: ClusterState, outcome: Outcome, now: float) -> float:

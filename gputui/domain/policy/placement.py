@@ -395,34 +395,25 @@ class GpuIndex(Struct):
         found = self.asks.get(key)
         if found is not None:
             return found
-        eligible, share = self._eligible(job), request.promised
+        eligible = gpu_masks(
+            self, lambda row: suits(job, row) and (bool(request.devices) or not self.is_left_free(row.gpu))
+        )
+        if job.avoid_gpus and not request.everything:
+            # not those that failed it, unless too few others would be left: after a repair it must be able to start
+            others = tuple(mask & ~bad for mask, bad in zip(eligible, self.named(job.avoid_gpus), strict=True))
+            if max((mask.bit_count() for mask in others), default=0) >= max(1, request.minimum):
+                eligible = others
         # waiting for more GPUs than will ever fit is pointless
         fitting = max((mask.bit_count() for mask in eligible), default=0)
         least, most = request.minimum, max(request.minimum, min(request.maximum, fitting))
         if request.everything:
             least = most = max(map(len, self.rows), default=0) or 1
-        found = self.asks[key] = Ask(least, most, eligible, share=share)
+        found = self.asks[key] = Ask(least, most, eligible, share=request.promised)
         return found
 
     def named(self, names: Sequence[str]) -> tuple[int, ...]:
         """Return by node the GPUs with these UUIDs or indices."""
         return gpu_masks(self, lambda row: is_named(row.gpu, names))
-
-    def _eligible(self, job: Job) -> tuple[int, ...]:
-        """Return the GPUs of each node that the job could ever use.
-
-        GPUs that failed the job are excluded, unless too few others would be left: after a repair it must be able to
-        start.
-        """
-        request = job.spec.gpus
-        suiting = gpu_masks(
-            self, lambda row: suits(job, row) and (bool(request.devices) or not self.is_left_free(row.gpu))
-        )
-        if not job.avoid_gpus:
-            return suiting
-        preferred = tuple(mask & ~avoided for mask, avoided in zip(suiting, self.named(job.avoid_gpus), strict=True))
-        fitting = max((mask.bit_count() for mask in preferred), default=0)
-        return preferred if fitting >= max(1, request.minimum) and not request.everything else suiting
 
     def is_left_free(self, gpu: Gpu) -> bool:
         return is_named(gpu, self.left_free)

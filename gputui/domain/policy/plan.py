@@ -176,7 +176,7 @@ def _coming(context: PlanningContext, gated: Iterable[QueuedJob]) -> tuple[list[
     dependencies = Dependencies.of(jobs.values())
     behind = _Dependents(dependencies.arrays)
     for _, key, item in queue_lanes(context, [jobs[victim] for victim in context.making_way]):
-        behind.comes_back(Arrival(context.second, key, item))
+        behind.preempted[item.id] = Arrival(context.second, key, item)
     for entry in open_ones:
         job = entry.job
         unmet = dependencies.awaited(job)
@@ -194,7 +194,6 @@ class _Dependents:
     """Jobs that wait for the end of others."""
 
     def __init__(self, arrays: Mapping[JobId, ArrayTally]) -> None:
-        """`arrays` are those that some of the jobs wait for."""
         self._elements: dict[JobId, Spans] = {}
         for array, tally in arrays.items():
             if tally.left:
@@ -203,21 +202,17 @@ class _Dependents:
         self._left = {array: tally.left for array, tally in arrays.items()}
         self._unmet: dict[JobId, set[JobId]] = {}
         self._waiting: dict[JobId, list[Arrival]] = {}
-        self._preempted: dict[JobId, Arrival] = {}
+        self.preempted: dict[JobId, Arrival] = {}
+        """Running jobs that wait again once they have ended."""
 
     def add(self, arrival: Arrival, unmet: set[JobId]) -> None:
-        """Record that a job waits for all of these."""
         self._unmet[arrival.item.id] = unmet
         for other in unmet:
             self._waiting.setdefault(other, []).append(arrival)
 
-    def comes_back(self, arrival: Arrival) -> None:
-        """Record that a running job is preempted and waits again once the other has started."""
-        self._preempted[arrival.item.id] = arrival
-
     def ended(self, run: RunningJob, at: float) -> Iterator[Arrival]:
         """Yield the jobs whose last dependency ends with this run."""
-        if back := self._preempted.pop(run.id, None):
+        if back := self.preempted.pop(run.id, None):
             yield _put_off(back, at + SOON)
             return
         for over in self._over(run.id):
@@ -262,7 +257,6 @@ class GateContext(Struct, dict=True):
 
     @cached_property
     def support(self) -> EngineSupport:
-        """Ability of the container engine to give GPUs to containers."""
         engine = self.runtimes.get(runtime_in(self.runtimes, is_host=False))
         present = [view.gpu for view in self.snapshot.gpus if view.health.code is not HealthCode.LOST]
         return engine_support(engine.gpus if engine else None, present)
@@ -411,7 +405,8 @@ def decide_starts(
     for key, items in lanes.items():
         context.cluster.fill(key, items, context.second)
     turns = zip(able.keys, able.items, strict=True)
-    outcome = decide(context.cluster, context.second, turns, context.victims) if lanes else Outcome()
+    preemption = context.victims.promise if context.victims is not None else None
+    outcome = decide(context.cluster, context.second, turns, preemption) if lanes else Outcome()
     if (hold := outcome.hold) is not None:
         for job_id in hold.preempts:  # they count as gone at the end of their grace period
             context.cluster.runs[job_id].leaving = hold.at

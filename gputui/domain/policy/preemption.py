@@ -227,7 +227,6 @@ def leaves_at(job: Job, settings: Settings) -> float | None:
 
 
 def preemption_cause(preemptor: Job) -> Cause:
-    """Return the cause recorded for a job that this one preempts."""
     name = CLASSES[whole_class(preemptor.priority)]
     whose = f"{preemptor.shown_id} of {preemptor.spec.tenant}"
     text = f"preempted for job {whose} (class {name}, priority {preemptor.priority})"
@@ -235,7 +234,6 @@ def preemption_cause(preemptor: Job) -> Cause:
 
 
 def is_making_way(job: Job) -> bool:
-    """Return whether it was preempted and has not ended yet."""
     return job.state.is_active and job.stopping is not None and job.stopping.cause.code is CauseCode.PREEMPTED
 
 

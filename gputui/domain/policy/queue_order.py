@@ -65,8 +65,6 @@ _Kind: TypeAlias = tuple[str, int, int, int, float, int]
 
 
 class _Seen(NamedTuple):
-    """Cached facts about a waiting job."""
-
     job: Job
     kind: _Kind | None
     """Kind of the request; None if it has requirements beyond these numbers."""

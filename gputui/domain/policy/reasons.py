@@ -39,8 +39,6 @@ class Gated(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """Refused turn of a job, or of elements of an array."""
-
     place: int
     """Position among the eligible jobs that do not start."""
     ahead: int
@@ -259,7 +257,6 @@ class Reasons(Mapping[JobId, Reason]):
         )
 
     def _against(self, entry: QueuedJob) -> list[ReservedWindow]:
-        """Return the reservations of others that it would run into."""
         now, end = self._context.second, self._context.second + entry.key.duration
         tenant, priority = entry.key.tenant, entry.job.priority
         keeps = self._context.cluster.keeps

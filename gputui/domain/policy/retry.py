@@ -246,24 +246,18 @@ def _free_retry(job: Job, cause: Cause, at: datetime, settings: SchedulerSetting
         named = tuple(uuid for uuid in attempt.gpus if uuid in cause.gpus or uuid in cause.text)
         at_fault = named or (attempt.gpus if len(attempt.gpus) == 1 else ())  # else no single GPU can be blamed
         job = job.evolve(avoid_gpus=tuple(dict.fromkeys((*job.avoid_gpus, *at_fault))))
-    failures = _infrastructure_failures(job)
+    failures = 0
+    for each in reversed(job.attempts):
+        why = each.cause
+        if why is None or why.blame is not Blame.INFRASTRUCTURE or why.code is CauseCode.PREEMPTED:
+            break
+        failures += 1
     pause = backoff(DEFAULT_BACKOFF, failures, settings.backoff_cap, f"{job.id}:{len(job.attempts)}")
     waiting = again(job, at + pause, at)
     if failures < settings.infrastructure_retries:
         return waiting
     reason = f"held after {plural(failures, 'start')} that the machine failed; the last: {cause.text}"
     return waiting.evolve(held=True, hold_reason=reason)
-
-
-def _infrastructure_failures(job: Job) -> int:
-    """Return the number of latest consecutive attempts that failed because of the infrastructure."""
-    count = 0
-    for attempt in reversed(job.attempts):
-        cause = attempt.cause
-        if cause is None or cause.blame is not Blame.INFRASTRUCTURE or cause.code is CauseCode.PREEMPTED:
-            break
-        count += 1
-    return count
 
 
 _TAIL = 50

@@ -103,15 +103,12 @@ class Dependencies(Struct, frozen=True):
     def never_met(self, job: Job) -> str | None:
         """Return why its dependencies can never be met; None while they can."""
         for job_id in job.spec.after:
-            if failed := self._failed(job_id):
+            tally, failed = self.arrays.get(job_id), self.jobs.get(job_id)
+            if tally:
+                failed = tally.failed
+            if failed is not None and has_failed(failed):
                 return f"{_NEVER}job {failed.shown_id}, which {_how_ended(failed)}"
         return None
-
-    def _failed(self, job_id: JobId) -> Job | None:
-        if tally := self.arrays.get(job_id):
-            return tally.failed
-        other = self.jobs.get(job_id)
-        return other if other is not None and has_failed(other) else None
 
     def _unfinished(self, job_id: JobId, *, successful: bool) -> str | None:
         how = "has completed" if successful else "has ended"
@@ -176,7 +173,6 @@ def eligible_since(job: Job, dependencies_ended_at: datetime | None, now: dateti
 
 
 def eligible_wait(job: Job, dependencies_ended_at: datetime | None, now: datetime) -> timedelta:
-    """Return the eligible wait of a waiting job."""
     return counted_wait(job) + _under_way(job, dependencies_ended_at, now)
 
 

@@ -235,7 +235,7 @@ def change_of(action: Action, at: datetime) -> SnapshotChange:
     """
     match action:
         case Cancel():
-            return _cancelled(action.ids)
+            return _released(action.ids, lambda _: None)
         case Requeue():
             return _requeued(action.ids, at)
         case DrainGpus():
@@ -260,7 +260,6 @@ def change_of(action: Action, at: datetime) -> SnapshotChange:
 
 def _requeued(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
     """Return the change that requeues the jobs with their present age and releases their GPUs."""
-    wanted = spans_of(job_ids)
 
     def again(job: Job) -> Job:
         if job.state is JobState.PENDING:
@@ -268,22 +267,17 @@ def _requeued(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
         over = job.with_attempt(ended_at=at) if job.attempt and not job.attempt.is_over else job
         return over.evolve(state=JobState.PENDING, ended_at=None, cancel_requested=False, waiting_since=at)
 
+    return _released(job_ids, again)
+
+
+def _released(job_ids: Iterable[JobId], edit: Callable[[Job], Job | None]) -> SnapshotChange:
+    """Return the change that edits the jobs (None removes one) and releases their GPUs."""
+    wanted = spans_of(job_ids)
+
     def change(snapshot: Snapshot) -> Snapshot:
         freed = {uuid for job in snapshot.jobs if job.id in wanted for uuid in job.gpus}
-        waiting = _changed(snapshot, wanted, again)
-        return _with_views(waiting, lambda view: _freed(view, wanted) if view.gpu.uuid in freed else view)
-
-    return change
-
-
-def _cancelled(job_ids: Iterable[JobId]) -> SnapshotChange:
-    """Return the change that removes the jobs and releases their GPUs."""
-    gone = spans_of(job_ids)
-
-    def change(snapshot: Snapshot) -> Snapshot:
-        freed = {uuid for job in snapshot.jobs if job.id in gone for uuid in job.gpus}
-        left = _changed(snapshot, gone, lambda _: None)
-        return _with_views(left, lambda view: _freed(view, gone) if view.gpu.uuid in freed else view)
+        changed = _changed(snapshot, wanted, edit)
+        return _with_views(changed, lambda view: _freed(view, wanted) if view.gpu.uuid in freed else view)
 
     return change
 
@@ -338,7 +332,6 @@ def _freed(view: GpuView, gone: Spans) -> GpuView:
 
 
 def _changed_jobs(job_ids: Iterable[JobId], edit: Callable[[Job], Job], at: datetime) -> SnapshotChange:
-    """Return the change that edits these jobs and keeps their eligible waits."""
     wanted = spans_of(job_ids)
 
     def edited(job: Job) -> Job:
@@ -456,20 +449,17 @@ def describe_terms(job: Job, explanation: Explanation) -> tuple[TermWords, ...]:
     tenant = job.placed.tenant if job.placed else job.spec.tenant
     used = f": tenant {tenant} has used {explanation.used:.2f} of its share" if terms.credited else ""
     expansion = f"{stands}(waited {waited}{bonus} + planned {planned}) / planned {planned}{used}"
+    height, nice = f"priority {job.priority}", job.placed.nice if job.placed else job.spec.nice
+    if terms.is_promoted:
+        height += f", before all others of class {CLASSES[whole_class(job.priority)]} because of its long wait"
+    elif nice > 0:
+        height += f", lowered by nice {nice}"
+    height += f"; placed by hand beside job {job.placed.past}" if job.placed else ""
     return (
-        TermWords("level", terms.level, _level_words(job, terms)),
+        TermWords("level", terms.level, height),
         TermWords("expansion", terms.expansion, expansion),
         TermWords("age", terms.age, f"waited {waited}"),
     )
-
-
-def _level_words(job: Job, terms: ScoreTerms) -> str:
-    stands = f"; placed by hand beside job {job.placed.past}" if job.placed else ""
-    if terms.is_promoted:
-        name = CLASSES[whole_class(job.priority)]
-        return f"priority {job.priority}, before all others of class {name} because of its long wait{stands}"
-    nice = job.placed.nice if job.placed else job.spec.nice
-    return f"priority {job.priority}" + (f", lowered by nice {nice}" if nice > 0 else "") + stands
 
 
 def _waits_for(snapshot: Snapshot, job: Job) -> tuple[JobId, ...]:

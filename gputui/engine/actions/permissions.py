@@ -28,13 +28,13 @@ from gputui.domain.container import HeldMount, Launch
 from gputui.domain.errors import AccessError, Cause, CauseCode, InputError, InputErrors, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec
 from gputui.domain.policy import admission
-from gputui.domain.policy.admission import AdmissionRules
-from gputui.domain.policy.permitted_options import (
+from gputui.domain.policy.admission import (
     SOCKETS,
+    AdmissionRules,
     MountSource,
     OptionRefusal,
+    forbidden_mount,
     limits_mounts,
-    mount_refusal,
     mount_sources,
     option_refusals,
 )
@@ -512,7 +512,7 @@ class UserPermissions(Struct, frozen=True):
                 what = f"{source.path} cannot be checked: {error.filename}: {error.strerror}"
                 yield OptionRefusal(source.option, what, "mount a directory that you may look into")
             else:
-                if found := mount_refusal(source, resolved, self._allow, self._engine_sockets()):
+                if found := forbidden_mount(source, resolved, self._allow, self._engine_sockets()):
                     yield found
 
     def _engine_sockets(self) -> list[str]:

@@ -10,13 +10,13 @@ from gputui.domain.policy.admission import (
     FREE,
     OPENED,
     AdmissionRules,
+    MountSource,
     box,
     full_image,
     mount_refusal,
     mount_roots,
     refusals,
 )
-from gputui.domain.policy.permitted_options import MountSource
 from gputui.domain.settings import AdmissionSettings, AllowSettings
 from tests.cases import cases
 
