@@ -46,7 +46,7 @@ from gputui.domain.state import JobState
 from gputui.domain.text import plain, plain_bytes, without_secrets
 from gputui.request.caller import inherited
 from gputui.request.job_file import job_of
-from gputui.request.job_options import BY_NAME, JobOption, OptionKind
+from gputui.request.job_options import BY_NAME, OptionKind
 from gputui.request.submitter import Submitter
 
 Json = dict[str, Any]
@@ -73,26 +73,26 @@ _ATTEMPT = (
 )
 
 
-def told(values: Mapping[str, Any], names: Iterable[str]) -> Json:
+def nonempty(values: Mapping[str, Any], names: Iterable[str]) -> Json:
     return {name: value for name in names if (value := values.get(name)) or (value == 0 and value is not False)}
 
 
 def row(job: Mapping[str, Any]) -> Json:
     low, high = job["gpus_min"], job["gpus_max"]
     gpus = "all" if high is None else low if low == high else f"{low}-{high}"
-    found = told(job, _ROW) | {"gpus": gpus}
+    found = nonempty(job, _ROW) | {"gpus": gpus}
     if reason := job["reason"]:
         found["waits_because"] = reason["text"]
     if array := job["array"]:
-        found["array"] = told(array, ("id", "limit", "count")) | {"index": array["index"]}
+        found["array"] = nonempty(array, ("id", "limit", "count")) | {"index": array["index"]}
     return found
 
 
 def detail(job: Mapping[str, Any]) -> Json:
     spec = {name: value for name, value in job["spec"].items() if value}
-    attempts = [told(attempt, _ATTEMPT) for attempt in job["attempts"][-_ATTEMPTS:]]
-    audit = [told(entry, ("at", "user", "via", "verb", "before", "after")) for entry in job["audit"][-_AUDIT:]]
-    found = row(job) | told(job, _DETAIL) | {"spec": spec, "attempts": attempts, "audit": audit}
+    attempts = [nonempty(attempt, _ATTEMPT) for attempt in job["attempts"][-_ATTEMPTS:]]
+    audit = [nonempty(entry, ("at", "user", "via", "verb", "before", "after")) for entry in job["audit"][-_AUDIT:]]
+    found = row(job) | nonempty(job, _DETAIL) | {"spec": spec, "attempts": attempts, "audit": audit}
     left_out = [
         f"{what}: the latest {len(shown)} of {len(job[name])}"
         for name, shown, what in (("attempts", attempts, "attempts"), ("audit", audit, "audit entries"))
@@ -103,7 +103,7 @@ def detail(job: Mapping[str, Any]) -> Json:
 
 def gpu_row(gpu: Mapping[str, Any]) -> Json:
     """Return a GPU as it is listed: of processes that are not gputui's only whose they are."""
-    found = told(gpu, ("node", "why", "job_ids", "closed")) | {
+    found = nonempty(gpu, ("node", "why", "job_ids", "closed")) | {
         name: gpu[name]
         for name in ("index", "model", "state", "memory_used", "memory_total", "utilization", "temperature")
     }
@@ -116,14 +116,14 @@ def gpu_row(gpu: Mapping[str, Any]) -> Json:
     return found
 
 
-def ids_told(ids: list[int]) -> Json:
+def ids_row(ids: list[int]) -> Json:
     """Return ids of jobs, of many the first and how many they are."""
     if len(ids) <= _IDS:
         return {"ids": ids}
     return {"ids": ids[:_IDS], "count": len(ids), "last": ids[-1], "cut": f"the first {_IDS} ids are shown"}
 
 
-def log_told(data: bytes, tail: int) -> Json:
+def log_end(data: bytes, tail: int) -> Json:
     """Return the end of a log, and the first line in all of `data` that reports an error."""
     lines = data.split(b"\n")
     if lines and not lines[-1]:
@@ -148,7 +148,7 @@ def encoded(answer: Json, env: Pairs = ()) -> str:
         name = max(cleaned, key=lambda each: len(json.dumps(cleaned[each], ensure_ascii=False)))
         longest = cleaned[name]
         if not isinstance(longest, list) or len(longest) < 2:
-            return json.dumps({"cut": "the answer is too long to be shown"} | told(cleaned, ("id", "state", "ids")))
+            return json.dumps({"cut": "the answer is too long to be shown"} | nonempty(cleaned, ("id", "state", "ids")))
         is_of_end = name in {"lines", "attempts", "audit"}  # whose latest ones matter
         kept = len(longest) * 3 // 4
         cleaned[name] = longest[-kept:] if is_of_end else longest[:kept]
@@ -278,7 +278,7 @@ class Tools:
         """Why a job waits, its place in the queue, and when it may start."""
         found = self._get(f"/v1/jobs/{given.id}/explain")
         kept = ("id", "position", "waiting", "waits_for", "expected_start_at", "certainty")
-        short = told(found, kept) | {"reason": found["reason"]["text"] if found["reason"] else None}
+        short = nonempty(found, kept) | {"reason": found["reason"]["text"] if found["reason"] else None}
         return encoded(short, self._secrets(given.id))
 
     def list_gpus(self, given: Any) -> str:
@@ -296,7 +296,7 @@ class Tools:
         query = {"tail": max(given.tail, _SEARCHED)}
         secrets = self._secrets(given.id)
         reply = self._client.request("GET", f"/v1/jobs/{given.id}/attempts/{attempt}/log", query=query)
-        return encoded({"id": given.id} | log_told(reply.body, given.tail), secrets)
+        return encoded({"id": given.id} | log_end(reply.body, given.tail), secrets)
 
     def wait_for_events(self, given: Any) -> str:
         """Wait until a job changes its state, or anything happens in the queue; return early if the job has ended.
@@ -353,7 +353,7 @@ class Tools:
         spec = submission.spec
         made = {"name": spec.name, "priority": spec.priority, "gpus": spec.gpus.minimum}
         if not is_dry:
-            return encoded(ids_told(list(new.ids)) | made)
+            return encoded(ids_row(list(new.ids)) | made)
         start = next(iter(new.expected), None)
         when = "not known" if start is None else start.isoformat()
         return encoded({"dry_run": True, "jobs": len(new.ids), "expected_start_at": when} | made)
@@ -372,7 +372,7 @@ class Tools:
 
     def _change(self, action: Action) -> str:
         acted = self._client.ask("POST", "/v1/actions", own_json(action), result=Acted, key=new_key())
-        return encoded({"done": action.verb} | ids_told(list(acted.ids)))
+        return encoded({"done": action.verb} | ids_row(list(acted.ids)))
 
 
 def _begun(seconds: float, then: Callable[[], object]) -> threading.Timer:
@@ -396,18 +396,6 @@ def _of_route(name: str, handler: str, **changes: tuple[Any, Any]) -> type[Struc
     return defstruct(name, fields, forbid_unknown_fields=True, kw_only=True)
 
 
-def _option_type(option: JobOption) -> Any:
-    if option.kind is OptionKind.FLAG:
-        return bool
-    if option.name == "sweep":
-        return dict[str, list[int | float | str] | str]
-    if option.kind is OptionKind.PAIRS:
-        return dict[str, str]
-    if option.kind is OptionKind.MANY:
-        return list[int | str]
-    return _TYPES.get(option.name) or _TYPES.get(option.metavar, str)
-
-
 def _job_arguments() -> type[Struct]:
     """Return the arguments of `submit_job`: keys of a job file."""
     about: dict[str, tuple[Any, str]] = {
@@ -418,7 +406,10 @@ def _job_arguments() -> type[Struct]:
     for option in map(BY_NAME.__getitem__, _OPTIONS):
         text = f"{option.help.partition(' NAME alone')[0].rstrip('.;')}.{_NOTATIONS.get(option.metavar, '')}"
         text = text.replace("--gpu-memory", "gpu_memory")
-        about[option.name] = (_option_type(option), text)
+        kinds = {OptionKind.FLAG: bool, OptionKind.PAIRS: dict[str, str], OptionKind.MANY: list[int | str]}
+        one = _TYPES.get(option.name) or _TYPES.get(option.metavar, str)
+        swept = dict[str, list[int | float | str] | str]
+        about[option.name] = (swept if option.name == "sweep" else kinds.get(option.kind, one), text)
     fields: list[Any] = [
         (name, Annotated[kind, Meta(description=text)] | UnsetType, UNSET) for name, (kind, text) in about.items()
     ]

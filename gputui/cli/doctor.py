@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -80,12 +80,12 @@ def examine(options: Options) -> Iterator[DoctorCheck]:
     site, own = (str(path) if path else None for path in (options.site, options.config))
     yield from checks.of_sources(site, own, options.ignored)
     if not bootstrap.may_schedule(options):
-        yield from _guarded("cluster", lambda: _of_cluster(options))
+        yield from _guarded("cluster", _of_cluster(options))
         return
-    yield from _guarded("service", lambda: _of_service(options))
+    yield from _guarded("service", _of_service(options))
     if not options.sockets.in_process:  # engine and driver are the service's
         return
-    yield from _guarded("state", lambda: _of_state(options))
+    yield from _guarded("state", _of_state(options))
     found: list[ProbeReading] = []
 
     def of_probe() -> Iterator[DoctorCheck]:
@@ -94,15 +94,15 @@ def examine(options: Options) -> Iterator[DoctorCheck]:
         yield from checks.of_pace(found[0], time.monotonic() - begun, options.settings.scheduler.stale_after)
         yield from checks.of_probe(found[0], options.settings.scheduler)
 
-    yield from _guarded("driver", of_probe)
+    yield from _guarded("driver", of_probe())
     gpus = present_gpus(found[0]) if found else ()
-    yield from _guarded(options.runtime, lambda: _of_runtimes(options, gpus))
+    yield from _guarded(options.runtime, _of_runtimes(options, gpus))
 
 
-def _guarded(name: str, area: Callable[[], Iterator[DoctorCheck]]) -> Iterator[DoctorCheck]:
+def _guarded(name: str, area: Iterator[DoctorCheck]) -> Iterator[DoctorCheck]:
     """Yield the checks of an area; an error becomes the last of them."""
     try:
-        yield from area()
+        yield from area
     except (GputuiError, OSError) as error:
         yield _failed(name, error)
 
@@ -270,8 +270,15 @@ def _host(options: Options) -> EngineHost:
 
     An engine at Docker's default address that does not answer is assumed to be the one of this machine's service.
     """
-    status = _docker(options)
-    _refuse_the_engine_of_another(options)
+    status = _docker_status(options)
+    environ = terminal.environ()
+    is_named = environ.get("DOCKER_HOST") or environ.get("DOCKER_CONTEXT") or options.settings.runtime.docker_host
+    uid = None if is_named or os.geteuid() else bootstrap.sudo_uid(environ)
+    if uid is not None and (own := engine.own_engine(uid)):  # sudo drops DOCKER_HOST, and root has contexts of its own
+        name = user_name(uid, "uid ")
+        hint = f"for {name}'s: gputui doctor --fix, without sudo\n"
+        hint += "for the machine's: sudo DOCKER_HOST=unix:///var/run/docker.sock gputui doctor --fix"
+        raise GputuiError(f"{name} uses the engine {own}, and root the one of the machine", hint=hint)
     if status.gpus is None:
         service = service_at(status.address, os.geteuid())
         if not status.address or service != SYSTEM:
@@ -297,22 +304,7 @@ def _host(options: Options) -> EngineHost:
     return host
 
 
-def _refuse_the_engine_of_another(options: Options) -> None:
-    """Raise GputuiError if sudo changed the engine: it drops DOCKER_HOST, and root has contexts of its own."""
-    environ = terminal.environ()
-    is_named = environ.get("DOCKER_HOST") or environ.get("DOCKER_CONTEXT") or options.settings.runtime.docker_host
-    uid = None if is_named or os.geteuid() else bootstrap.sudo_uid(environ)
-    if uid is None or not (own := engine.own_engine(uid)):
-        return
-    name = user_name(uid, "uid ")
-    raise GputuiError(
-        f"{name} uses the engine {own}, and root the one of the machine",
-        hint=f"for {name}'s: gputui doctor --fix, without sudo\n"
-        "for the machine's: sudo DOCKER_HOST=unix:///var/run/docker.sock gputui doctor --fix",
-    )
-
-
-def _docker(options: Options) -> RuntimeStatus:
+def _docker_status(options: Options) -> RuntimeStatus:
     for runtime in adapters.make_runtimes(options, "0" * 12):
         try:
             if runtime.name == "docker":

@@ -404,10 +404,10 @@ def _find(process: EngineProcess, names: tuple[str, ...]) -> Iterator[str]:
     directories = (process.path or f"{terminal.environ().get('PATH', '')}:{_STANDARD_PATH}").split(":")
     for name in names:
         places = [name] if name.startswith("/") else [f"{directory}/{name}" for directory in directories if directory]
-        yield from [place for place in places if os.access(_seen(process, place), os.X_OK)][:1]
+        yield from [place for place in places if os.access(_on_host(process, place), os.X_OK)][:1]
 
 
-def _seen(process: EngineProcess, path: str) -> Path:
+def _on_host(process: EngineProcess, path: str) -> Path:
     return process.root / path.lstrip("/")
 
 
@@ -415,7 +415,7 @@ def hook_is_newer(process: EngineProcess, path: str) -> bool:
     if process.pid is None:
         return False
     try:
-        return _seen(process, path).stat().st_ctime > (PROC / str(process.pid)).stat().st_ctime + 1
+        return _on_host(process, path).stat().st_ctime > (PROC / str(process.pid)).stat().st_ctime + 1
     except OSError:
         return False
 

@@ -8,8 +8,8 @@ import io
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -179,7 +179,10 @@ class LazyGroup(CommandGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing any; those that make no sense in a cluster come last."""
         room = max(map(len, COMMANDS))
-        engine, instead = _elsewhere()
+        engine, instead = "", dict[str, str]()
+        with suppress(GputuiError):  # help tells no errors of settings
+            if (caps := bootstrap.first_caps(Session().options)) is not None:
+                engine, instead = caps.engine, dict(caps.commands)
         groups = {
             heading: {name: about for name, about in commands.items() if name not in instead}
             for heading, commands in GROUPS.items()
@@ -189,15 +192,6 @@ class LazyGroup(CommandGroup):
         for heading, commands in groups.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:<{room}}", about) for name, about in commands.items()])
-
-
-def _elsewhere() -> tuple[str, Mapping[str, str]]:
-    """Return the engine of the cluster, and what to use there in place of each command; nothing on one machine."""
-    try:
-        caps = bootstrap.first_caps(Session().options)
-    except GputuiError:  # help tells no errors of settings
-        return "", {}
-    return (caps.engine, caps.commands) if caps is not None else ("", {})
 
 
 PROGRAM = "gputui"

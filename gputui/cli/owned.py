@@ -37,7 +37,7 @@ FORECAST_WITHIN = 10.0
 _BUFFER = 8192
 
 
-class _Said(io.RawIOBase):
+class _CapturedStream(io.RawIOBase):
     """End of a stream, which keeps what is written, in order with the other stream."""
 
     def __init__(self, kind: int, said: list[tuple[int, bytearray]]) -> None:
@@ -66,7 +66,7 @@ class CallersTerminal(terminal.UserTerminal):
         self._line = line
         self._refused = refused
         self._said: list[tuple[int, bytearray]] = []
-        out, err = (io.BufferedWriter(_Said(kind, self._said), _BUFFER) for kind in (OUT, ERR))
+        out, err = (io.BufferedWriter(_CapturedStream(kind, self._said), _BUFFER) for kind in (OUT, ERR))
         self._out = io.TextIOWrapper(out, "utf-8", "replace", line_buffering=self.is_tty(terminal.OUT))
         self._err = io.TextIOWrapper(err, "utf-8", "replace", line_buffering=True)
 
@@ -96,7 +96,7 @@ class CallersTerminal(terminal.UserTerminal):
     def refused(self, error: AccessError) -> None:
         self._refused(error)
 
-    def taken(self) -> tuple[tuple[int, bytes], ...]:
+    def pieces(self) -> tuple[tuple[int, bytes], ...]:
         self.out.flush()
         self.err.flush()
         return tuple((kind, bytes(piece)) for kind, piece in self._said)
@@ -205,7 +205,7 @@ class CommandsOfCallers:
         session = CallersSession(self._options, caller, line, self._backend, self._forecasts)
         with terminal.of_caller(said), elsewhere():
             code = self._run(words, session, terminal_width=terminal.help_width())
-        return CommandResult(code, said.taken())
+        return CommandResult(code, said.pieces())
 
 
 def _shown(words: tuple[str, ...]) -> str:

@@ -125,7 +125,7 @@ def _send(use: ForeignUse, name: str, targets: Sequence[ProcessTarget], *, yes: 
         if target.job_id is not None:
             raise GputuiError(target.refusal[0], hint=target.refusal[1])
     _ask(f"Send {name} to:", [target.sentence for target in targets], yes=yes)
-    outcomes = [_told(partial(use.signal, target, name)) for target in targets]
+    outcomes = [_outcome(partial(use.signal, target, name)) for target in targets]
     return int(not all(outcomes))
 
 
@@ -133,13 +133,13 @@ def _stop(use: ForeignUse, name: str, *, yes: bool) -> int:
     try:
         detail = use.container(name)
     except GputuiError:
-        return int(not _told(partial(use.stop, name)))  # refused for the same reason, and audited
+        return int(not _outcome(partial(use.stop, name)))  # refused for the same reason, and audited
     sentence = f"{detail.sentence}; it is killed after {detail.stop_timeout} s"
     _ask("Stop:", [sentence], yes=yes or bool(detail.store))  # a container of a job is refused anyway
-    return int(not _told(lambda: use.stop(detail.id)))
+    return int(not _outcome(lambda: use.stop(detail.id)))
 
 
-def _told(act: Callable[[], str]) -> bool:
+def _outcome(act: Callable[[], str]) -> bool:
     """Run it and print the result or the refusal; return whether the process or container has ended."""
     try:
         sentence = act()

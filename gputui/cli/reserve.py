@@ -100,7 +100,7 @@ def add(session: Session, /, dry_run: bool, quiet: bool, **given: Any) -> None:
         action = ReserveGpus(window, tuple(gpus))
         done = backend.foresee(action) if dry_run else backend.act(action)
         made = done.window or window
-        confirm(_words(made, gpus), quiet=quiet)
+        confirm(_sentence(made, gpus), quiet=quiet)
         if dry_run:
             from gputui.cli import start_times  # the forecast is not needed without --dry-run
             from gputui.domain.policy.reservations import with_reservation
@@ -167,7 +167,7 @@ def standing(session: Session, rule: str, quiet: bool) -> None:
     confirm(_STANDING.get(rule, f"the next free GPUs go to jobs of priority {rule} and above"), quiet=quiet)
 
 
-def _words(window: Window, gpus: Sequence[Gpu]) -> str:
+def _sentence(window: Window, gpus: Sequence[Gpu]) -> str:
     """Return `reservation r1: any 4 GPUs from 20:00 to Tue 2026-03-03 04:00 CET, 8h00m, for alice`."""
     from gputui.engine.actions.actions import beneficiary
 

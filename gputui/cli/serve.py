@@ -116,7 +116,12 @@ def web(session: Session, port: int, host: str, read_only: bool) -> int:
     server = ConsoleServer(
         viewer_command(session.options, read_only=read_only), host, port, f"gputui {socket.gethostname()}"
     )
-    asyncio.run(server.run(_tell))
+
+    def tell(link: str) -> None:
+        terminal.echo(f"{link}   (works once; Ctrl-C ends all)")
+        terminal.flush()
+
+    asyncio.run(server.run(tell))
     return 0
 
 
@@ -154,12 +159,6 @@ def viewer_command(options: Options, *, read_only: bool) -> list[str]:
     """Return the command of the console behind a tab, which never becomes the scheduler."""
     flags = ["--view-only", *(["--read-only"] if read_only else [])]
     return [*options.program(), *flags]
-
-
-def _tell(link: str) -> None:
-    """Print the link for the next browser: the previous link has been used."""
-    terminal.echo(f"{link}   (works once; Ctrl-C ends all)")
-    terminal.flush()
 
 
 @click.command("probe")

@@ -40,10 +40,10 @@ def expected_starts(session: Session, backend: DirectBackend, ids: Sequence[JobI
             told = list(foreseen(snapshot, ids, session.options, now))
         yield from told
     else:
-        yield from told_by_engine(snapshot, ids)
+        yield from engine_starts(snapshot, ids)
 
 
-def told_by_engine(snapshot: Snapshot, ids: Iterable[JobId]) -> Iterator[str]:
+def engine_starts(snapshot: Snapshot, ids: Iterable[JobId]) -> Iterator[str]:
     """Yield `job 12: runs on gpu3`, or why it waits and until when, for each of these jobs of an engine."""
     from gputui.cli import queue
 
@@ -58,10 +58,10 @@ def told_by_engine(snapshot: Snapshot, ids: Iterable[JobId]) -> Iterator[str]:
 def foreseen(snapshot: Snapshot, ids: Iterable[JobId], options: Options, now: datetime) -> Iterator[str]:
     made, jobs = plan(snapshot, options.settings, now), entries(snapshot)
     for job in filter(None, map(jobs.get, ids)):
-        yield f"job {job.shown_id}: {plain(_words(job, made, snapshot, options, now))}"
+        yield f"job {job.shown_id}: {plain(_sentence(job, made, snapshot, options, now))}"
 
 
-def _words(job: Job, made: Plan, snapshot: Snapshot, options: Options, now: datetime) -> str:
+def _sentence(job: Job, made: Plan, snapshot: Snapshot, options: Options, now: datetime) -> str:
     if job.state is not JobState.PENDING:
         word = "starts now" if job.state is JobState.CONFIGURING else job.state.name.lower()
         return f"{word}{_on(snapshot, job.attempt.gpus if job.attempt else ())}"

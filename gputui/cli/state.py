@@ -53,7 +53,7 @@ def backup(session: Session, file: str, without_logs: bool, keep: str | None) ->
     target, age = _path(file), duration(keep, "--keep") if keep is not None else None
     now = bootstrap.clock().now()
     if target.is_dir():
-        return _told(upkeep.scheduled_backup(session.options, target, age, now, with_logs=not without_logs))
+        return _report(upkeep.scheduled_backup(session.options, target, age, now, with_logs=not without_logs))
     if age is not None:
         raise InputError("it is for a directory of backups", where="--keep", hint=f"mkdir {plain(str(target))}")
     if target.suffix in _OTHER_ARCHIVES:
@@ -64,10 +64,10 @@ def backup(session: Session, file: str, without_logs: bool, keep: str | None) ->
             hint=f"name it {plain(str(name))}",
         )
     made = upkeep.checked_backup(session.options, target, now, with_logs=not without_logs)
-    return _told(made)
+    return _report(made)
 
 
-def _told(made: upkeep.BackupResult) -> int:
+def _report(made: upkeep.BackupResult) -> int:
     print_done(f"backed up {plural(made.files, 'file')} ({format_size(made.size)}) to {plain(str(made.path))}")
     if made.removed:
         terminal.echo(f"removed {plural(made.removed, 'old damaged backup' if made.findings else 'old backup')}")

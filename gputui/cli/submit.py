@@ -188,11 +188,13 @@ def _show(session: Session, backend: DirectBackend, submissions: Sequence[Submis
     if not done.starts:
         start_times.print_shifts(session, backend, submitted(*done.jobs))
     _tell_notes((f"job {each.spec.name}" for each in submissions), done.notes, quiet=quiet)
-    for line in starts_told(submissions, done.starts, bootstrap.clock().now()):
+    for line in start_lines(submissions, done.starts, bootstrap.clock().now()):
         terminal.write(f"{plain(line)}\n")
 
 
-def starts_told(submissions: Iterable[Submission], starts: Iterable[datetime | None], now: datetime) -> Iterator[str]:
+def start_lines(
+    submissions: Iterable[Submission], starts: Iterable[datetime | None], now: datetime
+) -> Iterator[str]:
     """Yield when each job would start if it were submitted now, as an engine tells; None: it cannot tell."""
     for submission, at in zip(submissions, starts, strict=False):
         when = "the engine cannot tell when it would start" if at is None else "would start now"

@@ -67,7 +67,7 @@ def command(
     with session.backend() as backend, closing(NodeWatch(session.options)) as nodes:
         number = 0
         while True:
-            snapshot = nodes.joined(seen(backend, early))
+            snapshot = nodes.joined(current_snapshot(backend, early))
             history.add(snapshot)
             now, about = bootstrap.clock().now(), backend.about()
             for line in frame(snapshot, now, about.host, room, shown, tracker, about.caps.lacking):
@@ -80,7 +80,7 @@ def command(
             terminal.write("\n")
 
 
-def seen(backend: DirectBackend, early: EarlyProbe) -> Snapshot:
+def current_snapshot(backend: DirectBackend, early: EarlyProbe) -> Snapshot:
     snapshot = backend.snapshots().read()
     if snapshot.gpus or snapshot.leader is not None:
         return snapshot

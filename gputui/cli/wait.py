@@ -88,9 +88,7 @@ def changes_of(backend: DirectBackend) -> Iterator[Changes]:
 
 def exit_code(job: Job) -> int:
     """Return the exit code for an ended job: its own, or 1 for a job that failed without one or with 0."""
-    if job.state is JobState.COMPLETED:
-        return 0
-    return job.exit_code or 1
+    return 0 if job.state is JobState.COMPLETED else job.exit_code or 1
 
 
 def sentence(job: Job) -> str:

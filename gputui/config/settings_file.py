@@ -212,11 +212,11 @@ LOOPBACK = "127.0.0.1"
 
 def check_range(key: str, value: object, where: str) -> None:
     if key in {"webhook_events", "mail_events"}:
-        _check_words(value, EVENTS, "an event", where)
+        _check_listed(value, EVENTS, "an event", where)
     elif key == "columns" and value:
         from gputui.domain.queue_columns import QUEUE_COLUMNS  # commands do not need the columns
 
-        _check_words(value, tuple(QUEUE_COLUMNS), "a column", where)
+        _check_listed(value, tuple(QUEUE_COLUMNS), "a column", where)
     elif isinstance(value, timedelta):
         if not value and key not in _MAY_BE_ZERO:
             raise InputError("expected a duration above 0", where=where, hint='write "10s" or "1h30m"')
@@ -263,7 +263,7 @@ def listen_address(text: str, where: str) -> tuple[str, int]:
 _PARSED: dict[str, Any] = {"engine": parse_engine, "listen": listen_address, "probe_command": check_probe_command}
 
 
-def _check_words(value: object, known: tuple[str, ...], noun: str, where: str) -> None:
+def _check_listed(value: object, known: tuple[str, ...], noun: str, where: str) -> None:
     """Raise InputError for an unknown word in a list, which is a tuple if it comes from the environment."""
     unknown = [each for each in value if each not in known] if isinstance(value, (list, tuple)) else []
     if unknown:

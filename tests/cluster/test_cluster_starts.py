@@ -32,7 +32,7 @@ def on_node(job_id: int, node: str, state: JobState = JobState.RUNNING) -> Job:
 
 
 def told(found: Snapshot, *ids: int) -> list[str]:
-    return list(start_times.told_by_engine(found, ids))
+    return list(start_times.engine_starts(found, ids))
 
 
 @cases(
@@ -92,7 +92,7 @@ def test_a_rehearsed_job_is_told_its_start(clock: FakeClock, at: datetime | None
     cluster.at = at
     jobs = (Submission(spec()), Submission(spec(name="b")))
     starts = EngineBackend(EngineQueue(cluster), Settings()).foresee(SubmitJobs(jobs)).starts
-    assert list(submit.starts_told(jobs, starts, NOW)) == [f"job train: {words}", f"job b: {words}"]
+    assert list(submit.start_lines(jobs, starts, NOW)) == [f"job train: {words}", f"job b: {words}"]
 
 
 def test_a_function_that_the_engine_lacks_is_refused(clock: FakeClock) -> None:

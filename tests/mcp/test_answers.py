@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gputui.mcp import LONGEST_LINE, LONGEST_TEXT, MOST_CHARACTERS, encoded, ids_told, log_told
+from gputui.mcp import LONGEST_LINE, LONGEST_TEXT, MOST_CHARACTERS, encoded, ids_row, log_end
 from tests.cases import cases
 
 ENV = (("API_KEY", "s3cr3t-value"), ("MODEL", "llama"), ("PIN_TOKEN", "1"))
@@ -42,23 +42,23 @@ def test_what_cannot_be_cut_is_not_told() -> None:
 
 
 def test_of_many_ids_the_first_and_the_last_are_told() -> None:
-    assert ids_told([4, 5]) == {"ids": [4, 5]}
-    many = ids_told(list(range(10, 1010)))
+    assert ids_row([4, 5]) == {"ids": [4, 5]}
+    many = ids_row(list(range(10, 1010)))
     assert (len(many["ids"]), many["count"], many["last"]) == (20, 1000, 1009)
 
 
 def test_the_first_error_of_a_log_is_told_with_its_place() -> None:
     data = b"".join(b"step %d\n" % number for number in range(500))
     data += b"torch.OutOfMemoryError: CUDA out of memory\n" + b"closing\n" * 99 + b"RuntimeError: later\n"
-    told = log_told(data, 3)
+    told = log_end(data, 3)
     assert told["lines"] == ["closing", "closing", "RuntimeError: later"]
     assert told["first_error"]["lines_before_end"] == 101
     assert told["first_error"]["kind"] == "out of memory"
-    assert log_told(b"", 5) == {"lines": []}
-    assert log_told(b"a\nb\n", 0) == {"lines": []}
+    assert log_end(b"", 5) == {"lines": []}
+    assert log_end(b"a\nb\n", 0) == {"lines": []}
 
 
 def test_a_line_of_a_log_is_bounded_and_shows_what_a_bar_has_come_to() -> None:
-    told = log_told(b"x" * 100_000 + b"\n10%\r50%\r100%\n\xff\n", 9)
+    told = log_end(b"x" * 100_000 + b"\n10%\r50%\r100%\n\xff\n", 9)
     assert [len(line) for line in told["lines"]] == [LONGEST_LINE, 4, 1]
     assert told["lines"][1] == "100%"
