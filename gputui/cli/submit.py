@@ -192,9 +192,7 @@ def _show(session: Session, backend: DirectBackend, submissions: Sequence[Submis
         terminal.write(f"{plain(line)}\n")
 
 
-def start_lines(
-    submissions: Iterable[Submission], starts: Iterable[datetime | None], now: datetime
-) -> Iterator[str]:
+def start_lines(submissions: Iterable[Submission], starts: Iterable[datetime | None], now: datetime) -> Iterator[str]:
     """Yield when each job would start if it were submitted now, as an engine tells; None: it cannot tell."""
     for submission, at in zip(submissions, starts, strict=False):
         when = "the engine cannot tell when it would start" if at is None else "would start now"
