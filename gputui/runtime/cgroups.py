@@ -139,7 +139,6 @@ class ConsumptionReader:
                     break
 
     def of_groups(self, name: str, folders: Callable[[], Iterable[str]]) -> Consumption | None:
-        """Return the consumption of these groups of an attempt."""
         if name not in self._files:
             self._remember(name, files_in(map(Path, folders())))
         return self._read(name)
@@ -160,7 +159,6 @@ class ConsumptionReader:
 
 
 def files_in(folders: Iterable[Path]) -> tuple[str, ...]:
-    """Return the files of these groups that contain consumption."""
     files: list[str] = []
     for folder in folders:
         try:
@@ -174,7 +172,6 @@ def files_in(folders: Iterable[Path]) -> tuple[str, ...]:
 
 
 def read_files(files: Iterable[str]) -> Consumption | None:
-    """Return the consumption from these files; None if none can be read."""
     found: dict[str, float] = {}
     for path in files:
         try:
@@ -224,7 +221,6 @@ class AttemptCgroups(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def records(self) -> list[tuple[str, str]]:
-        """Return the records for the wrapper's plan."""
         joins = [
             ("tracked" if folder in self.counting else "cgroup", f"{folder}/cgroup.procs") for folder in self.folders
         ]
@@ -308,7 +304,6 @@ def _cpu_limits(options: ContainerOptions, *, is_unified: bool) -> dict[str, obj
 
 
 def _counting(name: str, trees: Trees) -> Iterator[Path]:
-    """Create groups without limits, as far as permitted; yield them."""
     base = trees.unified() or trees.beside()
     unified = None if base is None else _create_group(base, name)
     if base is not None and unified is not None:
@@ -326,7 +321,6 @@ def _counting(name: str, trees: Trees) -> Iterator[Path]:
 
 
 def members(folders: Iterable[str]) -> frozenset[int]:
-    """Return the pids of all processes in these groups and the groups below them."""
     found: set[int] = set()
     for folder in folders:
         for place, _, _ in os.walk(folder):

@@ -118,7 +118,6 @@ _TINI = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+?) failed: (.+)")
 
 
 def cause_of(text: str, *, status: int | None = None, exit_code: int | None = None) -> Cause:
-    """Return the cause of an error message of the engine."""
     words = _tidy(text)
     lower = words.lower()
     for code, fragments in _FRAGMENTS:
@@ -197,7 +196,6 @@ def is_missing(error: RuntimeFault) -> bool:
 
 
 def is_conflict(error: RuntimeFault) -> bool:
-    """Return whether the engine said that the container's name is taken."""
     words = error.what.lower()
     return "conflict" in words and "already in use" in words
 
@@ -212,8 +210,6 @@ IDLE_FOR = 45.0
 
 
 class Deadline(Struct, eq=False):
-    """Deadline of a call."""
-
     at: float
     """Time in monotonic seconds."""
     client: EngineClient
@@ -322,7 +318,6 @@ class Connection:
 
     @contextmanager
     def borrowed(self, *, patient: bool = True) -> Iterator[EngineClient]:
-        """Yield a client, and return it to the pool afterwards."""
         era = self._era
         client = self.open(patient=patient)
         try:
@@ -459,7 +454,6 @@ class Connection:
             raise self.lost(error) from error
 
     def _give_back(self, client: EngineClient, era: int) -> None:
-        """Keep the client for the next call, and close clients that were idle for long."""
         now = time.monotonic()
         with self._lock:
             known = [*self._idle, (now, client)]

@@ -312,14 +312,11 @@ _GPU_CHOICE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 class CreateRequest(Struct, frozen=True):
-    """Body of a create request, with notes on changes to the job's request."""
-
     body: dict[str, Any]
     notes: tuple[str, ...] = ()
 
 
 def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> CreateRequest:
-    """Return the create request for an attempt on this engine; raises RuntimeFault."""
     if not launch.spec.image:
         raise bad_spec("image", "a job without an image runs as a host process, not in Docker")
     options, box = launch.spec.options, launch.box

@@ -58,7 +58,6 @@ class Endpoint(Struct, frozen=True):
 
     @property
     def is_ssh(self) -> bool:
-        """Return whether the engine is reached through the ssh command."""
         return self.url.startswith(_SSH)
 
 
@@ -76,7 +75,6 @@ def find_endpoint(settings: RuntimeSettings) -> Endpoint:
 
 
 def _checked(url: str, source: str, tls: Any) -> Endpoint:
-    """Return the endpoint of a URL; raises RuntimeUnavailableError for an unknown kind of address."""
     url = url.strip()
     if url == "unix://":
         url = DEFAULT_URL
@@ -94,7 +92,6 @@ def _checked(url: str, source: str, tls: Any) -> Endpoint:
 
 
 def config_directory() -> Path:
-    """Return the directory of the docker command's settings."""
     given = os.environ.get("DOCKER_CONFIG")
     return Path(given) if given else Path.home() / ".docker"
 
@@ -128,7 +125,6 @@ def _environment_tls() -> TlsFiles | None:
 
 
 def _files_in(directory: Path, verifies: bool) -> TlsFiles:
-    """Return the TLS files in a directory. Raises RuntimeUnavailableError when certificate or key is missing."""
     ca, certificate, key = (directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
     if certificate.exists() != key.exists():
         missing = key if certificate.exists() else certificate
@@ -306,7 +302,6 @@ class Tunnel:
         return self._explained(lines[-1:]) if lines else None
 
     def close(self) -> None:
-        """End the connection and remove its files."""
         with self._lock:
             self._end()
             if self._directory:
@@ -318,7 +313,6 @@ class Tunnel:
         return (self._directory or Path("/")) / name
 
     def _connect(self) -> None:
-        """Log in and wait for the socket. Raises RuntimeUnavailableError."""
         ssh = shutil.which("ssh")
         if ssh is None:
             raise RuntimeUnavailableError(
@@ -359,14 +353,12 @@ class Tunnel:
                 return
 
     def _failed(self, otherwise: str) -> RuntimeUnavailableError:
-        """Return why the connection ended, and refuse to connect for a while."""
         self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
         self._not_before = time.monotonic() + self._pause
         self._last_error = self._explained(self._said() or [otherwise])
         return self._last_error
 
     def _said(self, within: float = math.inf) -> list[str]:
-        """Return what ssh said, if its last words are no older than so many seconds."""
         with suppress(OSError):
             if time.time() - self._file("said").stat().st_mtime <= within:
                 lines = self._file("said").read_text(errors="replace").splitlines()
@@ -374,7 +366,6 @@ class Tunnel:
         return []
 
     def _explained(self, said: Sequence[str]) -> RuntimeUnavailableError:
-        """Return the error for messages of ssh, with a command that fixes the problem."""
         host, command = self._address.host, self._address.command
         forget = next((found[0].strip() for line in said if (found := _FORGET.search(line))), f"ssh-keygen -R {host}")
         for pattern, sentence, hint in _KNOWN:

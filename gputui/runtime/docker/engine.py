@@ -76,7 +76,6 @@ class EngineFacts(Struct, frozen=True):
 
 
 def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
-    """Return the facts from the engine's answers."""
     podman = is_podman(version)
     too_old = _numbers(version.get("ApiVersion")) < _LEAST_API
     return EngineFacts(
@@ -200,7 +199,6 @@ class MachineFacts(Struct, frozen=True):
 
     @classmethod
     def of_engine(cls, info: Mapping[str, Any]) -> MachineFacts:
-        """Return the facts from an engine's `/info`."""
         return cls(info.get("Name") or None, info.get("KernelVersion") or None, info.get("MemTotal") or None)
 
     @classmethod
@@ -211,7 +209,6 @@ class MachineFacts(Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether every fact is known."""
         return None not in (self.name, self.kernel, self.memory)
 
 

@@ -94,7 +94,6 @@ class LogLimit(Struct):
 
 
 def limit_of(client: APIClient, container_id: str) -> LogLimit:
-    """Return the limit of the container's log, without any output read."""
     inspected: Mapping[str, Any] = client.inspect_container(container_id)
     found = inspected["HostConfig"].get("LogConfig") or {}
     kind, config = str(found.get("Type")), found.get("Config") or {}
@@ -107,8 +106,6 @@ def limit_of(client: APIClient, container_id: str) -> LogLimit:
 
 
 class LogQuery(Struct, frozen=True):
-    """Requested part of a container's output."""
-
     container_id: str
     tail: int | None = None
     follow: bool = False
@@ -242,7 +239,6 @@ class DockerLog:
 
     @contextmanager
     def _whole(self, response: requests.Response) -> Iterator[None]:
-        """Raise RuntimeFault when the response is incomplete; close it."""
         from requests import RequestException
 
         try:

@@ -145,7 +145,6 @@ def _missing_helper(helper: str) -> str:
 
 
 def _ask_helper(helper: str, server: str) -> Mapping[str, str]:
-    """Return the credentials that the helper has for the registry; empty for none. Raises _UnusableError."""
     name = _program(helper)
     if (program := shutil.which(name)) is None:
         raise _UnusableError(_missing_helper(helper))
@@ -201,7 +200,6 @@ class PullProgress:
         """Number of events that made progress; waiting for a retry does not count."""
 
     def update(self, event: Mapping[str, Any]) -> str | None:
-        """Return the message after this event of the engine; None if unchanged."""
         layer, status = event.get("id"), str(event.get("status", ""))
         detail = event.get("progressDetail") or {}
         state = (status, detail.get("current"))
@@ -281,8 +279,6 @@ class PullReply(msgspec.Struct, omit_defaults=True):
 
 
 class PullProcess:
-    """Pull of one image by its own process."""
-
     def __init__(self, image: str, settings: RuntimeSettings) -> None:
         self._image = image
         self._settings = settings

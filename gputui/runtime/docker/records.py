@@ -86,7 +86,6 @@ def container_record(inspected: EngineJson, *, cause: Cause | None = None) -> Co
 
 
 def submitter_of(inspected: EngineJson) -> int | None:
-    """Return the recorded uid of the container's submitter; None without one."""
     told = (inspected["Config"].get("Labels") or {}).get(SUBMITTER, "")
     return int(told) if told.isascii() and told.isdigit() else None
 
@@ -155,7 +154,6 @@ def requested_devices(inspected: EngineJson, default_runtime: str = "") -> tuple
 
 
 def foreign_of(inspected: EngineJson, default_runtime: str) -> ForeignContainer | None:
-    """Return a foreign container with the GPUs it requested; None when it requested none."""
     devices = requested_devices(inspected, default_runtime)
     if not devices:
         return None
@@ -285,7 +283,6 @@ def was_stopped_with(client: APIClient, record: ContainerRecord) -> bool:
 
 
 def remembers(client: APIClient, nanoseconds: int) -> bool:
-    """Return whether the engine remembers the event of that time; a restarted engine does not."""
     at = datetime.fromtimestamp(nanoseconds // 10**9, UTC)
     return any(event.get("timeNano") == nanoseconds for event in _around(client, at))
 
@@ -302,7 +299,6 @@ def _events(client: APIClient, since: datetime, until: datetime, **filters: list
 
 
 def _now(info: EngineJson) -> datetime:
-    """Return the time by the engine's clock."""
     return parse_time(info.get("SystemTime")) or datetime.now(UTC)
 
 
@@ -339,7 +335,6 @@ class ContainerCache:
         """Time of the last event before the engine was lost, until the engine was asked whether it remembers it."""
 
     def containers(self, client: APIClient) -> tuple[ContainerRecord, ...]:
-        """Return this store's containers, oldest first."""
         listed = client.containers(all=True, filters={"label": f"{STORE}={self._store_id}"})
         found = []
         for summary in reversed(listed):
@@ -385,17 +380,14 @@ class ContainerCache:
         return record
 
     def pid_of(self, container_id: str) -> int | None:
-        """Return the last known process id of a running container."""
         with self._lock:
             record = self._records.get(container_id)
         return record.pid if record and record.state is ContainerState.RUNNING else None
 
     def see_event(self, nanoseconds: int) -> None:
-        """Record the time of an event of the engine, in nanoseconds since 1970."""
         self._last_event = nanoseconds
 
     def lost(self, now: datetime) -> None:
-        """Record that the engine, or the connection to it, was lost."""
         self._witness = self._last_event
         self.outages.lost(now)
 
@@ -417,7 +409,6 @@ class ContainerCache:
         return judged
 
     def foreign(self, client: APIClient, default_runtime: str) -> tuple[ForeignContainer, ...]:
-        """Return running foreign containers that requested GPUs."""
         listed = client.containers()
         others = [each["Id"] for each in listed if (each.get("Labels") or {}).get(STORE) != self._store_id]
         found = []
@@ -509,7 +500,6 @@ class Outages:
             self._silent_since = self._silent_since or now
 
     def lost(self, now: datetime) -> None:
-        """Record an outage, from the time the engine fell silent."""
         with self._lock:
             if not self._windows or self._windows[-1][1] is not None:
                 self._windows = [*self._windows[-_KEPT:], (self._silent_since or now, None)]

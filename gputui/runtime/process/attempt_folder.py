@@ -68,16 +68,12 @@ class Manifest(Struct, frozen=True):
 
 
 class Start(Struct, frozen=True):
-    """Start record of the wrapper."""
-
     leader: ProcessIdentity
     """Keeper, which leads the session."""
     at: datetime
 
 
 class End(Struct, frozen=True):
-    """End record of the wrapper."""
-
     code: int
     at: datetime
     oom_kills: int
@@ -86,8 +82,6 @@ class End(Struct, frozen=True):
 
 
 class Records(Struct, frozen=True):
-    """Records of an attempt's state file."""
-
     begun: bool
     """True if a wrapper has written anything; then no other wrapper starts the attempt."""
     start: Start | None
@@ -263,7 +257,6 @@ class AttemptFolder(Struct, frozen=True):
         return (self.path / _SUSPENDED).exists()
 
     def set_suspended(self, *, is_suspended: bool) -> None:
-        """Record whether its processes are suspended. Raises OSError."""
         if is_suspended:
             os.close(os.open(self.path / _SUSPENDED, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         else:
@@ -419,7 +412,6 @@ class AttemptIndex:
         return tuple(sorted((each for each in found if each), key=lambda each: (each.job_id, each.attempt)))
 
     def find(self, name: str) -> ContainerRecord | None:
-        """Return one attempt; None if there is none of that name. Raises OSError."""
         place = parse_name(name, self._store_id)
         if place is None:
             return None

@@ -435,7 +435,6 @@ class ProcessExec:
 
         Its wrapper asks the kernel which user connects, and refuses all except its submitter and root.
         """
-        del detach_keys
         with self._entered(name, permit) as folder:
             return TerminalChannel(folder) if interactive.tty else PipesChannel(folder)
 

@@ -402,7 +402,6 @@ class ProcessRuntime:
         self, container_id: str, *, tail: int | None = None, follow: bool = False, stamped: bool = False
     ) -> LogStream:
         """Return its output from the last `tail` lines on; with `follow`, until it ends. Times are not recorded."""
-        del stamped
         self._there(container_id)
 
         def is_over() -> bool:
