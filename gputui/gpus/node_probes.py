@@ -123,7 +123,6 @@ class NodeProcess:
         return plain(lines[-1], 200) if lines else ""
 
     def end_words(self) -> str:
-        """Return why it ended, once its output has."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
         code, last = self.code, self.last_line
@@ -507,8 +506,6 @@ class ProbeTurn(Protocol):
 
 
 class _Published(Struct):
-    """A reading in a file."""
-
     node: str
     reading: ProbeReading
 
@@ -606,7 +603,6 @@ class SharedNodeProbes:
             self._files.ask(self._focus)
 
     def close(self) -> None:
-        """End the probes of this process, and leave its turn to others."""
         self._is_closed = True
         if self._mine is not None:
             self._mine.close()
@@ -660,7 +656,6 @@ class _Files:
             os.utime(self._directory / "focus", (self._wall(), self._wall()))
 
     def asked(self) -> _Focus:
-        """Return the GPU whose details another process shows now."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             if self._age("focus") <= _FOCUS_LASTS:
                 return decode_msgpack((self._directory / "focus").read_bytes(), _Focus)
@@ -677,7 +672,6 @@ class _Files:
             os.utime(path, (now, now))
 
     def _age(self, name: str) -> float:
-        """Return the age of a file in seconds; infinite if there is none."""
         try:
             return abs(self._wall() - (self._directory / name).stat().st_mtime)
         except FileNotFoundError:

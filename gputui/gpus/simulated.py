@@ -557,7 +557,6 @@ class SimulatedProcesses:
         raise GputuiError(f"pid {target.pid} is simulated: it has no environment")
 
     def signal(self, target: ProcessTarget, number: int, patience: float, before: Callable[[], None]) -> SignalOutcome:
-        del number, patience, before
         raise GputuiError(f"pid {target.pid} is simulated: it gets no signals")
 
 
@@ -606,7 +605,6 @@ class SimulatedContainers:
 
     def stop(self, container_id: str, patience: int) -> ContainerDetail:
         """Stop the container, which ends at once; return its final state."""
-        del patience
         detail = replace(self.inspect(container_id), state="exited", exit_code=0)
         self._stopped[detail.id] = detail
         self._removed()

@@ -60,8 +60,6 @@ _UNKNOWN = {"sm_activity": None, "memory_activity": None}
 
 
 class ActivityReader:
-    """Reader of one GPU or MIG instance."""
-
     def __init__(self, device: Device) -> None:
         self._device = device
         self._whole = device.parent or device
@@ -105,8 +103,6 @@ def _share(metric: Any) -> float | None:
 
 
 class Activity:
-    """Readers of all devices."""
-
     def __init__(self) -> None:
         self._readers: dict[str, ActivityReader] = {}
 
@@ -192,7 +188,6 @@ class Probe:
         self.host = HostReader()
 
     def begin(self) -> None:
-        """Write the GPUs and their light readings first, then the slower readings."""
         self._relist(_list_cards())
         emit(self._sweep(lists=False, seldom=False))
         emit(self._sweep(lists=True, seldom=True))
@@ -333,7 +328,6 @@ def _list_cards() -> list[Device]:
 
 
 def emit(line: dict[str, object]) -> None:
-    """Write one complete line to stdout."""
     data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
     while data:
         data = data[os.write(1, data) :]
@@ -397,8 +391,6 @@ _FAILURES = {
 
 
 class Commands:
-    """Commands of the supervisor, read from stdin."""
-
     def __init__(self, patience: int = 0) -> None:
         self._patience = patience
         signal.alarm(patience)  # it ends the process, also while that waits for a reader of its output

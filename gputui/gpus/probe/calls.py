@@ -17,8 +17,6 @@ _ROOM = SIZE - _COUNT.size
 
 
 class Calls:
-    """Calls of this process."""
-
     def __init__(self) -> None:
         self._page: mmap.mmap | None = None
         self._skipped: frozenset[str] = frozenset()
@@ -51,7 +49,6 @@ class Calls:
         return True
 
     def end(self) -> None:
-        """Note that the call has returned."""
         if self._page is not None:
             self._done += 1
             self._page[: _COUNT.size + 1] = _COUNT.pack(self._done) + b"\0"

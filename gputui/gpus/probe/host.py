@@ -36,58 +36,53 @@ class HostReader:
     def read(self, now: float, *, seldom: bool) -> dict[str, object]:
         """Return everything that can be read.
 
-        `now` is monotonic time in seconds. Disks come once after each `seldom` reading.
+        `now` is monotonic time in seconds. Disks come once after each `seldom` reading. The busy share is that since
+        the last call; waiting for disks counts as idle, as in top, and guest ticks are included in user ticks.
         """
         if seldom:
             self.disks.request()
             found = physical_interfaces(self._net)
             if found != self._interfaces:  # the sums cannot be compared with earlier ones
                 self._interfaces, self._bytes = found, None
-        result = {**self._cpu(), **self._load(), **self._memory(), **self._network(now)}
-        disks = self.disks.take()
-        return result if disks is None else {**result, "disks": disks}
-
-    def _cpu(self) -> dict[str, object]:
-        """Return the busy share since the last call; waiting for disks counts as idle, as in top."""
         result: dict[str, object] = {"cores": os.sysconf("SC_NPROCESSORS_ONLN")}
-        before, self._busy = self._busy, _ticks(text_of(f"{self._proc}/stat", _KEPT))
+        before, self._busy = self._busy, None
+        words = text_of(f"{self._proc}/stat", _KEPT).partition("\n")[0].split()
+        if len(words) > 5 and words[0] == "cpu":
+            ticks = [int(word) for word in words[1:9]]
+            self._busy = sum(ticks) - ticks[3] - ticks[4], sum(ticks)
         if before is not None and self._busy is not None and self._busy[1] > before[1]:
             share = (self._busy[0] - before[0]) / (self._busy[1] - before[1])
             result["cpu"] = round(min(1.0, max(0.0, share)), 3)
-        return result
-
-    def _load(self) -> dict[str, object]:
-        words = text_of(f"{self._proc}/loadavg").split()
         try:
-            return {"load": float(words[0])}
+            result["load"] = float(text_of(f"{self._proc}/loadavg").split()[0])
         except (IndexError, ValueError):
-            return {}
-
-    def _memory(self) -> dict[str, object]:
+            result.pop("load", None)
         values = _meminfo(text_of(f"{self._proc}/meminfo"))
-        result: dict[str, object] = {}
         for name, total, free in (("memory", "MemTotal", "MemAvailable"), ("swap", "SwapTotal", "SwapFree")):
             if total in values and free in values:
                 result |= {f"{name}_total": values[total], f"{name}_used": max(0, values[total] - values[free])}
-        return result
+        result |= self._network(now)
+        disks = self.disks.take()
+        return result if disks is None else {**result, "disks": disks}
 
     def _network(self, now: float) -> dict[str, object]:
         """Return bytes per second since the last call; nothing at first, and after a counter went back."""
         before, self._bytes = self._bytes, None
+        counts = []
         try:
-            received, sent = (self._counted(name) for name in ("rx_bytes", "tx_bytes"))
+            for name in ("rx_bytes", "tx_bytes"):
+                texts = (text_of(f"{self._net}/{one}/statistics/{name}") for one in self._interfaces)
+                counts.append(sum(map(int, texts)))
         except (OSError, ValueError):  # an interface has just disappeared
             return {}
         if not self._interfaces:
             return {}
+        received, sent = counts
         self._bytes = (now, received, sent)
         if before is None or now <= before[0] or received < before[1] or sent < before[2]:
             return {}
         seconds = now - before[0]
         return {"received": round((received - before[1]) / seconds), "sent": round((sent - before[2]) / seconds)}
-
-    def _counted(self, name: str) -> int:
-        return sum(int(text_of(f"{self._net}/{one}/statistics/{name}")) for one in self._interfaces)
 
 
 def physical_interfaces(net: str = _NET) -> list[str]:
@@ -116,21 +111,10 @@ def text_of(path: str, most: int = 65536) -> str:
 
 
 def memory_total(proc: str = "/proc") -> int | None:
-    """Return the machine's memory in bytes."""
     return _meminfo(text_of(f"{proc}/meminfo")).get("MemTotal")
 
 
-def _ticks(text: str) -> tuple[int, int] | None:
-    """Return busy ticks and all ticks; guest ticks are already included in user ticks."""
-    words = text.partition("\n")[0].split()
-    if len(words) < 6 or words[0] != "cpu":
-        return None
-    ticks = [int(word) for word in words[1:9]]
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
-
-
 def _meminfo(text: str) -> dict[str, int]:
-    """Return bytes by name."""
     values = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
@@ -200,9 +184,12 @@ class GroupUse:
 
     def of(self, pid: int, container_id: str | None, now: float) -> tuple[Mapping[str, object], float] | None:
         """Return the last use by the group of a process, and its age in seconds; None if it cannot be read."""
-        name = container_id or self._job(pid)
-        if name is None:
-            return None
+        name = container_id
+        if not name:  # a job of Slurm has a group of its name
+            found = _JOB.search(text_of(f"{self._root}/{pid}/cgroup"))
+            if found is None:
+                return None
+            name = found[1]
         self._asked.add(name)
         at, used = self._last.get(name, (now - EVERY, None))
         if now - at >= EVERY:
@@ -213,8 +200,3 @@ class GroupUse:
         """Drop groups without a process on a GPU since the last call."""
         self._last = {name: last for name, last in self._last.items() if name in self._asked}
         self._asked.clear()
-
-    def _job(self, pid: int) -> str | None:
-        """Return the name of the group of Slurm's job that a process belongs to."""
-        found = _JOB.search(text_of(f"{self._root}/{pid}/cgroup"))
-        return found[1] if found else None

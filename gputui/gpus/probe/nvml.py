@@ -101,16 +101,25 @@ def light_readings(handle: object) -> dict[str, object]:
     rates = read("nvmlDeviceGetUtilizationRates", handle)
     memory = memory_of(handle)
     power = read("nvmlDeviceGetPowerUsage", handle)
+    temperature = read("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU)
+    if temperature is None:
+        temperature = read("nvmlDeviceGetTemperatureV", handle, pynvml.NVML_TEMPERATURE_GPU)
+    clocks = {
+        "sm_clock": read("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM),
+        "memory_clock": read("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM),
+    }
+    throttle = read("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if throttle is None:
+        throttle = read("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     return {
         "utilization": rates and rates.gpu / 100,
         "memory_utilization": rates and rates.memory / 100,
         "memory_used": memory and memory.used,
         "memory_total": (memory and memory.total) or None,
-        "temperature": _temperature(handle),
+        "temperature": temperature,
         "power": None if power is None else power / 1000,
-        "sm_clock": read("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM),
-        "memory_clock": read("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM),
-        "throttle": _throttle(handle),
+        **clocks,
+        "throttle": throttle,
     }
 
 
@@ -121,40 +130,25 @@ def memory_of(handle: object) -> Any:
     return found or read("nvmlDeviceGetMemoryInfo", handle)
 
 
-def _temperature(handle: object) -> Any:
-    value = read("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU)
-    return read("nvmlDeviceGetTemperatureV", handle, pynvml.NVML_TEMPERATURE_GPU) if value is None else value
-
-
-def _throttle(handle: object) -> Any:
-    bits = read("nvmlDeviceGetCurrentClocksEventReasons", handle)
-    return read("nvmlDeviceGetCurrentClocksThrottleReasons", handle) if bits is None else bits
-
-
 def slow_readings(handle: object) -> dict[str, object]:
     """Return readings that seldom change: memory errors, remapped rows, recovery action, power limit, fan."""
     rows = read("nvmlDeviceGetRemappedRows", handle)
     fan = read("nvmlDeviceGetFanSpeed", handle)
+    corrected, uncorrected = (
+        read("nvmlDeviceGetTotalEccErrors", handle, kind, pynvml.NVML_VOLATILE_ECC)
+        for kind in (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+    )
+    values = read("nvmlDeviceGetFieldValues", handle, [_RECOVERY_FIELD])
+    has_recovery = values and values[0].nvmlReturn == pynvml.NVML_SUCCESS
     return {
-        "ecc_corrected": _errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-        "ecc_uncorrected": _errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        "ecc_corrected": corrected,
+        "ecc_uncorrected": uncorrected,
         "remap_pending": rows and bool(rows[2]),
         "remap_failed": rows and bool(rows[3]),
-        "recovery": _recovery(handle),
+        "recovery": int(values[0].value.uiVal) if has_recovery else None,
         "power_limit": power_limit(handle),
         "fan": None if fan is None else fan / 100,
     }
-
-
-def _errors(handle: object, kind: int) -> Any:
-    return read("nvmlDeviceGetTotalEccErrors", handle, kind, pynvml.NVML_VOLATILE_ECC)
-
-
-def _recovery(handle: object) -> int | None:
-    values = read("nvmlDeviceGetFieldValues", handle, [_RECOVERY_FIELD])
-    if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
-        return None
-    return int(values[0].value.uiVal)
 
 
 def power_limit(handle: object) -> float | None:
@@ -194,7 +188,13 @@ class DetailReadings:
     def nvlink(self, handle: object) -> dict[str, object]:
         """Return NVLink throughput in bytes per second since the last call; None at first and after a counter reset."""
         before, since = self._counted, self._counted_at
-        self._counted, self._counted_at = _counters(handle), time.monotonic()
+        values = read("nvmlDeviceGetFieldValues", handle, [(_SENT, _ALL_LINKS), (_RECEIVED, _ALL_LINKS)]) or ()
+        self._counted = {  # KiB since the driver was loaded; without what this GPU does not count
+            value.fieldId: int(getattr(value.value, _MEMBERS[value.valueType]))
+            for value in values
+            if value.nvmlReturn == pynvml.NVML_SUCCESS and value.valueType in _MEMBERS
+        }
+        self._counted_at = time.monotonic()
         seconds = self._counted_at - since
 
         def rate(field: int) -> float | None:
@@ -208,25 +208,12 @@ class DetailReadings:
         now = time.monotonic()
         if not self._shares_at or now - self._shares_at >= _PATIENCE:
             self._shares_at = now
-            self._shares = self._ask(handle)
+            samples = read("nvmlDeviceGetProcessUtilization", handle, self._newest) or ()
+            latest = sorted((sample.timeStamp, sample.pid, sample.smUtil) for sample in samples)
+            self._newest = max(self._newest, latest[-1][0]) if latest else self._newest
+            # some drivers report values above 100 for processes that have just started
+            self._shares = {pid: percent / 100 for _, pid, percent in latest if percent <= 100}
         return self._shares
-
-    def _ask(self, handle: object) -> dict[int, float]:
-        samples = read("nvmlDeviceGetProcessUtilization", handle, self._newest) or ()
-        latest = sorted((sample.timeStamp, sample.pid, sample.smUtil) for sample in samples)
-        self._newest = max(self._newest, latest[-1][0]) if latest else self._newest
-        # some drivers report values above 100 for processes that have just started
-        return {pid: percent / 100 for _, pid, percent in latest if percent <= 100}
-
-
-def _counters(handle: object) -> dict[int, int]:
-    """Return KiB since the driver was loaded, by field; without fields that this GPU does not count."""
-    values = read("nvmlDeviceGetFieldValues", handle, [(_SENT, _ALL_LINKS), (_RECEIVED, _ALL_LINKS)]) or ()
-    return {
-        value.fieldId: int(getattr(value.value, _MEMBERS[value.valueType]))
-        for value in values
-        if value.nvmlReturn == pynvml.NVML_SUCCESS and value.valueType in _MEMBERS
-    }
 
 
 _PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -270,10 +257,27 @@ class Device:
 
 
 def list_devices() -> list[Device]:
-    """Return all devices, MIG instances after their parents; raises NVMLError when they cannot be counted."""
+    """Return all devices, MIG instances after their parents; raises NVMLError when they cannot be counted.
+
+    One that cannot be identified has an error, and a placeholder for its UUID.
+    """
     devices: list[Device] = []
     for index in range(call("nvmlDeviceGetCount")):
-        device = _device(index)
+        device = Device(index, f"GPU-unknown-{index}", None)
+        try:
+            device.handle = call("nvmlDeviceGetHandleByIndex", index)
+            CALLS.name(device.handle, str(index))
+            device.unified = _is_unified(device.handle)
+            uuid = call("nvmlDeviceGetUUID", device.handle)
+        except LostError:
+            device.handle, device.error = None, "lost"
+        except pynvml.NVMLError as error:
+            device.error = error_text(error)
+        else:
+            if _UUID.fullmatch(uuid):
+                device.uuid = uuid
+            else:
+                device.error = f"the driver calls it {uuid!r}, which is no UUID"
         for each in (device, *_instances(device)):
             twin = next((other for other in devices if other.uuid == each.uuid), None)
             if twin is not None:  # a job that is given it could get the other
@@ -281,26 +285,6 @@ def list_devices() -> list[Device]:
                 each.uuid = f"GPU-unknown-{each.index}" + ("" if each.place is None else f"-{each.place}")
             devices.append(each)
     return devices
-
-
-def _device(index: int) -> Device:
-    """Return the GPU with that index; with an error and a placeholder for its UUID if it cannot be identified."""
-    device = Device(index, f"GPU-unknown-{index}", None)
-    try:
-        device.handle = call("nvmlDeviceGetHandleByIndex", index)
-        CALLS.name(device.handle, str(index))
-        device.unified = _is_unified(device.handle)
-        uuid = call("nvmlDeviceGetUUID", device.handle)
-    except LostError:
-        device.handle, device.error = None, "lost"
-    except pynvml.NVMLError as error:
-        device.error = error_text(error)
-    else:
-        if _UUID.fullmatch(uuid):
-            device.uuid = uuid
-        else:
-            device.error = f"the driver calls it {uuid!r}, which is no UUID"
-    return device
 
 
 def _is_unified(handle: object) -> bool:
@@ -330,15 +314,14 @@ def _instances(parent: Device) -> list[Device]:
     except LostError:
         return []  # the next sweep reports it for the parent
     parent.mig = bool(mode[0] if mode is not None else found)
-    return [_instance(parent, place, handle, uuid or "") for place, handle, uuid in found]
-
-
-def _instance(parent: Device, place: int, handle: object, uuid: str) -> Device:
-    is_named = _UUID.fullmatch(uuid) is not None
-    error = "" if is_named else f"the driver calls it {uuid!r}, which is no UUID"
-    device = Device(parent.index, uuid if is_named else f"GPU-unknown-{parent.index}-{place}", handle, error, parent)
-    device.place = place
-    return device
+    instances = []
+    for place, handle, uuid in found:
+        is_named = _UUID.fullmatch(uuid or "") is not None
+        error = "" if is_named else f"the driver calls it {uuid or ''!r}, which is no UUID"
+        name = uuid if is_named else f"GPU-unknown-{parent.index}-{place}"
+        instances.append(device := Device(parent.index, name, handle, error, parent))
+        device.place = place
+    return instances
 
 
 def device_facts(device: Device, links: list[dict[str, object]]) -> dict[str, object]:
@@ -346,48 +329,36 @@ def device_facts(device: Device, links: list[dict[str, object]]) -> dict[str, ob
     result: dict[str, object] = {"index": device.index, "uuid": device.uuid, "error": device.error, "links": links}
     if device.parent is not None:
         result |= {"mig_parent": device.parent.uuid, "mig_index": device.place}
+    if (handle := device.handle) is None:
+        return result
     try:
-        return result | (_instance_facts(device) if device.parent else _gpu_facts(device))
+        memory = None if device.unified else memory_of(handle)
+        if device.parent is not None:
+            name = read("nvmlDeviceGetName", handle) or ""
+            attributes = read("nvmlDeviceGetAttributes", handle)
+            model, _, profile = name.partition(" MIG ")
+            if attributes and not profile:  # compute slices and memory in whole GB, as the driver names it
+                profile = f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"
+            return result | {
+                "model": model or None,
+                "memory_total": (memory and memory.total) or (attributes and attributes.memorySizeMB * 2**20) or None,
+                "mig_profile": profile or None,
+            }
+        persistence = read("nvmlDeviceGetPersistenceMode", handle)
+        return result | {
+            "model": read("nvmlDeviceGetName", handle),
+            "memory_total": memory_total() if device.unified else memory and memory.total,
+            "unified": device.unified,
+            "pci_bus_id": bus_id(read("nvmlDeviceGetPciInfo", handle)),
+            "numa_node": read("nvmlDeviceGetNumaNodeId", handle),
+            "minor": read("nvmlDeviceGetMinorNumber", handle),
+            "mig_enabled": device.mig,
+            "power_limit": power_limit(handle),
+            "default_power_limit": default_power_limit(handle),
+            "persistence": None if persistence is None else bool(persistence),
+        }
     except LostError:
         return result | {"error": "lost"}
-
-
-def _gpu_facts(device: Device) -> dict[str, object]:
-    if (handle := device.handle) is None:
-        return {}
-    memory = None if device.unified else memory_of(handle)
-    persistence = read("nvmlDeviceGetPersistenceMode", handle)
-    return {
-        "model": read("nvmlDeviceGetName", handle),
-        "memory_total": memory_total() if device.unified else memory and memory.total,
-        "unified": device.unified,
-        "pci_bus_id": bus_id(read("nvmlDeviceGetPciInfo", handle)),
-        "numa_node": read("nvmlDeviceGetNumaNodeId", handle),
-        "minor": read("nvmlDeviceGetMinorNumber", handle),
-        "mig_enabled": device.mig,
-        "power_limit": power_limit(handle),
-        "default_power_limit": default_power_limit(handle),
-        "persistence": None if persistence is None else bool(persistence),
-    }
-
-
-def _instance_facts(device: Device) -> dict[str, object]:
-    name = read("nvmlDeviceGetName", device.handle) or ""
-    memory = memory_of(device.handle)
-    attributes = read("nvmlDeviceGetAttributes", device.handle)
-    model, _, profile = name.partition(" MIG ")
-    return {
-        "model": model or None,
-        "memory_total": (memory and memory.total) or (attributes and attributes.memorySizeMB * 2**20) or None,
-        "mig_profile": profile or _profile(attributes),
-    }
-
-
-def _profile(attributes: Any) -> str | None:
-    """Return the MIG profile, like `1g.10gb`: compute slices and memory in whole GB, as the driver names it."""
-    if attributes is None:
-        return None
-    return f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"
 
 
 def bus_id(pci: Any) -> str | None:
@@ -413,8 +384,13 @@ def links_of(devices: list[Device]) -> Iterator[dict[str, list[dict[str, object]
         lanes[device.uuid] = yield from _lanes(device, places)
     links: dict[str, list[dict[str, object]]] = {device.uuid: [] for device in whole}
     for one, other in itertools.permutations(whole, 2):
-        if link := _link(one, other, lanes):
-            links[one.uuid].append(link)
+        mine, theirs = lanes[one.uuid], lanes[other.uuid]
+        if joined := mine.get(other.uuid, 0) or min(mine.get("switch", 0), theirs.get("switch", 0)):
+            links[one.uuid].append({"peer": other.uuid, "kind": "NVLINK", "lanes": joined})
+        else:
+            level = _quietly("nvmlDeviceGetTopologyCommonAncestor", one.handle, other.handle)
+            if isinstance(level, int) and (path := _PATHS.get(level)):
+                links[one.uuid].append({"peer": other.uuid, "kind": path})
         yield None
     yield links
 
@@ -435,17 +411,6 @@ def _lanes(device: Device, places: dict[str | None, str]) -> Generator[None, Non
             end = "switch" if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else "elsewhere"
         counted[end] = counted.get(end, 0) + 1
     return counted
-
-
-def _link(one: Device, other: Device, lanes: dict[str, dict[str, int]]) -> dict[str, object] | None:
-    mine, theirs = lanes[one.uuid], lanes[other.uuid]
-    direct = mine.get(other.uuid, 0)
-    through = min(mine.get("switch", 0), theirs.get("switch", 0))
-    if direct or through:
-        return {"peer": other.uuid, "kind": "NVLINK", "lanes": direct or through}
-    level = _quietly("nvmlDeviceGetTopologyCommonAncestor", one.handle, other.handle)
-    path = _PATHS.get(level) if isinstance(level, int) else None
-    return {"peer": other.uuid, "kind": path} if path else None
 
 
 def _quietly(name: str, *arguments: object) -> object:
@@ -509,7 +474,9 @@ def _list(kind: str, handle: object) -> list[tuple[int, int | None]] | None:
 def _ask_once(name: str, handle: object) -> Any:
     """Return the list, with a single call to the driver unless it is longer than `_ROOM`."""
     try:
-        function = _function(f"{name}_v3")
+        if name not in _FUNCTIONS:  # of the library that pynvml has loaded
+            _FUNCTIONS[name] = getattr(ctypes.CDLL(_LIBRARY), f"{name}_v3")
+        function = _FUNCTIONS[name]
         room = (pynvml.c_nvmlProcessInfo_v3_t * _ROOM)()
     except (AttributeError, OSError):  # another pynvml, or an old driver
         return getattr(pynvml, name)(handle)
@@ -520,13 +487,6 @@ def _ask_once(name: str, handle: object) -> Any:
     if code != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(code)
     return room[: count.value]
-
-
-def _function(name: str) -> Any:
-    """Return a function of the NVML library, which pynvml has loaded; raises AttributeError if it is missing."""
-    if name not in _FUNCTIONS:
-        _FUNCTIONS[name] = getattr(ctypes.CDLL(_LIBRARY), name)
-    return _FUNCTIONS[name]
 
 
 class ProcessFacts:
@@ -540,7 +500,10 @@ class ProcessFacts:
         self._own = frozenset(container_ids(self._text("self", "cgroup")))
 
     def facts(self, pid: int) -> dict[str, object]:
-        """Return user, command, container, session, attempt and start; `visible` is False for a pid not found here."""
+        """Return user, command, container, session, attempt and start; `visible` is False for a pid not found here.
+
+        The start is ticks since boot, and the time that the clock shows for it, in whole seconds.
+        """
         self._asked.add(pid)
         fields = stat_fields(self._text(pid, "stat"))
         if fields is None:
@@ -548,9 +511,21 @@ class ProcessFacts:
             return {"visible": False}
         session, started = fields
         known = self._known.get(pid)
-        if known is None or known[0] != started:
-            known = self._known[pid] = (started, self._read_facts(pid, session) | _start(int(started)))
-        return known[1]
+        if known is not None and known[0] == started:
+            return known[1]
+        inside = [found for found in container_ids(self._text(pid, "cgroup")) if found not in self._own]
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / _TICKS
+        facts: dict[str, object] = {
+            "user": self._user(pid),
+            "command": short_command(self._text(pid, "cmdline")) or self._text(pid, "comm").strip() or None,
+            "container_id": inside[0] if inside else None,  # the outermost container, which this host's engine knows
+            "session": session,
+            "attempt": attempt_of(self._text(pid, "environ")),
+            "ticks": int(started),
+            "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(round(time.time() - age))),
+        }
+        self._known[pid] = (started, facts)
+        return facts
 
     def forget_unseen(self) -> None:
         """Drop facts of processes that were not requested since the last call: they left their GPUs."""
@@ -564,16 +539,6 @@ class ProcessFacts:
             return os.stat(f"{self._root}/self/ns/pid").st_ino == _OF_HOST  # noqa: PTH116
         except OSError:
             return True
-
-    def _read_facts(self, pid: int, session: int) -> dict[str, object]:
-        inside = [found for found in container_ids(self._text(pid, "cgroup")) if found not in self._own]
-        return {
-            "user": self._user(pid),
-            "command": short_command(self._text(pid, "cmdline")) or self._text(pid, "comm").strip() or None,
-            "container_id": inside[0] if inside else None,  # the outermost container, which this host's engine knows
-            "session": session,
-            "attempt": attempt_of(self._text(pid, "environ")),
-        }
 
     def _user(self, pid: int) -> str | None:
         try:
@@ -589,13 +554,6 @@ class ProcessFacts:
 
     def _text(self, pid: int | str, name: str) -> str:
         return text_of(f"{self._root}/{pid}/{name}")
-
-
-def _start(ticks: int) -> dict[str, object]:
-    """Return the start as ticks since boot, and as the time that the clock shows for it, in whole seconds."""
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS
-    started = time.gmtime(round(time.time() - age))
-    return {"ticks": ticks, "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", started)}
 
 
 def stat_fields(text: str) -> tuple[int, str] | None:
