@@ -25,8 +25,9 @@ from pathlib import Path
 from bench._jobs import store_waiting_jobs
 from bench._measure import Figures, Terminal, cpu_seconds, machine, measure, middle, percentile
 from bench._standin import GPUS, LATENCIES, busy_gpus, sleepers
-from gputui.api.client import ApiClient, new_key, to_sockets
+from gputui.api.client import ApiClient, new_key
 from gputui.api.http import NewJobs
+from gputui.api.wire import to_sockets
 from gputui.domain.errors import NoOwnerError
 from gputui.domain.job_spec import JobSpec, Submission
 

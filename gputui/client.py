@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from gputui.api.client import ApiClient, Reply, Wire, new_key
 from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
+from gputui.api.wire import Wire
 from gputui.config import Options, Sockets, resolve
 from gputui.domain import action as actions
 from gputui.domain.action import Action

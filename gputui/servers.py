@@ -21,9 +21,10 @@ from msgspec.structs import replace
 
 from gputui import __version__
 from gputui.api.backend import ApiBackend, NumberedChange, about_of
-from gputui.api.client import ApiClient, Dial, Wire
+from gputui.api.client import ApiClient
 from gputui.api.http import AboutView
 from gputui.api.streams import Follower
+from gputui.api.wire import Dial, Wire
 from gputui.domain.action import (
     Action,
     AddRecurring,

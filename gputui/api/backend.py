@@ -58,7 +58,6 @@ class NumberedChange(Struct, frozen=True):
         return self.note.done
 
     def subject(self, indices: Mapping[str, str]) -> str:
-        del indices
         return self.note.subject
 
 
@@ -133,7 +132,6 @@ class ApiBackend:
         return self._view
 
     def know(self, view: AboutView) -> None:
-        """Take over how an owner describes himself, as others have heard."""
         self._view = view
 
     def forget_owner(self) -> None:
@@ -141,7 +139,6 @@ class ApiBackend:
         self._view = None
 
     def about(self, server: str = "") -> About:
-        del server
 
         def described(client: ApiClient) -> About:
             view = self.view(client)
@@ -200,7 +197,6 @@ class ApiBackend:
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
     ) -> Done:
-        del server, on_progress
         if self._local is not None:
             return self._local.act(action)
         key, body = new_key(), own_json(action)
@@ -234,7 +230,6 @@ class ApiBackend:
     def undo(
         self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
     ) -> Sequence[tuple[Any, str]]:
-        del on_progress
         wanted = tuple(changes)
         if not wanted or not isinstance(wanted[0], NumberedChange):
             return self._local.undo(wanted) if self._local is not None else ()
@@ -265,7 +260,6 @@ class ApiBackend:
         return self.read_by(asked, lambda local: iter(local.history(since)))
 
     def _pages(self, reply: Reply, query: dict[str, object]) -> Iterator[Job]:
-        """Yield the jobs of a page, and of those that follow."""
         yield from decode_json(reply.body, tuple[Job, ...])
         while (cursor := reply.headers.get("next")) is not None:
             reply = self._client.request("GET", "/v1/history", query={**query, "cursor": cursor}, headers=_OWN)
@@ -334,11 +328,9 @@ class ApiBackend:
         return self.read_by(asked, lambda local: local.measured(job_id))
 
     def why_unread(self, job: Job) -> Mapping[int, str]:
-        del job
         return {}
 
     def images(self, server: str = "") -> Iterable[str]:
-        del server
         with suppress(GputuiError):
             return self._client.ask("GET", "/v1/images", result=list[str])
         return ()
@@ -434,8 +426,6 @@ class ApiQueue:
         )
 
     def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
-        """Yield nothing: the owner knows them, and looks himself."""
-        del uid
         return iter(())
 
     def check(self) -> None:
@@ -453,7 +443,6 @@ def _snapshot(client: ApiClient) -> Snapshot:
 
 
 def about_of(view: AboutView, home: str) -> About:
-    """Return what an owner tells of his queue; paths of jobs begin in `home`."""
     names = {str(each): each for each in Capability}
     lacking = {names[name]: why for name, why in view.lacking.items() if name in names}
     caps = Caps(view.engine, lacking, view.lacking_options, runs_jobs=view.engine == GPUTUI)
@@ -463,5 +452,4 @@ def about_of(view: AboutView, home: str) -> About:
 
 
 def _name(view: AboutView) -> str:
-    """Return a name of an owner that no other one has."""
     return f"{view.owner.pid} {view.owner.since}"

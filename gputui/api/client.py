@@ -8,287 +8,23 @@ finds the key in the queue, and does nothing twice. A request that waits tells s
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import re
-import select
 import socket
-import struct
-import subprocess
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
 from gputui.api import http
-from gputui.api.http import API, Problem, credentials
+from gputui.api.http import API, Problem
+from gputui.api.wire import Dial, Server, SilenceError, Wire
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreBusyError
-from gputui.domain.frames import CommandMarks
 from gputui.domain.text import plain
-
-_PIECE = 256 * 1024
-_EXIT_WITHIN = 5.0
-"""Seconds from the end of a command's output to that of its process."""
-_MOST_LINES = 20
-"""Lines of a command before its first answer: that may be a script which prints some."""
-_MOST_BEFORE = 64 * 1024**2
-"""Bytes before its mark."""
-_ANSWER = re.compile(rb"^HTTP/1\.", re.MULTILINE)
-_ABSENT = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED, errno.EACCES, errno.EPERM, errno.ENOTSOCK, errno.ELOOP}
-)
-"""Errors of a connect that mean: not for us, or nobody is there."""
-
-
-class Server(Struct, frozen=True):
-    """Process at the other end, as the kernel knows it: the one that listens, or that listened first."""
-
-    uid: int | None = None
-    """None: it is on another machine."""
-    pid: int = 0
-
-
-class SilenceError(TimeoutError):
-    """Nothing came, or could be sent, within the time that was set."""
-
-
-class Wire:
-    """A connection. One thread uses it at a time, but any may close it, which ends what the other one waits for."""
-
-    def __init__(self, link: socket.socket, server: Server, ended: Callable[[], object] = lambda: None) -> None:
-        """`ended` is called once, after the socket is closed."""
-        self._link = link
-        self.server = server
-        self._ended = ended
-        self._is_closed = False
-
-    def wait_for(self, seconds: float) -> None:
-        """Set how long `send` and `receive` wait before they raise SilenceError."""
-        set_patience(self._link, seconds)
-
-    def send(self, data: bytes | memoryview) -> int:
-        """Send a part of the data; return its length. Raises SilenceError and OSError."""
-        try:
-            return self._link.send(data)
-        except BlockingIOError as error:
-            raise SilenceError from error
-
-    def receive(self) -> bytes:
-        """Return what has come, at least a byte; empty at the end. Raises SilenceError and OSError."""
-        try:
-            return self._link.recv(_PIECE)
-        except BlockingIOError as error:
-            raise SilenceError from error
-
-    def detach(self) -> socket.socket:
-        """Give the socket away, without limits of time; this connection may not be used afterwards."""
-        set_patience(self._link, 0)
-        self._is_closed = True
-        return self._link
-
-    def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        with contextlib.suppress(OSError):
-            self._link.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
-        self._link.close()
-        self._ended()
-
-
-Dial: TypeAlias = Callable[[float], Wire]
-"""Connects within so many seconds. Raises NoOwnerError if nobody listens, and SilenceError if nobody accepts."""
-
-
-def set_patience(link: socket.socket, seconds: float) -> None:
-    """Set how long the blocking calls of a socket wait, its connect included; 0: without an end.
-
-    A connect with `settimeout` does not wait at all while the backlog of a Unix socket is full.
-    """
-    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-        link.setsockopt(socket.SOL_SOCKET, option, limit)
-
-
-def to_sockets(paths: Iterable[Path]) -> Dial:
-    """Return what connects to the first of these sockets at which somebody listens and this user may connect."""
-    known = tuple(paths)
-
-    def dial(seconds: float) -> Wire:
-        for path in known:
-            if (wire := _to_socket(path, seconds)) is not None:
-                return wire
-        raise NoOwnerError(f"nobody listens on {' or '.join(map(str, known))}")
-
-    return dial
-
-
-def _to_socket(path: Path, seconds: float) -> Wire | None:
-    """Connect to a socket; None if nobody listens there for this user."""
-    try:
-        place = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        set_patience(link, max(0.001, seconds))
-        link.connect(f"/proc/self/fd/{place}/{path.name}")  # a longer path fits into no address
-        pid, uid, _ = credentials(link)
-        server = Server(uid, pid)
-        check_server(server, {0, os.geteuid(), os.fstat(place).st_uid}, path)
-    except BlockingIOError as error:
-        link.close()
-        raise SilenceError from error
-    except OSError as error:
-        link.close()
-        if error.errno in _ABSENT:
-            return None
-        raise
-    except BaseException:
-        link.close()
-        raise
-    finally:
-        os.close(place)
-    return Wire(link, server)
-
-
-def check_server(server: Server, trusted: Collection[int], path: Path) -> None:
-    """Raise GputuiError unless the one who listens is among those whom the caller may tell his secrets."""
-    if server.uid in trusted:
-        return
-    who = f"uid {server.uid}, who is neither root nor the owner of its directory"
-    raise GputuiError(f"somebody else listens there: {who}", where=str(path), hint="remove that socket")
-
-
-def to_command(
-    words: Sequence[str] | Callable[[CommandMarks], Sequence[str]], explain: Callable[[int, Sequence[bytes]], str]
-) -> Dial:
-    """Return what starts a command that serves on its standard input and output, such as `ssh gpu1 gputui api-stdio`.
-
-    Where login shells may print lines of their own, `words` are called for a command that begins with a mark.
-    Of one that ends before it has answered, `explain` returns why, by its exit code and the last lines that it wrote on
-    stderr; that is raised as a GputuiError. Empty: its end is that of any connection.
-    """
-
-    def dial(seconds: float) -> Wire:
-        marks = CommandMarks()
-        marks.has_begun = not callable(words)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            process: subprocess.Popen[bytes] = subprocess.Popen(
-                list(words(marks) if callable(words) else words),
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # a Ctrl-C in the terminal is not for it
-            )
-        except OSError as error:
-            ours.close()
-            raise GputuiError(f"{error.filename}: {error.strerror}") from error
-        finally:
-            theirs.close()
-        set_patience(ours, seconds)
-        return CommandWire(ours, process, explain, marks)
-
-    return dial
-
-
-class CommandWire(Wire):
-    """A connection through a command. What precedes its mark is skipped, and some lines before its first answer."""
-
-    def __init__(
-        self,
-        link: socket.socket,
-        process: subprocess.Popen[bytes],
-        explain: Callable[[int, Sequence[bytes]], str],
-        marks: CommandMarks,
-    ) -> None:
-        super().__init__(link, Server(None, process.pid), self._end)
-        self._process = process
-        self._explain = explain
-        self._marks = marks
-        self._before = 0
-        """Bytes before the mark."""
-        self._skipped: bytes | None = b""
-        """Bytes before the first answer; None: that has come."""
-        self._errors: deque[bytes] = deque(maxlen=20)
-        self._has_ended = threading.Event()
-        threading.Thread(target=self._tend, name="command", daemon=True).start()
-
-    def receive(self) -> bytes:
-        """Return what has come as `Wire.receive` does; raises GputuiError if it is no answer, or none will come."""
-        while self._skipped is not None:
-            try:
-                data = super().receive()
-            except ConnectionError:  # it has not read the request
-                data = b""
-            if not data:
-                self._has_ended.wait(_EXIT_WITHIN)
-                code = self._process.returncode
-                if code is not None and (why := self._explain(code, tuple(self._errors))):
-                    raise GputuiError(why)
-                if not self._marks.has_begun:
-                    told = self._marks.told(200) or "it ended without a word"
-                    raise GputuiError(f"its login shell did not run gputui: {told}")
-                return b""
-            skipped = self._skipped + self._after_mark(data)
-            if start := _ANSWER.search(skipped):
-                self._skipped = None
-                return skipped[start.start() :]
-            if skipped.count(b"\n") > _MOST_LINES or len(skipped) > _PIECE:
-                first = plain(skipped[:80].decode(errors="replace"), 60)
-                raise GputuiError(f"it sends lines that are not gputui's: {first!r}")
-            self._skipped = skipped
-        return super().receive()
-
-    def _after_mark(self, data: bytes) -> bytes:
-        """Return the part of further output that is the command's."""
-        if self._marks.has_begun:
-            return data
-        self._before += len(data)
-        if self._before > _MOST_BEFORE:
-            raise GputuiError(f"its login shell sends lines without an end: {self._marks.told()!r}")
-        return self._marks.first(data)
-
-    def _tend(self) -> None:
-        """Keep the last lines of stderr until the command ends, and reap it: others may keep that stream open."""
-        process, poll = self._process, select.poll()
-        assert process.stderr is not None
-        pidfd, errors, rest = os.pidfd_open(process.pid), process.stderr.fileno(), b""
-        os.set_blocking(errors, False)
-        for descriptor in (pidfd, errors):
-            poll.register(descriptor, select.POLLIN)
-        try:
-            while True:
-                ready = dict(poll.poll())
-                with contextlib.suppress(BlockingIOError):
-                    data = os.read(errors, _PIECE)
-                    *lines, rest = (rest + data).split(b"\n")
-                    self._errors += [line.strip() for line in lines if line.strip()]
-                    rest = rest[-_PIECE:]
-                    if not data and errors in ready:
-                        poll.unregister(errors)
-                if pidfd in ready:
-                    break
-        finally:
-            os.close(pidfd)
-            process.stderr.close()
-            self._errors += [rest.strip()] if rest.strip() else []
-            process.wait()
-            self._has_ended.set()
-
-    def _end(self) -> None:
-        """Ask the command to end; it has lost its standard input already."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-
 
 T = TypeVar("T")
 
@@ -306,8 +42,6 @@ _MOST_IDLE = 4
 
 
 class Reply(Struct, frozen=True):
-    """A whole answer."""
-
     status: int
     headers: Mapping[str, str]
     """Values by name in lower case."""
@@ -315,8 +49,6 @@ class Reply(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True):
-    """A request as it is sent."""
-
     head: bytes
     body: bytes
     may_repeat: bool
@@ -327,7 +59,6 @@ class _CutError(Exception):
 
 
 def new_key() -> str:
-    """Return a key for a request that changes something."""
     return os.urandom(16).hex()
 
 
@@ -373,7 +104,6 @@ class Patience:
             self._tell(f"{self._name(self.server)[0]} has not answered for {int(elapsed)} s")
 
     def pause(self, seconds: float) -> None:
-        """Wait before the next try, and do as `passed`."""
         time.sleep(max(0.001, min(seconds, self._limit - self.elapsed)))
         self.passed()
 
@@ -386,18 +116,16 @@ def plain_name(server: Server) -> tuple[str, str]:
 
 def cure_of(pid: int) -> str:
     """Return what this user can do about an owner who hangs, by his pid; 0 or 1: it is not known."""
-    cure = f"kill -CONT {pid} if it was stopped, else kill -9 {pid}" if pid > 1 and _may_end(pid) else ""
+    cure = ""
+    if pid > 1:
+        cure = f"kill -CONT {pid} if it was stopped, else kill -9 {pid}"
+        try:
+            os.kill(pid, 0)
+        except PermissionError:
+            cure = ""
+        except OSError:
+            pass
     return f"{cure or 'ask an operator to restart gputui.service'}; store.lock_timeout sets how long gputui waits"
-
-
-def _may_end(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 class Exchange:
@@ -410,9 +138,13 @@ class Exchange:
         self.status = 0
         self.headers: dict[str, str] = {}
 
-    def send(self, data: bytes) -> None:
-        """Send a request. A server that has refused it already may read no more: its answer still counts."""
-        left = memoryview(data)
+    def begin(self, request: bytes) -> None:
+        """Send a request, and read status and headers of its answer.
+
+        A server that has refused it already may read no more: its answer still counts. Raises _CutError for an empty or
+        broken answer, GputuiError for an absurd one.
+        """
+        left = memoryview(request)
         with contextlib.suppress(ConnectionError):
             while left:
                 self._wire.wait_for(self._patience.step())
@@ -420,9 +152,19 @@ class Exchange:
                     left = left[self._wire.send(left) :]
                 except SilenceError:
                     self._patience.passed()
+        version, _, rest = self._line().partition(b" ")
+        if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
+            raise _CutError
+        self.status = int(rest[:3])
+        size = 0
+        while line := self._line():
+            size += len(line)
+            name, colon, value = line.partition(b":")
+            if not colon or size > LONGEST_HEAD:
+                raise GputuiError("what answers is no owner of a queue", hint=_VERSIONS)
+            self.headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
 
     def _more(self) -> bool:
-        """Read what comes next; return False at the end of the connection."""
         while True:
             step = self._patience.step()
             try:
@@ -437,7 +179,6 @@ class Exchange:
             return bool(data)
 
     def _line(self) -> bytes:
-        """Return the next line; raises _CutError."""
         while (end := self._read.find(b"\n")) < 0:
             if len(self._read) > LONGEST_HEAD or not self._more():
                 raise _CutError
@@ -446,24 +187,9 @@ class Exchange:
         return line
 
     def _take(self, size: int) -> bytes:
-        """Return what was read already, so many bytes at most."""
         data = bytes(self._read[:size])
         del self._read[:size]
         return data
-
-    def read_head(self) -> None:
-        """Read status and headers; raises _CutError for an empty or broken answer, GputuiError for an absurd one."""
-        version, _, rest = self._line().partition(b" ")
-        if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-            raise _CutError
-        self.status = int(rest[:3])
-        size = 0
-        while line := self._line():
-            size += len(line)
-            name, colon, value = line.partition(b":")
-            if not colon or size > LONGEST_HEAD:
-                raise GputuiError("what answers is no owner of a queue", hint=_VERSIONS)
-            self.headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
 
     def parts(self) -> Iterator[bytes]:
         """Yield the body as it comes; raises _CutError if the connection ends before it does."""
@@ -506,13 +232,10 @@ class Exchange:
         return bytes(found)
 
     @property
-    def may_stay(self) -> bool:
-        """Return whether the connection can carry another request after the body was read."""
-        is_framed = "content-length" in self.headers or "transfer-encoding" in self.headers
-        return is_framed and self.headers.get("connection", "").lower() != "close" and not self._read
+    def has_rest(self) -> bool:
+        return bool(self._read)
 
     def take_rest(self) -> bytes:
-        """Return what has come and was not returned yet."""
         return self._take(len(self._read))
 
     def endless(self, silence: float) -> None:
@@ -591,7 +314,6 @@ class ApiClient:
         self._is_closed = False
 
     def close(self) -> None:
-        """Close the idle connections; requests that wait go on."""
         self._is_closed = True
         with self._lock:
             idle, self._idle = self._idle, []
@@ -603,8 +325,12 @@ class ApiClient:
     ) -> Prepared:
         """Return a request; `body` is bytes, or a value that is sent as JSON, or None."""
         data = b"" if body is None else body if isinstance(body, bytes) else http.own_json(body)
-        words = "&".join(f"{name}={quote(_word(value), safe='')}" for name, value in query.items() if value is not None)
-        target = quote(path, safe="/") + (f"?{words}" if words else "")
+        words = []
+        for name, value in query.items():
+            if value is not None:
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                words.append(f"{name}={quote(text, safe='')}")
+        target = quote(path, safe="/") + (f"?{'&'.join(words)}" if words else "")
         head = f"{method} {target} HTTP/1.1\r\nHost: gputui\r\nGputui-Api: {API}\r\n{self._headers}"
         if body is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
@@ -696,14 +422,13 @@ class ApiClient:
     # tries
 
     def _tried(self, message: Prepared, finish: Callable[[Wire, Exchange], T]) -> T:
-        """Send a request until an answer has come; `finish` reads its rest."""
         patience, pause = Patience(self._limit, self._tell, self._name, self._waited), _FIRST_PAUSE
         while True:
-            wire = self._connected(patience)
+            wire = self._idle_wire() or self._dialled(patience)
+            patience.server = wire.server
             exchange = Exchange(wire, patience)
             try:
-                exchange.send(message.head + message.body)
-                exchange.read_head()
+                exchange.begin(message.head + message.body)
                 if exchange.status < 400:
                     return finish(wire, exchange)
                 body = exchange.body()
@@ -725,15 +450,16 @@ class ApiClient:
                 patience.pause(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
-    def _connected(self, patience: Patience) -> Wire:
-        """Return an idle connection that is not too old, or a new one."""
+    def _idle_wire(self) -> Wire | None:
         with self._lock:
             while self._idle:
                 kept_at, wire = self._idle.pop()
                 if time.monotonic() - kept_at < self._keep:
-                    patience.server = wire.server
                     return wire
                 wire.close()
+        return None
+
+    def _dialled(self, patience: Patience) -> Wire:
         while True:
             try:
                 wire = self._dial(patience.step())
@@ -746,23 +472,22 @@ class ApiClient:
             except OSError as error:
                 raise GputuiError(f"cannot connect to the owner of the queue: {error.strerror}") from error
             else:
-                patience.server = wire.server
                 self._was_owned = True
                 return wire
 
     def _put_back(self, wire: Wire, exchange: Exchange) -> None:
+        """Keep a connection for another request, if it can carry one after the body was read."""
+        headers = exchange.headers
+        is_framed = "content-length" in headers or "transfer-encoding" in headers
+        may_stay = is_framed and headers.get("connection", "").lower() != "close" and not exchange.has_rest
         with self._lock:
-            if exchange.may_stay and len(self._idle) < _MOST_IDLE and not self._is_closed:
+            if may_stay and len(self._idle) < _MOST_IDLE and not self._is_closed:
                 self._idle.append((time.monotonic(), wire))
                 return
         wire.close()
 
 
 _VERSIONS = "the owner may run another gputui: restart it with this one"
-
-
-def _word(value: object) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> GputuiError:

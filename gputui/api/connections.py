@@ -95,7 +95,6 @@ class Allowance:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing is open, and there is nothing to remember."""
         self._refill()
         return self.connections == 0 and self._tokens >= self._limits.burst
 
@@ -162,11 +161,18 @@ class Pool:
     def __init__(self, size: int, name: str) -> None:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._size = size
+
+        def run() -> None:
+            while (work := self._work.get()) is not None:
+                try:
+                    work()
+                except Exception:  # a border: the thread goes on
+                    log.exception("work of the API failed")
+
         for number in range(size):
-            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True).start()
+            threading.Thread(target=run, name=f"{name}-{number}", daemon=True).start()
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Have the work done; its errors are logged."""
         self._work.put(work)
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -190,13 +196,6 @@ class Pool:
         for _ in range(self._size):
             self._work.put(None)
 
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            try:
-                work()
-            except Exception:  # a border: the thread goes on
-                log.exception("work of the API failed")
-
 
 PIECE = 256 << 10
 """Bytes that are passed to the kernel at a time."""
@@ -215,7 +214,8 @@ class Buffer:
         self._is_told = False
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._cut = asyncio.Event()
+        self.cut = asyncio.Event()
+        """Set once the client was too slow."""
 
     @property
     def waiting(self) -> int:
@@ -229,7 +229,7 @@ class Buffer:
                 self._is_over = True
                 self._parts.clear()
                 with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._cut.set)
+                    self._loop.call_soon_threadsafe(self.cut.set)
             elif data:
                 self._parts.append(memoryview(data))
                 self._unsent += len(data)
@@ -263,10 +263,6 @@ class Buffer:
                 self._wake.clear()
             await self._wake.wait()
 
-    async def until_cut(self) -> None:
-        """Return once the client was too slow."""
-        await self._cut.wait()
-
     def sent(self, size: int) -> None:
         with self._lock:
             self._unsent -= size
@@ -293,7 +289,14 @@ def peer_of(connection: socket.socket) -> Peer | None:
     if cgroup is None:
         return None
     try:
-        return Peer(uid, gid, _groups(connection, pid), pid, cgroup, is_mapped(pid))
+        try:
+            packed = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _MOST_BYTES)
+            groups = struct.unpack(f"{len(packed) // 4}I", packed)
+        except OSError as error:
+            if error.errno != errno.ERANGE:
+                raise
+            groups = tuple(int(group) for group in _status(pid, "Groups").split())  # very many
+        return Peer(uid, gid, groups, pid, cgroup, is_mapped(pid))
     except OSError:
         return None
 
@@ -325,17 +328,6 @@ def _status(pid: int, name: str) -> str:
     return next((line.removeprefix(f"{name}:") for line in text.splitlines() if line.startswith(f"{name}:")), "")
 
 
-def _groups(connection: socket.socket, pid: int) -> tuple[int, ...]:
-    """Return the supplementary groups. Raises OSError if there are very many, and the process has ended."""
-    try:
-        packed = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _MOST_BYTES)
-    except OSError as error:
-        if error.errno != errno.ERANGE:
-            raise
-        return tuple(int(group) for group in _status(pid, "Groups").split())
-    return struct.unpack(f"{len(packed) // 4}I", packed)
-
-
 def _cgroup(connection: socket.socket, pid: int, uid: int) -> str | None:
     """Return the control groups of the process as in /proc/PID/cgroup; None if it has ended.
 
@@ -344,9 +336,20 @@ def _cgroup(connection: socket.socket, pid: int, uid: int) -> str | None:
     try:
         value = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, 4)
     except OSError as error:
-        if error.errno in {errno.ENOPROTOOPT, errno.EINVAL}:
-            return _cgroup_by_time(pid, uid)
-        return None  # it has ended, and was waited for
+        if error.errno not in {errno.ENOPROTOOPT, errno.EINVAL}:
+            return None  # it has ended, and was waited for
+
+        def started_at() -> int:
+            text = (PROC / str(pid) / "stat").read_bytes()
+            return int(text[text.rindex(b")") + 1 :].split()[_START_TIME])
+
+        # on an older kernel: the process is of that user, and the same one before and after
+        try:
+            before, found = started_at(), _read_cgroup(pid)
+            is_same = started_at() == before and (PROC / str(pid)).stat().st_uid == uid
+        except (OSError, ValueError, IndexError):
+            return None
+        return found if is_same else None
     descriptor, found = int.from_bytes(value, "little"), ""
     try:
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
@@ -359,22 +362,6 @@ def _cgroup(connection: socket.socket, pid: int, uid: int) -> str | None:
         return None
     finally:
         os.close(descriptor)
-
-
-def _cgroup_by_time(pid: int, uid: int) -> str | None:
-    """Return the same on an older kernel: the process is of that user, and the same one before and after."""
-    try:
-        before = _start_time(pid)
-        found = _read_cgroup(pid)
-        is_same = _start_time(pid) == before and (PROC / str(pid)).stat().st_uid == uid
-    except (OSError, ValueError, IndexError):
-        return None
-    return found if is_same else None
-
-
-def _start_time(pid: int) -> int:
-    text = (PROC / str(pid) / "stat").read_bytes()
-    return int(text[text.rindex(b")") + 1 :].split()[_START_TIME])
 
 
 def _read_cgroup(pid: int) -> str:
@@ -445,7 +432,6 @@ def inherited(environ: Mapping[str, str] = os.environ) -> Listener | None:
 
 
 def has_inherited() -> bool:
-    """Return whether systemd passed sockets to this process."""
     return bool(_descriptors(os.environ))
 
 
@@ -457,7 +443,6 @@ def keep_inherited(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def _descriptors(environ: Mapping[str, str]) -> range:
-    """Return the descriptors that systemd passed to this process."""
     number = environ.get("LISTEN_FDS", "")
     is_mine = environ.get("LISTEN_PID") == str(os.getpid()) and number.isdecimal() and len(number) < 4
     return range(FIRST_FD, FIRST_FD + int(number)) if is_mine else range(0)

@@ -69,11 +69,6 @@ _SHARE = 0.02
 """An expected start is sent again if it has moved by more than a second and by this share of the time until then."""
 
 
-def has_moved(before: datetime | None, at: datetime, now: datetime) -> bool:
-    """Return whether an expected start has moved by so much that it is sent again."""
-    return before is None or abs(at - before) > max(_STEADY, abs(at - now) * _SHARE)
-
-
 def replaced(before: Sequence[JobId], after: Sequence[JobId]) -> tuple[int, int, tuple[JobId, ...]] | None:
     """Return the part of the order that has changed; None if nothing has."""
     if before == after:
@@ -84,7 +79,6 @@ def replaced(before: Sequence[JobId], after: Sequence[JobId]) -> tuple[int, int,
 
 
 def _alike(one: Iterable[JobId], other: Iterable[JobId]) -> int:
-    """Return how many ids at the beginning are the same."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
@@ -122,11 +116,22 @@ class SnapshotDecoder:
         if update.order is not None:
             start, count, ids = update.order
             self._order[start : start + count] = ids
-        self._take_reasons(update)
+        if update.reasons or update.no_reason:
+            self._reasons = dict(self._reasons)  # snapshots that were handed out keep theirs
+            for raw, ids in update.reasons:
+                with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+                    self._reasons |= dict.fromkeys(ids, decode_json(raw, Reason))
+            _drop(self._reasons, update.no_reason)
         if update.starts or update.no_start:
             self._starts = {**self._starts, **dict(update.starts)}
             _drop(self._starts, update.no_start)
-        changed = self._fields(update)
+        changed: dict[str, Any] = {}
+        for name in update.fields.keys() & WHOLE.keys():  # others are of a newer gputui
+            try:
+                changed[name] = decode_json(update.fields[name], WHOLE[name])
+                self.unread.discard(name)
+            except (msgspec.MsgspecError, RecursionError):
+                self.unread.add(name)
         unreadable = changed.pop("unreadable", self._snapshot.unreadable[: self._own_unreadable])
         self._own_unreadable = len(unreadable)
         self._snapshot = replace(
@@ -146,46 +151,18 @@ class SnapshotDecoder:
             try:
                 job = decode_json(raw, Job)
             except (msgspec.MsgspecError, RecursionError) as error:
-                self._lose(raw, str(error))
+                with contextlib.suppress(msgspec.MsgspecError, RecursionError):  # another version wrote it
+                    job_id = decode_json(raw, _Numbered).id
+                    self._jobs.pop(job_id, None)
+                    self._lost[job_id] = str(error)
             else:
                 self._jobs[job.id] = job
                 self._lost.pop(job.id, None)
         _drop(self._jobs, update.gone)
         _drop(self._lost, update.gone)
 
-    def _lose(self, raw: Raw, why: str) -> None:
-        """Leave out a job that another version wrote."""
-        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
-            job_id = decode_json(raw, _Numbered).id
-            self._jobs.pop(job_id, None)
-            self._lost[job_id] = why
-
-    def _take_reasons(self, update: SnapshotUpdate) -> None:
-        if not (update.reasons or update.no_reason):
-            return
-        reasons = dict(self._reasons)  # snapshots that were handed out keep theirs
-        for raw, ids in update.reasons:
-            with contextlib.suppress(msgspec.MsgspecError, RecursionError):
-                reasons |= dict.fromkeys(ids, decode_json(raw, Reason))
-        _drop(reasons, update.no_reason)
-        self._reasons = reasons
-
-    def _fields(self, update: SnapshotUpdate) -> dict[str, Any]:
-        found = {}
-        for name, raw in update.fields.items():
-            if name not in WHOLE:
-                continue  # of a newer gputui
-            try:
-                found[name] = decode_json(raw, WHOLE[name])
-                self.unread.discard(name)
-            except (msgspec.MsgspecError, RecursionError):
-                self.unread.add(name)
-        return found
-
 
 class _Numbered(msgspec.Struct):
-    """The id of a job, whatever else it has."""
-
     id: JobId
 
 
@@ -202,8 +179,6 @@ V = TypeVar("V")
 
 
 class ChangedJob(Struct, frozen=True):
-    """A job that is new or has changed."""
-
     before: Job | None
     after: Job
 
@@ -217,7 +192,6 @@ class _Ledger(Generic[V]):
         self._gone: deque[tuple[int, JobId]] = deque()
 
     def take(self, values: Mapping[JobId, V], number: int) -> None:
-        """Note what differs from the values before."""
         known = self.values
         news = {key: value for key, value in values.items() if known.get(key) is not value}
         news = {key: value for key, value in news.items() if known.get(key) != value}
@@ -287,7 +261,6 @@ class Tracker:
         self._starts = _Ledger[Any]()
 
     def take(self, snapshot: Snapshot) -> list[ChangedJob]:
-        """Take the next snapshot under the next number; return the jobs that have changed."""
         self._before, self._last = self._last, self.skip()
         number, now, known = self.number, snapshot.taken_at, self._jobs.values
         changed = [ChangedJob(known.get(job.id), job) for job in snapshot.jobs if known.get(job.id) is not job]
@@ -295,11 +268,11 @@ class Tracker:
         if changed or len(known) != len(snapshot.jobs):
             self._jobs.take({job.id: job for job in snapshot.jobs}, number)
         self._reasons.take(snapshot.reasons, number)
-        starts = self._starts.values
-        steady = {
-            key: at if (before := starts.get(key)) != at and has_moved(before, at, now) else before
-            for key, at in snapshot.expected_starts.items()
-        }
+        starts, steady = self._starts.values, {}
+        for key, at in snapshot.expected_starts.items():
+            before = starts.get(key)
+            has_moved = before is None or abs(at - before) > max(_STEADY, abs(at - now) * _SHARE)
+            steady[key] = at if has_moved else before
         self._starts.take(steady, number)
         self._step = replaced(self._order[1], snapshot.order)
         if self._step is not None:

@@ -59,8 +59,6 @@ class Occurrence(Struct, frozen=True):
 
 
 class _Audience:
-    """Callers who see the same."""
-
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.fields = FieldTracker()
@@ -149,12 +147,20 @@ class EventHub:
                 self._numbers += 1
                 name = f"{self._first_term}-{self._numbers}"
                 mine = _Subscriber(name, caller, outbox, wanted)
-                self._run_thread()
-                has_place = self._place(mine, last_id)
+                if self._thread is None and not self._is_closed:
+                    self._news = self._latest()
+                    self._look()
+                    self._thread = Watcher("events", self._run)
+                    self._thread.start()
+                # he goes on where he was, if that is known
+                term, _, place = last_id.rpartition("-")
+                is_number = place.isascii() and place.isdigit() and len(place) < 19
+                is_known = term == self._term and is_number and self._tracker.knows(int(place))
+                mine.sent = int(place) if is_known else self._tracker.number if wanted else -1
                 number = f"{self._term}-{mine.sent}" if wanted else ""
                 # what happens from now on is told
                 mine.send(frame("hello", own_json(StreamHello(name, about)), number))
-                if not has_place:
+                if last_id and not is_known:
                     self._begin_anew(mine)
                 self._subscribers[name] = mine
             self._wake.set()
@@ -174,7 +180,6 @@ class EventHub:
         self._tell_focus()
 
     def close(self) -> None:
-        """End all streams."""
         with self._lock:
             self._is_closed = True
             thread = self._thread
@@ -184,16 +189,7 @@ class EventHub:
 
     # subscribers
 
-    def _place(self, mine: _Subscriber, last_id: str) -> bool:
-        """Let a subscriber go on where he was; return False if that is not known any more."""
-        term, _, number = last_id.rpartition("-")
-        is_number = number.isascii() and number.isdigit() and len(number) < 19
-        is_known = term == self._term and is_number and self._tracker.knows(int(number))
-        mine.sent = int(number) if is_known else self._tracker.number if mine.kinds else -1
-        return is_known or not last_id
-
     def _begin_anew(self, mine: _Subscriber) -> None:
-        """Tell a subscriber that what he has counts no longer: the whole follows, or what comes from now on."""
         mine.sent, mine.rest = self._tracker.number if mine.kinds else -1, None
         mine.send(frame("reset", b"{}"))
 
@@ -208,23 +204,15 @@ class EventHub:
             wanted = [each.focus for each in self._subscribers.values() if each.focus is not None]
         self._read_focus(wanted[-1] if wanted else None)
 
-    def _run_thread(self) -> None:
-        if self._thread is None and not self._is_closed:
-            self._news = self._latest()
-            self._look()
-            self._thread = Watcher("events", self._run)
-            self._thread.start()
-
     # the thread
 
-    def _take_news(self, snapshot: Snapshot) -> None:
-        """Take a snapshot, in the scheduler's thread."""
-        self._news, self._news_at = snapshot, time.monotonic()
-        self._wake.set()
-
     def _run(self) -> None:
-        self._news, self._news_at = self._latest(), time.monotonic()
-        end = self._subscribe(self._take_news)
+        def hear(snapshot: Snapshot) -> None:  # in the scheduler's thread
+            self._news, self._news_at = snapshot, time.monotonic()
+            self._wake.set()
+
+        hear(self._latest())
+        end = self._subscribe(hear)
         looked_at, alone_since = 0.0, time.monotonic()
         try:
             while not self._is_closed:
@@ -240,31 +228,24 @@ class EventHub:
                     is_behind = self._serve(present)
                 except Exception:  # a border: an owner goes on without events, and with those of the next snapshot
                     log.exception("events cannot be sent")
-                    self._fail()
+                    with self._lock:
+                        self._reset()
+                        for each in self._subscribers.values():
+                            self._begin_anew(each)
+                        self._news = self._latest()
                     is_behind = False
-                self._pause(looked_at, is_behind=is_behind)
+                # wait for a snapshot, which may be looked at at once, or later, or for a client who takes his events
+                self._wake.wait(_RETRY_FULL if is_behind else 1.0)
+                self._wake.clear()
+                left = SEND_EVERY - (time.monotonic() - looked_at)
+                if self._news is not None and not is_behind and left > 0:
+                    time.sleep(left)
         finally:
             end()
         with self._lock:
             gone, self._subscribers = list(self._subscribers.values()), {}
         for each in gone:
             each.outbox.close()
-
-    def _fail(self) -> None:
-        with self._lock:
-            self._reset()
-            for each in self._subscribers.values():
-                self._begin_anew(each)
-            self._news = self._latest()
-
-    def _pause(self, looked_at: float, *, is_behind: bool) -> None:
-        """Wait for a snapshot, which may be looked at at once, or later, or for a client who takes his events."""
-        self._wake.wait(_RETRY_FULL if is_behind else 1.0)
-        self._wake.clear()
-        if self._news is not None and not is_behind:
-            left = SEND_EVERY - (time.monotonic() - looked_at)
-            if left > 0:
-                time.sleep(left)
 
     def _rest(self) -> bool:
         """Forget everything, as nobody has listened for a while; return False if somebody has come."""
@@ -276,7 +257,6 @@ class EventHub:
             return True
 
     def _reset(self) -> None:
-        """Begin anew: nobody can go on from before."""
         self._rests += 1
         self._term = self._first_term if self._rests == 1 else f"{self._first_term}.{self._rests}"
         self._tracker = Tracker()
@@ -287,10 +267,12 @@ class EventHub:
 
     def _look(self) -> bool:
         snapshot, self._news = self._news, None
-        if snapshot is None:
-            snapshot = self._silent()
-            if snapshot is None:
+        if snapshot is None:  # if the scheduler does not respond, the last one with the time since then
+            silence, latest = time.monotonic() - self._news_at, self._tracker.snapshot
+            if silence < self._patience or latest.leader is None:
                 return False
+            shown = timedelta(seconds=int(silence))
+            snapshot = replace(latest, leader=replace(latest.leader, silent_for=shown))
         before = self._tracker.snapshot if self._tracker.number else None
         changed = self._tracker.take(snapshot)
         self._shared = {}
@@ -302,51 +284,33 @@ class EventHub:
                 self._occurrences.append(Occurrence(self._tracker.skip(), kind, data, job))
         return True
 
-    def _silent(self) -> Snapshot | None:
-        """Return the last snapshot with the time since then, if the scheduler does not respond; else None."""
-        silence = time.monotonic() - self._news_at
-        latest = self._tracker.snapshot
-        if silence < self._patience or latest.leader is None:
-            return None
-        shown = timedelta(seconds=int(silence))
-        return replace(latest, leader=replace(latest.leader, silent_for=shown))
-
     def _serve(self, present: Iterable[_Subscriber]) -> bool:
-        """Send to each what he lacks; return whether one takes it slowly."""
         is_behind = False
         for each in present:
             if each.is_gone:
                 self._leave(each.stream)
                 continue
-            while each.takes_more and self._send_next(each):
-                pass
+            while each.takes_more:
+                if each.rest is None and each.sent < self._tracker.number:
+                    each.rest, each.sent = self._lacking(each), self._tracker.number
+                if each.rest is None:
+                    break
+                if (data := next(each.rest, None)) is not None:
+                    each.send(data)
+                else:
+                    each.rest = None
             is_behind = is_behind or each.is_full
             if time.monotonic() - each.sent_at >= COMMENT_EVERY and not each.is_full:
                 each.send(b":\n\n")
         return is_behind
 
-    def _send_next(self, mine: _Subscriber) -> bool:
-        """Send the next part of what a subscriber lacks; return False if he lacks nothing."""
-        if mine.rest is None:
-            if mine.sent >= self._tracker.number:
-                return False
-            audience = self._audience(mine.caller)
-            mine.rest = iter(
-                self._events_since(mine.sent, mine.kinds, audience) if mine.kinds else self._frames(audience, mine.sent)
-            )
-            mine.sent = self._tracker.number
-        data = next(mine.rest, None)
-        if data is None:
-            mine.rest = None
-        else:
-            mine.send(data)
-        return True
-
-    def _audience(self, caller: Caller) -> _Audience:
-        key = self._sight.class_of(caller)
-        if (found := self._audiences.get(key)) is None:
-            found = self._audiences[key] = _Audience(caller)
-        return found
+    def _lacking(self, mine: _Subscriber) -> Iterator[bytes]:
+        key = self._sight.class_of(mine.caller)
+        if (audience := self._audiences.get(key)) is None:
+            audience = self._audiences[key] = _Audience(mine.caller)
+        if mine.kinds:
+            return self._events_since(mine.sent, mine.kinds, audience)
+        return iter(self._frames(audience, mine.sent))
 
     def _frames(self, audience: _Audience, number: int) -> Iterable[bytes]:
         """Return the frames that bring a client from that number to the present; short ones are made once."""
@@ -374,7 +338,12 @@ class EventHub:
         part: list[Raw] = []
         room = PART
         for job in jobs:
-            data = self._job_bytes(job, caller)
+            shown = self._sight.job(job, caller)
+            key = (job.id, shown is job)
+            known = self._bytes.get(key)
+            if known is None or known[0] is not shown:
+                known = self._bytes[key] = (shown, own_json(shown))
+            data = known[1]
             if part and room < len(data):
                 yield frame("snapshot", own_json(SnapshotUpdate(jobs=tuple(part), is_partial=True)))
                 part, room = [], PART
@@ -382,33 +351,20 @@ class EventHub:
             room -= len(data)
         yield frame("snapshot", own_json(last(part)), f"{self._term}-{number}")
 
-    def _job_bytes(self, job: Job, caller: Caller) -> bytes:
-        seen = self._sight.job(job, caller)
-        key = (job.id, seen is job)
-        known = self._bytes.get(key)
-        if known is not None and known[0] is seen:
-            return known[1]
-        data = own_json(seen)
-        self._bytes[key] = (seen, data)
-        return data
-
     def _events_since(self, number: int, kinds: frozenset[str], audience: _Audience) -> Iterator[bytes]:
-        """Yield the events of these kinds since a number."""
+        sight, caller = self._sight, audience.caller
         for each in list(self._occurrences):
             if each.number <= number or each.kind not in kinds:
                 continue
-            data, caller = each.data, audience.caller
-            if each.job is not None:
-                data = {**data, "job": self._job_json(each.job, caller)}
-            elif each.kind == "notice" and not self._sight.may_read_notice(data["severity"], data["text"], caller):
+            data, job = each.data, each.job
+            if job is not None:
+                whole = self._tracker.snapshot
+                reason = whole.reasons.get(job.id)
+                reasons = {job.id: sight.reason(job, reason, caller)} if reason is not None else {}
+                data = {**data, "job": job_json(sight.job(job, caller), replace(whole, reasons=reasons))}
+            elif each.kind == "notice" and not sight.may_read_notice(data["severity"], data["text"], caller):
                 continue
             yield frame(each.kind, msgspec.json.encode(data), f"{self._term}-{each.number}")
-
-    def _job_json(self, job: Job, caller: Caller) -> Any:
-        whole = self._tracker.snapshot
-        reason = whole.reasons.get(job.id)
-        reasons = {job.id: self._sight.reason(job, reason, caller)} if reason is not None else {}
-        return job_json(self._sight.job(job, caller), replace(whole, reasons=reasons))
 
 
 def frame(event: str, data: bytes, number: str = "") -> bytes:

@@ -105,6 +105,7 @@ class OwnerServices(Struct, frozen=True):
     """Returns the home directory of a user; empty: unknown."""
 
 
+log = logging.getLogger(__name__)
 MOST_BYTES = 8 * 1024**2
 """Bytes of output in one answer."""
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})", re.ASCII)
@@ -118,9 +119,7 @@ class LogFile(Protocol):
 
     size: int
 
-    def part(self, first: int, count: int) -> bytes:
-        """Return at most so many bytes from there on."""
-        ...
+    def part(self, first: int, count: int) -> bytes: ...
 
 
 def log_answer(lines: Iterable[bytes], wanted: str | None) -> Response:
@@ -131,38 +130,27 @@ def log_answer(lines: Iterable[bytes], wanted: str | None) -> Response:
     match = _RANGE.fullmatch(wanted.strip()) if wanted else None
     first = int(match[1]) if match else 0
     last = min(int(match[2]) if match and match[2] else first + MOST_BYTES - 1, first + MOST_BYTES - 1)
+    data, size = bytearray(), 0
     if match is None or last < first:
-        return Response(body=_whole(lines), content_type=_TYPE, headers=_BYTES)
+        for line in lines:
+            data += line + b"\n"
+            if len(data) > MOST_BYTES:
+                hint = "?tail=1000 for its end, Range: bytes=0- for a part, or ?follow=true"
+                raise HttpError(413, f"it has more than {MOST_BYTES} bytes", hint=hint)
+        return Response(body=bytes(data), content_type=_TYPE, headers=_BYTES)
     if isinstance(lines, LogFile):
-        data, size = lines.part(first, last + 1 - first), lines.size
+        data, size = bytearray(lines.part(first, last + 1 - first)), lines.size
     else:
-        data, size = _from_lines(lines, first, last)
+        for line in lines:
+            begin, size = size, size + len(line) + 1
+            if size > first:
+                data += (line + b"\n")[max(0, first - begin) : last + 1 - begin]
+            if size > last:
+                break
     if not data:
         raise HttpError(416, f"there are {size} bytes", headers=(("Content-Range", f"bytes */{size}"),))
     headers = (("Content-Range", f"bytes {first}-{first + len(data) - 1}/*"), *_BYTES)
-    return Response(206, data, _TYPE, headers)
-
-
-def _from_lines(lines: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:
-    """Return the bytes, and how many were looked at."""
-    data, size = bytearray(), 0
-    for line in lines:
-        begin, size = size, size + len(line) + 1
-        if size > first:
-            data += (line + b"\n")[max(0, first - begin) : last + 1 - begin]
-        if size > last:
-            break
-    return bytes(data), size
-
-
-def _whole(lines: Iterable[bytes]) -> bytes:
-    data = bytearray()
-    for line in lines:
-        data += line + b"\n"
-        if len(data) > MOST_BYTES:
-            hint = "?tail=1000 for its end, Range: bytes=0- for a part, or ?follow=true"
-            raise HttpError(413, f"it has more than {MOST_BYTES} bytes", hint=hint)
-    return bytes(data)
+    return Response(206, bytes(data), _TYPE, headers)
 
 
 MOST_CHANGES = 20_000
@@ -180,7 +168,6 @@ class KeptChanges:
         self._lock = threading.Lock()
 
     def keep(self, caller: Caller, changes: Iterable[ActionChange], indices: Mapping[str, str]) -> list[ChangeNumber]:
-        """Give each change a number; `indices` has the displayed index of each GPU, by UUID."""
         with self._lock:
             noted = {next(self._numbers): change for change in tuple(changes)[-MOST_CHANGES:]}
             self._changes |= {number: (caller.uid, change) for number, change in noted.items()}
@@ -225,7 +212,6 @@ class Call(Struct, frozen=True):
 
     @property
     def wants_own(self) -> bool:
-        """Return whether the client is one of gputui's own, which wants things as they are stored."""
         return http.OWN in self.request.headers.get("accept", "")
 
     @property
@@ -245,22 +231,21 @@ class Handlers:
         self._services = services
         self._events = events
         self._changes = KeptChanges()
-        self._forecasts = _ForecastTurn()
+        self._room = threading.BoundedSemaphore(2)
+        self._turn = threading.Lock()
 
     # the queue
 
     def about(self, call: Call) -> http.AboutView:
         about, leader, caller = call.backend.about(), self._services.leader(), call.caller
-        access = self._services.settings.access
+        access, silence = self._services.settings.access, leader.silent_for.total_seconds()
         return http.AboutView(
             gputui=__version__,
             api=http.API,
             oldest=http.OLDEST,
             host=about.host,
             store=self._services.store_id,
-            owner=http.OwnerView(
-                leader.pid, leader.kind, leader.user, leader.started_at, leader.silent_for.total_seconds()
-            ),
+            owner=http.OwnerView(leader.pid, leader.kind, leader.user, leader.started_at, silence),
             caller=http.CallerView(caller.uid, caller.user, caller.role.name.lower(), caller.groups, caller.job),
             home=self._services.home(caller.uid),
             lacking={str(name): sentence for name, sentence in about.caps.lacking.items()},
@@ -272,7 +257,6 @@ class Handlers:
         )
 
     def _picture(self, call: Call) -> Snapshot:
-        """Return the present snapshot as the caller sees it."""
         return call.backend.snapshots().read()
 
     def snapshot(self, call: Call) -> Response:
@@ -286,10 +270,16 @@ class Handlers:
             hint = "take the jobs, and match them yourself"
             raise InputError("patterns (~) are not matched here", where="filter", hint=hint)
         chosen = parse_filter(words, where="filter") if words else None
+        jobs, after = in_order(snapshot), query["after"]
+        if after is not None:
+            place = next((at for at, job in enumerate(jobs) if job.id == after), None)
+            if place is None:
+                raise GputuiError(f"job {after} is not in the list any more", where="after", hint="begin again")
+            jobs = jobs[place + 1 :]
         with_ended = query["all"] or bool(chosen and chosen.fields & {"state", "is", "id", "exit"})
         listed = (
             job
-            for job in _behind(in_order(snapshot), query["after"])
+            for job in jobs
             if (job.state in wanted if wanted else with_ended or not job.state.is_terminal)
             and (query["tenant"] is None or job.spec.tenant == query["tenant"])
         )
@@ -308,7 +298,14 @@ class Handlers:
     def history(self, call: Call) -> Response:
         left: Iterator[Job] = by_month(call.backend.history(call.query["since"]))
         if cursor := call.query["cursor"]:
-            last = _place(cursor)
+            at, dash, number = cursor.rpartition("-")
+            try:
+                if not dash or not number.isdigit() or len(cursor) > 64:
+                    raise ValueError
+                last = -float(at), -int(number)
+            except ValueError:
+                hint = "take it from the header Next"
+                raise InputError("it is no place in the history", where="cursor", hint=hint) from None
             left = (job for job in left if latest_first(job) > last)
         page, is_more = _page(left, call.query["limit"])
         headers = (("Next", f"{page[-1].end.timestamp()!r}-{page[-1].id}"),) if is_more else ()
@@ -335,7 +332,7 @@ class Handlers:
         since, job_id = call.query["since"], call.query["job"]
         entries = call.backend.queue.audit_log() if job_id is None else _audit(call, call.backend.job(job_id))
         wanted = (entry for entry in entries if since is None or entry.at >= since)
-        found = deque(wanted, _most(call.query["limit"]))
+        found = deque(wanted, _checked_limit(call.query["limit"]))
         return encoded(tuple(found) if call.wants_own else [msgspec.to_builtins(entry) for entry in found])
 
     def images(self, call: Call) -> list[str]:
@@ -373,12 +370,14 @@ class Handlers:
         return encoded(tuple(call.backend.processes(call.the_job.id)))
 
     def log(self, call: Call) -> Answer:
-        query, attempt = call.query, _attempt(call.parts["attempt"])
+        query, text = call.query, call.parts["attempt"]
+        if text != "latest" and not (text.isascii() and text.isdigit() and len(text) < 7):
+            raise InputError("it is no attempt", where="attempt", hint="its number, or latest")
+        attempt = None if text == "latest" else int(text)
         attempt_with_output(call.the_job, attempt)
         if query["follow"] or call.wants_stream:
-            wanted = FollowLog(
-                attempt, query["tail"], query["stamped"], query["follow"], call.wants_stream, query["apart"]
-            )
+            tail, stamped, follow = query["tail"], query["stamped"], query["follow"]
+            wanted = FollowLog(attempt, tail, stamped, follow, call.wants_stream, query["apart"])
             return self._handed(call, call.the_job.id, wanted)
         stream = call.backend.log(call.the_job.id, attempt, tail=query["tail"], stamped=query["stamped"])
         with closing(stream):
@@ -395,7 +394,6 @@ class Handlers:
         return self.attach(call)
 
     def _handed(self, call: Call, job_id: JobId, wanted: StreamRequest) -> Handoff:
-        """Return the answer by which a process of its own serves the stream."""
         return Handoff(lambda link, early: self._services.stream(call.caller, job_id, wanted, link, early))
 
     # changes
@@ -403,12 +401,19 @@ class Handlers:
     def submit(self, call: Call) -> Answer:
         submissions: tuple[Submission, ...] = call.body.jobs
         action = SubmitJobs(submissions)
-        if not call.query["anyway"] and not call.query["dry_run"]:
-            check_gpus(submissions, call.backend.known_gpus, "gpus", "?anyway=true")
         if call.query["dry_run"]:
+            from gputui.domain.policy.whatif import submitted, timeline
+
             done = call.backend.foresee(action)
-            ids = tuple(job_id for job in done.jobs for job_id in job.ids)
-            return encoded(http.NewIds(ids, done.starts or self._starts(call, done.jobs)))
+            starts: tuple[datetime | None, ...] = done.starts
+            if not starts:  # of an array that of its first element
+                with self._forecast_turn() as is_wanted:
+                    changed = submitted(*done.jobs)(self._picture(call))
+                    known = timeline(changed, self._services.settings, datetime.now(UTC), is_wanted=is_wanted).starts
+                starts = tuple(known.get(job.id) for job in done.jobs)
+            return encoded(http.NewIds(tuple(job_id for job in done.jobs for job_id in job.ids), starts))
+        if not call.query["anyway"]:
+            check_gpus(submissions, call.backend.known_gpus, "gpus", "?anyway=true")
         if call.wants_stream and (len(submissions) != 1 or submissions[0].array):
             raise InputError("one job has one stream", where="jobs")
         done = call.backend.act(action)
@@ -416,20 +421,22 @@ class Handlers:
             return self._handed(call, done.ids[0], Attach(call.query["detach_keys"], from_start=True))
         return encoded(http.NewIds(done.ids), 200 if done.is_repeated else 201)
 
-    def _starts(self, call: Call, jobs: tuple[Job, ...]) -> tuple[datetime | None, ...]:
-        """Return when new jobs would start, of an array its first element."""
-        from gputui.domain.policy.whatif import submitted, timeline
-
-        with self._forecasts.turn() as is_wanted:
-            changed = submitted(*jobs)(self._picture(call))
-            starts = timeline(changed, self._services.settings, datetime.now(UTC), is_wanted=is_wanted).starts
-        return tuple(starts.get(job.id) for job in jobs)
+    @contextmanager
+    def _forecast_turn(self) -> Iterator[Callable[[], bool]]:
+        """Yield what tells whether there is still time. One forecast is made at a time, while one waits."""
+        if not self._room.acquire(blocking=False):
+            raise HttpError(503, "other forecasts are being made", headers=(("Retry-After", "1"),))
+        try:
+            with self._turn:
+                until = time.monotonic() + FORECAST_TIME
+                yield lambda: time.monotonic() < until
+        finally:
+            self._room.release()
 
     def act(self, call: Call) -> http.Acted:
         return self._acted(call, call.body)
 
     def edit(self, call: Call) -> http.Acted:
-        """Edit a job, which is as its editor has seen it if he says so."""
         edit: Edit = call.body
         job, wanted = call.the_job, call.request.headers.get("if-match", "").strip()
         if wanted and wanted != "*" and revision(job) not in (each.strip() for each in wanted.split(",")):
@@ -454,7 +461,6 @@ class Handlers:
         return http.Undone(tuple(whys.get(id(change), "") for change in changes))
 
     def forecast(self, call: Call) -> http.Forecasted:
-        """Compare the starts with those after the actions, all of which the caller may carry out."""
         from gputui.domain.policy.whatif import change_of, compared
 
         if len(call.body.actions) > MOST_FORESEEN:
@@ -463,7 +469,7 @@ class Handlers:
             call.backend.foresee(action)
         now = datetime.now(UTC)
         changes = [change_of(action, now) for action in call.body.actions]
-        with self._forecasts.turn() as is_wanted:
+        with self._forecast_turn() as is_wanted:
             found = compared(
                 self._picture(call),
                 lambda snapshot: reduce(lambda changed, change: change(changed), changes, snapshot),
@@ -472,9 +478,9 @@ class Handlers:
                 is_wanted=is_wanted,
             )
             is_cut = not is_wanted()
-        starts = (http.StartMove(each.job_id, each.before, each.after, each.is_stopped) for each in found.shifts)
-        places = (http.PlaceMove(each.job_id, each.before, each.after) for each in found.moves)
-        return http.Forecasted(tuple(starts), tuple(places), is_cut)
+        starts = tuple(http.StartMove(each.job_id, each.before, each.after, each.is_stopped) for each in found.shifts)
+        places = tuple(http.PlaceMove(each.job_id, each.before, each.after) for each in found.moves)
+        return http.Forecasted(starts, places, is_cut)
 
     # the rest
 
@@ -487,134 +493,73 @@ class Handlers:
         return Response(204)
 
     def backup(self, call: Call) -> Answer:
-        del call
         if (make := self._services.backup) is None:
             raise CapabilityError("this owner of the queue does not have it", hint="gputui state backup")
         parts = iter(make())
         first = next(parts, b"")  # an error that it may have is told as one
-        return Stream(lambda out: _sent(chain((first,), parts), out), "application/gzip")
+
+        def begin(out: Outlet) -> Callable[[], object]:
+            """Send the parts from a thread of their own, as fast as the client takes them, until it is gone."""
+            is_over = threading.Event()
+
+            def send() -> None:
+                try:
+                    for part in chain((first,), parts):
+                        while out.waiting > _MOST_WAITING and not is_over.wait(0.05):
+                            pass
+                        if is_over.is_set() or not out.send(part):
+                            return
+                finally:  # or the client would wait for ever
+                    out.close()
+
+            threading.Thread(target=send, name="gputui-backup", daemon=True).start()
+            return is_over.set
+
+        return Stream(begin, "application/gzip")
 
     def metrics(self, call: Call) -> Answer:
-        del call
         if not (page := self._services.metrics() if self._services.metrics is not None else b""):
             raise CapabilityError("this owner of the queue keeps no metrics", hint="the setting metrics.enabled")
         return Response(body=page, content_type="text/plain; version=0.0.4; charset=utf-8")
 
     def openapi(self, call: Call) -> Response:
-        del call
         return Response(body=document())
 
     def command(self, call: Call) -> Answer:
         line: CommandLine = call.body
         if self._services.command is None or line.version != __version__:
             raise HttpError(421, f"the owner of the queue is gputui {__version__}", hint="run the command yourself")
-        result = self._services.command(call.caller, line)
-        return Response(body=result.encoded(), content_type=_TYPE)
-
-
-class _ForecastTurn:
-    """Lets one forecast be made at a time, while one waits; more are asked to come again."""
-
-    def __init__(self) -> None:
-        self._room = threading.BoundedSemaphore(2)
-        self._turn = threading.Lock()
-
-    @contextmanager
-    def turn(self) -> Iterator[Callable[[], bool]]:
-        """Yield what tells whether there is still time."""
-        if not self._room.acquire(blocking=False):
-            raise HttpError(503, "other forecasts are being made", headers=(("Retry-After", "1"),))
-        try:
-            with self._turn:
-                until = time.monotonic() + FORECAST_TIME
-                yield lambda: time.monotonic() < until
-        finally:
-            self._room.release()
+        return Response(body=self._services.command(call.caller, line).encoded(), content_type=_TYPE)
 
 
 def _audit(call: Call, job: Job) -> list[AuditEntry]:
-    """Return the entries about a job and its array, in the order of time."""
     found = chain.from_iterable(map(call.backend.queue.audit_log, targets_of(job)))
     return sorted(found, key=lambda entry: entry.at)
 
 
 def revision(job: Job) -> str:
-    """Return an ETag of what can be edited of a job."""
     return f'"{digest(own_json((job.spec, job.priority, job.held, job.topped_at)))}"'
 
 
-def _most(limit: int) -> int:
+def _checked_limit(limit: int) -> int:
     if not 0 < limit <= MOST_LISTED:
         raise InputError("it is out of range", where="limit", hint=f"1 to {MOST_LISTED}")
     return limit
 
 
 def _page(jobs: Iterable[Job], limit: int) -> tuple[list[Job], bool]:
-    """Return the first jobs, and whether there are more."""
-    page = list(islice(jobs, _most(limit) + 1))
+    page = list(islice(jobs, _checked_limit(limit) + 1))
     return page[:limit], len(page) > limit
 
-
-def _behind(jobs: list[Job], after: JobId | None) -> list[Job]:
-    """Return the jobs behind this one in the list; raises GputuiError if it is not there any more."""
-    if after is None:
-        return jobs
-    for place, job in enumerate(jobs):
-        if job.id == after:
-            return jobs[place + 1 :]
-    raise GputuiError(f"job {after} is not in the list any more", where="after", hint="begin again")
-
-
-def _place(cursor: str) -> tuple[float, int]:
-    """Return the sort key of the last job of a page; raises InputError."""
-    at, dash, job_id = cursor.rpartition("-")
-    try:
-        if not dash or not job_id.isdigit() or len(cursor) > 64:
-            raise ValueError
-        return -float(at), -int(job_id)
-    except ValueError:
-        raise InputError("it is no place in the history", where="cursor", hint="take it from the header Next") from None
-
-
-def _attempt(text: str) -> int | None:
-    """Return the number of an attempt in a path, None for the latest; raises InputError."""
-    if text == "latest":
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 7):
-        raise InputError("it is no attempt", where="attempt", hint="its number, or latest")
-    return int(text)
-
-
-def _sent(parts: Iterable[bytes], out: Outlet) -> Callable[[], object]:
-    """Send parts from a thread of their own, as fast as the client takes them, until it is gone."""
-    is_over = threading.Event()
-
-    def send() -> None:
-        try:
-            for part in parts:
-                while out.waiting > _MOST_WAITING and not is_over.wait(0.05):
-                    pass
-                if is_over.is_set() or not out.send(part):
-                    return
-        finally:  # or the client would wait for ever
-            out.close()
-
-    threading.Thread(target=send, name="gputui-backup", daemon=True).start()
-    return is_over.set
-
-
-log = logging.getLogger(__name__)
 
 _BOOLEANS = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _GPUTUI_API = re.compile(r"(\d{1,3})\.\d{1,3}", re.ASCII)
-_PART = re.compile(r"\{(\w+)\}")
-_CHANGING = frozenset({"POST", "PATCH", "PUT"})
 
 
 @cache
 def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(_PART.sub(r"(?P<\1>[^/]+)", path.replace(".", r"\.")))
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path.replace(".", r"\.")))
 
 
 def find_route(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
@@ -642,7 +587,13 @@ class Router:
         caller: Caller | None = None
         try:
             route, parts = find_route(request.method, request.path)
-            _check_version(request.headers)
+            if (given := request.headers.get("gputui-api")) is not None:
+                match = _GPUTUI_API.fullmatch(given.strip())
+                if match is None:
+                    raise HttpError(400, "it is no version", where="Gputui-Api", hint=f"such as {API}")
+                if match[1] != API.partition(".")[0]:
+                    what = f"the client speaks version {given.strip()} of the interface, the owner of the queue {API}"
+                    raise HttpError(400, what, where="Gputui-Api", hint="update the older one")
             caller = self._services.caller_of(request.peer, request.headers)
             return self._answer(request, route, parts, caller)
         except AccessError as error:
@@ -662,39 +613,28 @@ class Router:
         if caller.role < route.role:
             what = f"{caller.user} is {_NAMES[caller.role]} of this queue: this is for {_NAMES_OF_MANY[route.role]}"
             raise AccessError(what, rule=f"role-{route.role.name.lower()}", hint=_HINTS[route.role])
-        caller, body = _keyed(request, caller), _body(route, request)
+        key = request.headers.get("idempotency-key")
+        if key is not None and request.method in {"POST", "PATCH", "PUT"}:
+            caller = replace(caller, key=stored_key(key, request.method, request.path, request.query, request.body))
+        body = _decoded(route, request)
         known = {each.name: each for each in route.query}
         if unknown := sorted(request.query.keys() - known.keys()):
             hint = f"it takes {', '.join(known)}" if known else "it takes none"
             raise InputError("there is no such parameter", where=unknown[0][:100], hint=hint)
         query = {
-            name: _READERS[each.type](name, request.query[name]) if name in request.query else each.default
+            name: _value(name, each.type, request.query[name]) if name in request.query else each.default
             for name, each in known.items()
         }
         with closing(self._services.backend(caller)) as backend:
-            call = Call(request, route, caller, backend, parts, query, body)
+            job = None
             if route.scope is Scope.JOB:
-                call = msgspec.structs.replace(call, job=self._job(call))
+                job = backend.job(job_id(parts["id"]))
+                is_open = route.handler == "log" and self._services.settings.access.show_logs
+                if route.role is not Role.VIEWER and not (is_open or caller.may_act_on(job)):
+                    raise others_job(job, _ON_A_JOB[route.handler])
+            call = Call(request, route, caller, backend, parts, query, body, job)
             result = getattr(self._handlers, route.handler)(call)
             return result if isinstance(result, Response | Stream | Handoff) else encoded(result, route.status)
-
-    def _job(self, call: Call) -> Job:
-        """Return the job that a route is about; raises AccessError if it is one of another user's, and so not open."""
-        job = call.backend.job(job_id(call.parts["id"]))
-        if call.route.role is not Role.VIEWER:
-            is_open = call.route.handler == "log" and self._services.settings.access.show_logs
-            if not (is_open or call.caller.may_act_on(job)):
-                raise others_job(job, _ON_A_JOB[call.route.handler])
-        return job
-
-
-_NAMES = {Role.VIEWER: "a viewer", Role.USER: "a user", Role.OPERATOR: "an operator"}
-_NAMES_OF_MANY = {Role.VIEWER: "viewers", Role.USER: "users and operators", Role.OPERATOR: "operators"}
-_HINTS = {
-    Role.VIEWER: "",
-    Role.USER: "an operator lists users in access.users",
-    Role.OPERATOR: "root lists operators in policy.operators",
-}
 
 
 _ON_A_JOB = {
@@ -705,38 +645,22 @@ _ON_A_JOB = {
     "execute": "enter it",
 }
 """Words for what a route does to a job, by its handler."""
+_NAMES = {Role.VIEWER: "a viewer", Role.USER: "a user", Role.OPERATOR: "an operator"}
+_NAMES_OF_MANY = {Role.VIEWER: "viewers", Role.USER: "users and operators", Role.OPERATOR: "operators"}
+_HINTS = {
+    Role.VIEWER: "",
+    Role.USER: "an operator lists users in access.users",
+    Role.OPERATOR: "root lists operators in policy.operators",
+}
 
 
 def job_id(text: str) -> int:
-    """Return the id of a job in a path; raises InputError."""
     if not _NUMBER.fullmatch(text):
         raise InputError("it is no id of a job", where="id", hint="a number, as `gputui queue` lists it")
     return int(text)
 
 
-def _check_version(headers: Mapping[str, str]) -> None:
-    """Raise HttpError for a client of another major version."""
-    if (given := headers.get("gputui-api")) is None:
-        return
-    match = _GPUTUI_API.fullmatch(given.strip())
-    if match is None:
-        raise HttpError(400, "it is no version", where="Gputui-Api", hint=f"such as {API}")
-    if match[1] != API.partition(".")[0]:
-        what = f"the client speaks version {given.strip()} of the interface, the owner of the queue {API}"
-        raise HttpError(400, what, where="Gputui-Api", hint="update the older one")
-
-
-def _keyed(request: Request, caller: Caller) -> Caller:
-    """Return the caller with the key of his request, as it is stored."""
-    key = request.headers.get("idempotency-key")
-    if key is None or request.method not in _CHANGING:
-        return caller
-    stored = stored_key(key, request.method, request.path, request.query, request.body)
-    return msgspec.structs.replace(caller, key=stored)
-
-
-def _body(route: Route, request: Request) -> Any:
-    """Return the decoded body; raises HttpError for what is no JSON of that form."""
+def _decoded(route: Route, request: Request) -> Any:
     if route.body is None:
         if request.body and route.method == "GET":
             raise HttpError(400, "this takes no body")
@@ -754,32 +678,22 @@ def _body(route: Route, request: Request) -> Any:
         raise HttpError(400, f"the body is no JSON: {str(error)[:200]}", where="body") from error
 
 
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in _BOOLEANS:
-        raise InputError("it is neither true nor false", where=name)
-    return _BOOLEANS[text.lower()]
-
-
-def _number(name: str, text: str) -> int:
-    if not _NUMBER.fullmatch(text):
-        raise InputError("it is no whole number from 0", where=name)
-    return int(text)
-
-
-def _moment(name: str, text: str) -> datetime:
-    try:
-        at: datetime = convert(text, datetime)
-    except msgspec.ValidationError:
-        at = datetime.min  # noqa: DTZ901 - without a zone, so refused
-    if at.tzinfo is None:
-        hint = "such as 2026-12-01T09:00:00Z; in a query + is written %2B"
-        raise InputError("it is no time with a zone", where=name, hint=hint)
-    return at
-
-
-_READERS: Mapping[Any, Callable[[str, str], Any]] = {
-    bool: _flag,
-    int: _number,
-    datetime: _moment,
-    str: lambda name, text: text,
-}
+def _value(name: str, kind: Any, text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in _BOOLEANS:
+            raise InputError("it is neither true nor false", where=name)
+        return _BOOLEANS[text.lower()]
+    if kind is int:
+        if not _NUMBER.fullmatch(text):
+            raise InputError("it is no whole number from 0", where=name)
+        return int(text)
+    if kind is datetime:
+        try:
+            at: datetime = convert(text, datetime)
+        except msgspec.ValidationError:
+            at = datetime.min  # noqa: DTZ901 - without a zone, so refused
+        if at.tzinfo is None:
+            hint = "such as 2026-12-01T09:00:00Z; in a query + is written %2B"
+            raise InputError("it is no time with a zone", where=name, hint=hint)
+        return at
+    return text

@@ -230,8 +230,6 @@ def credentials(connection: socket.socket) -> tuple[int, int, int]:
 
 
 class Request(Struct, frozen=True):
-    """A whole request."""
-
     method: str
     path: str
     """Path without the query, decoded."""
@@ -243,8 +241,6 @@ class Request(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True):
-    """A whole answer."""
-
     status: int = 200
     body: bytes = b""
     content_type: str = "application/json"
@@ -263,9 +259,7 @@ class Outlet(Protocol):
         """Send data; return False once the client is gone, or too slow: then nothing more is sent."""
         ...
 
-    def close(self) -> None:
-        """End the answer."""
-        ...
+    def close(self) -> None: ...
 
 
 class Stream(Struct, frozen=True):
@@ -357,10 +351,15 @@ def problem_of(error: Exception) -> Problem:
     if not isinstance(error, GputuiError):
         title = "this should not have happened"
         return Problem("urn:gputui:fault", title, 500, detail=f"{type(error).__name__}; the owner's log has more")
+    if isinstance(error, HttpError):
+        status, name = error.status, HTTPStatus(error.status).phrase.lower().replace(" ", "-")
+    else:  # `not-found` for a NotFoundError
+        status = next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
+        name = _name_of(type(error))
     return Problem(
-        type=f"urn:gputui:{_name(error)}",
+        type=f"urn:gputui:{name}",
         title=error.what,
-        status=_status(error),
+        status=status,
         detail=error.hint or "",
         instance=error.where or "",
         kind=type(error).__name__,
@@ -368,19 +367,6 @@ def problem_of(error: Exception) -> Problem:
         rule=error.rule if isinstance(error, errors.AccessError) else "",
         errors=tuple(map(problem_of, error.errors)) if isinstance(error, InputErrors) else (),
     )
-
-
-def _status(error: GputuiError) -> int:
-    if isinstance(error, HttpError):
-        return error.status
-    return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
-
-
-def _name(error: GputuiError) -> str:
-    """Return `not-found` for a NotFoundError."""
-    if isinstance(error, HttpError):
-        return HTTPStatus(error.status).phrase.lower().replace(" ", "-")
-    return _name_of(type(error))
 
 
 def _name_of(kind: type[GputuiError]) -> str:

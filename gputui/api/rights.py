@@ -28,8 +28,8 @@ from gputui.domain.access import AuditEntry, Caller, Role, job_of, role_of, targ
 from gputui.domain.accounting import JobRecord
 from gputui.domain.arrays import Entries
 from gputui.domain.errors import Cause, CauseCode, NotFoundError
-from gputui.domain.gpu import GpuProcess, GpuView, Holder
-from gputui.domain.job import Attempt, Job
+from gputui.domain.gpu import GpuView
+from gputui.domain.job import Job
 from gputui.domain.job_spec import ContainerOptions, JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import AccessSettings, Settings
@@ -106,28 +106,27 @@ class AccountNames:
         return self._answer(("home", uid), lambda: pwd.getpwuid(uid).pw_dir) or ""
 
     def _answer(self, about: Hashable, ask: Callable[[], Any]) -> Any:
-        """Return the remembered answer, or ask in a thread and wait for a while."""
+        def work() -> None:
+            value: Any = None
+            kept = MISSING_KEPT
+            with suppress(Exception):  # a border: who asks waits, and a database of accounts may be anybody's
+                value, kept = ask(), KEPT
+            with self._lock:
+                self._known[about] = _Remembered(value, self._now() + kept)
+                self._asked.discard(about)
+                self._lock.notify_all()
+
         with self._lock:
             now, known = self._now(), self._known.get(about)
             if known is not None and now < known.until:
                 return known.value
             if about not in self._asked and len(self._asked) < MOST_QUESTIONS:
                 self._asked.add(about)
-                threading.Thread(target=self._ask, args=(about, ask), name="accounts", daemon=True).start()
+                threading.Thread(target=work, name="accounts", daemon=True).start()
             if now >= self._paused_until and not self._lock.wait_for(lambda: about not in self._asked, self._patience):
                 self._paused_until = self._now() + PAUSE
             found = self._known.get(about)
             return found.value if found is not None else None
-
-    def _ask(self, about: Hashable, ask: Callable[[], Any]) -> None:
-        value: Any = None
-        kept = MISSING_KEPT
-        with suppress(Exception):  # a border: who asks waits, and a database of accounts may be anybody's
-            value, kept = ask(), KEPT
-        with self._lock:
-            self._known[about] = _Remembered(value, self._now() + kept)
-            self._asked.discard(about)
-            self._lock.notify_all()
 
 
 def _groups_of(name: str) -> tuple[int, ...]:
@@ -213,7 +212,14 @@ class Callers:
         An operator's container may only look: with his rights it could start another one as root. His host jobs can
         do that anyway.
         """
-        job = next((job for job in self._jobs() if _runs_in(job, containers, attempts)), None)
+
+        def runs_here(job: Job) -> bool:  # the job's present attempt; of nested containers any may be it
+            attempt = job.attempt
+            if attempt is None or attempt.is_over:
+                return False
+            return attempt.container_id in containers or (job.id, attempt.number) in attempts
+
+        job = next(filter(runs_here, self._jobs()), None)
         uid = job.submitted_uid if job is not None else None
         if job is None or uid is None or caller.uid not in {0, uid}:
             return caller
@@ -224,14 +230,6 @@ class Callers:
             return replace(caller, job=job.id)
         gid = caller.gid if caller.uid == uid else next(iter(groups), uid)
         return replace(caller, uid=uid, gid=gid, groups=groups, user=self._names.name(uid), role=role, job=job.id)
-
-
-def _runs_in(job: Job, containers: frozenset[str], attempts: frozenset[tuple[int, int]]) -> bool:
-    """Return whether the place is the job's present attempt; of nested containers any may be it."""
-    attempt = job.attempt
-    if attempt is None or attempt.is_over:
-        return False
-    return attempt.container_id in containers or (job.id, attempt.number) in attempts
 
 
 EVERYTHING = "operators"
@@ -288,7 +286,6 @@ class Visibility:
         return job if caller.may_act_on(job) else self.masked(job)
 
     def masked(self, job: Job) -> Job:
-        """Return the job as everybody sees it but its submitter and operators."""
         known = self._masked.get(job.id)
         if known is not None and known[0]() is job:
             return known[1]
@@ -311,9 +308,13 @@ class Visibility:
         own = caller.uid if caller.role is Role.USER else None
         jobs = tuple(job if own is not None and job.submitted_uid == own else self.masked(job) for job in snapshot.jobs)
         if len(self._masked) > 2 * len(jobs) + 1000:
-            self._forget(snapshot.jobs)
+            present = {job.id for job in snapshot.jobs}
+            for job_id in [each for each in list(self._masked) if each not in present]:
+                self._masked.pop(job_id, None)
         recurring = tuple(self.recurring(each, caller) for each in snapshot.recurring)
-        nodes = tuple(self._node(each, caller) for each in snapshot.nodes)
+        nodes = tuple(map(_quiet_node, snapshot.nodes))
+        if not self._shows_commands:
+            nodes = tuple(replace(node, gpus=tuple(_view(view, caller) for view in node.gpus)) for node in nodes)
         notices = tuple(each for each in snapshot.notices if self.may_read_notice(each.severity, each.text, caller))
         told = {
             job.id: self.reason(job, reason, caller)
@@ -324,7 +325,6 @@ class Visibility:
         return replace(snapshot, jobs=jobs, recurring=recurring, nodes=nodes, notices=notices, reasons=reasons)
 
     def reason(self, job: Job, reason: Reason, caller: Caller) -> Reason:
-        """Return why the job waits, without what it quotes of a hold and of earlier attempts of others."""
         if not _is_quoting(job) or caller.may_act_on(job):
             return reason
         text, masked = reason.text, self.masked(job)
@@ -352,17 +352,15 @@ class Visibility:
             if caller.operates or (caller.role is Role.USER and (entry.uid == caller.uid or entry.target in own)):
                 yield entry
 
-    def _forget(self, jobs: Iterable[Job]) -> None:
-        present = {job.id for job in jobs}
-        for job_id in [each for each in list(self._masked) if each not in present]:
-            self._masked.pop(job_id, None)
-
     def _made(self, job: Job) -> Job:
         return replace(
             job,
             spec=self._spec(job.spec),
             cause=_cause(job.cause),
-            attempts=tuple(map(_attempt, job.attempts)),
+            attempts=tuple(
+                replace(each, container_id=None, cause=_cause(each.cause), log_path=None, notes=(), ports=(), error="")
+                for each in job.attempts
+            ),
             stopping=replace(job.stopping, cause=_cause(job.stopping.cause)) if job.stopping is not None else None,
             hold_reason=_our_part(job.hold_reason) if job.hold_reason is not None else None,
             key="",
@@ -383,16 +381,6 @@ class Visibility:
             given |= {"command": spec.command, "sweep": spec.sweep}
         return JobSpec(**given, options=kept)
 
-    def _node(self, node: Node, caller: Caller) -> Node:
-        gpus = node.gpus if self._shows_commands else tuple(_view(view, caller) for view in node.gpus)
-        runtimes = tuple(
-            replace(each, warnings=(), gpus=replace(each.gpus, warnings=()) if each.gpus is not None else None)
-            if each.all_warnings
-            else each
-            for each in node.runtimes
-        )
-        return replace(node, gpus=gpus, runtimes=runtimes)
-
 
 def _is_quoting(job: Job) -> bool:
     """Return whether the reason why the job waits may quote its own hold or its earlier attempts."""
@@ -411,33 +399,35 @@ def _cause(cause: Cause | None) -> Cause | None:
     return Cause(cause.code, text, cause.gpus)
 
 
-def _attempt(attempt: Attempt) -> Attempt:
-    return replace(attempt, container_id=None, cause=_cause(attempt.cause), log_path=None, notes=(), ports=(), error="")
+def _quiet_node(node: Node) -> Node:
+    """Return the node without the warnings of its runtimes."""
+    runtimes = tuple(
+        replace(each, warnings=(), gpus=replace(each.gpus, warnings=()) if each.gpus is not None else None)
+        if each.all_warnings
+        else each
+        for each in node.runtimes
+    )
+    return replace(node, runtimes=runtimes)
 
 
 def _view(view: GpuView, caller: Caller) -> GpuView:
     """Return the GPU with the names of other users' programs in place of their command lines."""
-    holders = tuple(_holder(each, caller) for each in view.holders)
+
+    def name_of(command: str) -> str:
+        return command.split(" ", 1)[0].rpartition("/")[2]
+
+    holders = tuple(
+        replace(each, name=name_of(each.name)) if each.kind == "process" and each.user != caller.user else each
+        for each in view.holders
+    )
     sample = view.sample
     if sample is not None and sample.processes:
-        sample = replace(sample, processes=tuple(_process(each, caller) for each in sample.processes))
+        processes = tuple(
+            each if each.command is None or each.user == caller.user else replace(each, command=name_of(each.command))
+            for each in sample.processes
+        )
+        sample = replace(sample, processes=processes)
     return replace(view, holders=holders, sample=sample)
-
-
-def _process(process: GpuProcess, caller: Caller) -> GpuProcess:
-    if process.command is None or process.user == caller.user:
-        return process
-    return replace(process, command=_program(process.command))
-
-
-def _holder(holder: Holder, caller: Caller) -> Holder:
-    if holder.kind != "process" or holder.user == caller.user:
-        return holder
-    return replace(holder, name=_program(holder.name))
-
-
-def _program(command: str) -> str:
-    return command.split(" ", 1)[0].rpartition("/")[2]
 
 
 class CallerQueue:
@@ -487,10 +477,12 @@ class CallerQueue:
         return self._store.records(since)
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
-        """Yield the entries of his own, and those about his jobs."""
         entries, caller = self._store.audit_log(target), self._caller
         if target is not None:
-            return self._visibility.audit(entries, {target} if self._owns_target(target) else (), caller)
+            owns = False
+            with suppress(NotFoundError):
+                owns = (job_id := job_of(target)) is not None and caller.owns(self._store.get(job_id))
+            return self._visibility.audit(entries, {target} if owns else (), caller)
         own = {
             each
             for job in self._store.jobs().values()
@@ -498,17 +490,18 @@ class CallerQueue:
             for single in (map(job.element, job.ids) if job.runs else iter((job,)))
             for each in targets_of(single)
         }
-        return self._visibility.audit(self._with_submitted(entries, own), own, caller)
 
-    def _with_submitted(self, entries: Iterable[AuditEntry], own: set[str]) -> Iterator[AuditEntry]:
-        """Yield the entries, and add to the caller's own targets what he has submitted, before its entries follow.
+        def with_submitted() -> Iterator[AuditEntry]:
+            """Add to the own targets what he has submitted, before its entries follow.
 
-        So history, which may be long, is not read for it.
-        """
-        for entry in entries:
-            if entry.verb == "submit" and entry.uid == self._caller.uid:
-                own.add(entry.target)
-            yield entry
+            So history, which may be long, is not read for it.
+            """
+            for entry in entries:
+                if entry.verb == "submit" and entry.uid == caller.uid:
+                    own.add(entry.target)
+                yield entry
+
+        return self._visibility.audit(with_submitted(), own, caller)
 
     def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
         return self._store.requests(uid) if uid == self._caller.uid else iter(())
@@ -521,11 +514,3 @@ class CallerQueue:
 
     def unreadable(self) -> tuple[Unreadable, ...]:
         return self._store.unreadable()
-
-    def _owns_target(self, target: str) -> bool:
-        if (job_id := job_of(target)) is None:
-            return False
-        try:
-            return self._caller.owns(self._store.get(job_id))
-        except NotFoundError:
-            return False

@@ -305,17 +305,29 @@ def _operation(route: Route, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     is_stream = route.kind is AnswerKind.STREAM
     answer: dict[str, Any] = {"description": "The stream begins." if is_stream else "As asked."}
     if route.kind is AnswerKind.JSON:
-        answer["content"] = {"application/json": {"schema": _schema(route.result, schema_of)}}
+        otherwise = {"type": "object"} if route.result is JsonObject else {"type": "array"}
+        answer["content"] = {"application/json": {"schema": schema_of.get(route.result, otherwise)}}
     elif not is_stream:
         answer["content"] = {_TYPE_OF.get(route.handler, _TYPES[route.kind]): {}}
     status = "101" if is_stream else str(route.status)
     others = {"200": answer} if status == "201" else {}
     refusal = {"description": "Refused.", "content": {CONTENT_TYPE: {"schema": schema_of[Problem]}}}
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": _ID if name == "id" else _ATTEMPT}
+        for name in re.findall(r"\{(\w+)\}", route.path)
+    ]
+    for each in route.query:
+        default = {} if each.default is None else {"default": each.default}
+        schema: Mapping[str, Any] = {**_SCHEMAS[each.type], **default}
+        parameters.append({"name": each.name, "in": "query", "description": each.text, "schema": schema})
+    for name in _HEADERS_OF.get(route.handler, ()):
+        text, schema = _HEADERS[name]
+        parameters.append({"name": name, "in": "header", "description": text, "schema": schema})
     operation: dict[str, Any] = {
         "operationId": route.handler,
         "summary": route.text,
         "description": f"For {_ROLES[route.role]}{_OWN if route.scope is Scope.JOB and route.role else ''}.",
-        "parameters": [*_path_parameters(route), *map(_parameter, route.query), *_header_parameters(route)],
+        "parameters": parameters,
         "responses": {status: answer, **others, "default": refusal},
     }
     if route.body is not None:
@@ -324,38 +336,11 @@ def _operation(route: Route, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     return operation
 
 
+_SCHEMAS: Mapping[Any, dict[str, Any]] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer", "minimum": 0},
+    str: {"type": "string"},
+    datetime: {"type": "string", "format": "date-time"},
+}
 _ROLES = ("everybody who may connect", "users and operators", "operators")
 _OWN = "; about jobs of others for operators alone"
-
-
-def _schema(kind: Any, schema_of: Mapping[Any, Any]) -> Any:
-    if kind in schema_of:
-        return schema_of[kind]
-    return {"type": "object"} if kind is JsonObject else {"type": "array"}
-
-
-def _path_parameters(route: Route) -> list[dict[str, Any]]:
-    names = re.findall(r"\{(\w+)\}", route.path)
-    return [
-        {"name": name, "in": "path", "required": True, "schema": _ID if name == "id" else _ATTEMPT} for name in names
-    ]
-
-
-def _parameter(parameter: Parameter) -> dict[str, Any]:
-    schemas: Mapping[Any, dict[str, Any]] = {
-        bool: {"type": "boolean"},
-        int: {"type": "integer", "minimum": 0},
-        str: {"type": "string"},
-        datetime: {"type": "string", "format": "date-time"},
-    }
-    schema = schemas[parameter.type]
-    if parameter.default is not None:
-        schema = {**schema, "default": parameter.default}
-    return {"name": parameter.name, "in": "query", "description": parameter.text, "schema": schema}
-
-
-def _header_parameters(route: Route) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "in": "header", "description": _HEADERS[name][0], "schema": _HEADERS[name][1]}
-        for name in _HEADERS_OF.get(route.handler, ())
-    ]

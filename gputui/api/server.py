@@ -84,7 +84,12 @@ class DoorServer:
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         """Timers of the listeners at which an accept failed, which try again."""
         self.of_users: asyncio.Semaphore | None = None
-        self._thread = Watcher("gputui-api", self._run, failed)
+
+        def run() -> None:
+            if not self._stopping.is_set():
+                asyncio.run(self._serve())
+
+        self._thread = Watcher("gputui-api", run, failed)
 
     def start(self) -> None:
         for listener in self._listeners:
@@ -113,10 +118,6 @@ class DoorServer:
     def streams(self) -> int:
         return sum(connection.is_streaming for connection in tuple(self._connections))
 
-    def _run(self) -> None:
-        if not self._stopping.is_set():
-            asyncio.run(self._serve())
-
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._connections, self._allowances, self.bodies = {}, Allowances(self.limits), 0
@@ -128,7 +129,13 @@ class DoorServer:
             self._listen(listener)
         while self._given:
             self._admit(self._given.pop())
-        beating = asyncio.create_task(self._keep_time())
+
+        async def beat() -> None:
+            while True:
+                self._beat()
+                await asyncio.sleep(BEAT_EVERY)
+
+        beating = asyncio.create_task(beat())
         stop = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({beating, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -153,11 +160,6 @@ class DoorServer:
     @property
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
-
-    async def _keep_time(self) -> None:
-        while True:
-            self._beat()
-            await asyncio.sleep(BEAT_EVERY)
 
     def _listen(self, listener: socket.socket) -> None:
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
@@ -206,13 +208,14 @@ class DoorServer:
         accepted.setblocking(False)
         connection = _ServedClient(self, accepted, peer, allowance)
         self._allowances.enter(allowance)
+
+        def forget(_: asyncio.Task[None]) -> None:
+            self._connections.pop(connection, None)
+            self._allowances.leave(allowance)
+
         task = asyncio.create_task(connection.serve())
         self._connections[connection] = task
-        task.add_done_callback(lambda _: self._forget(connection, allowance))
-
-    def _forget(self, connection: _ServedClient, allowance: Allowance) -> None:
-        self._connections.pop(connection, None)
-        self._allowances.leave(allowance)
+        task.add_done_callback(forget)
 
 
 def _refuse(accepted: socket.socket, answer: Response) -> None:
@@ -270,16 +273,29 @@ class _ServedClient:
             raise HttpError(400, "this is no request")
         if head.http_version not in {b"1.1", b"1.0"}:
             raise HttpError(505, "this is HTTP/1.1")
-        headers = _headers(head)
+        headers: dict[str, str] = {}
+        for name, value in head.headers:  # values of the same name are joined, as HTTP has it
+            key, text = name.decode("ascii"), value.decode("latin-1")
+            headers[key] = f"{headers[key]}, {text}" if key in headers else text
         if "content-length" in headers and "transfer-encoding" in headers:
             raise HttpError(400, "a request has Content-Length or Transfer-Encoding, not both")
-        method, (path, query) = head.method.decode("ascii"), _target(head.target)
-        body = await self._body(int(headers.get("content-length", "0")))
+        method, (path, query) = head.method.decode("ascii"), _path_and_query(head.target)
+        body = await self._receive_body(int(headers.get("content-length", "0")))
         request = Request(method, path, query, headers, body, self._peer)
         self._is_answering, self._awaited_until = True, 0.0
         answer = await self._answer(request)
         if isinstance(answer, Handoff):
-            self._give_away(answer)
+            early, given = self._protocol.trailing_data[0], self._socket.dup()
+            given.setblocking(True)
+
+            def give() -> None:
+                try:
+                    answer.take(given, early)
+                except Exception:
+                    given.close()
+                    raise
+
+            self._server.pool.submit(give)
             return False
         if isinstance(answer, Stream):
             await self._stream(answer)
@@ -291,9 +307,6 @@ class _ServedClient:
             return False
         self._received = protocol.trailing_data[0]
         return True
-
-    async def _receive(self) -> bytes:
-        return await asyncio.get_running_loop().sock_recv(self._socket, _RECEIVE)
 
     async def _receive_head(self) -> bool:
         """Receive bytes up to the end of a head; False if the client has left or stays idle.
@@ -324,15 +337,12 @@ class _ServedClient:
         self._protocol.receive_data(bytes(received))
         return True
 
-    def _check_head(self, received: bytearray, end: int) -> None:
-        if end > self._limits.head or received.count(b"\n", 0, end) > self._limits.lines:
-            raise HttpError(431, "the head of the request is too long")
-
-    async def _body(self, told: int) -> bytes:
-        """Receive the body, of the size that its head told, or of unknown size."""
-        if told > self._allowance.longest_body:
-            raise self._too_long()
-        parts, chunks = bytearray(), 0
+    async def _receive_body(self, size: int) -> bytes:
+        """Receive the body, of the size that its head tells, or of unknown size."""
+        longest, parts, chunks = self._allowance.longest_body, bytearray(), 0
+        too_long = HttpError(413, f"the body may have {longest} bytes")
+        if size > longest:
+            raise too_long
         try:
             async with asyncio.timeout(self._limits.body_within):
                 while (event := self._protocol.next_event()) is not h11.PAUSED and type(event) is not h11.EndOfMessage:
@@ -342,8 +352,13 @@ class _ServedClient:
                         self._protocol.receive_data(await self._receive())
                     elif isinstance(event, h11.Data):
                         parts += event.data
-                        self._hold(len(event.data), len(parts))
+                        self._server.bodies += len(event.data)
                         chunks += event.chunk_start
+                        if len(parts) > longest:
+                            raise too_long
+                        if self._server.bodies > self._limits.bodies:
+                            what = "many large requests are being received; try again"
+                            raise HttpError(503, what, headers=_AGAIN)
                         if chunks > _FREE_CHUNKS + len(parts) // _LEAST_CHUNK:
                             raise HttpError(400, "the body comes in chunks that are too small")
         except TimeoutError as error:
@@ -352,16 +367,12 @@ class _ServedClient:
             self._server.bodies -= len(parts)
         return bytes(parts)
 
-    def _hold(self, size: int, total: int) -> None:
-        """Count bytes of a body that have come."""
-        self._server.bodies += size
-        if total > self._allowance.longest_body:
-            raise self._too_long()
-        if self._server.bodies > self._limits.bodies:
-            raise HttpError(503, "many large requests are being received; try again", headers=_AGAIN)
+    async def _receive(self) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(self._socket, _RECEIVE)
 
-    def _too_long(self) -> HttpError:
-        return HttpError(413, f"the body may have {self._allowance.longest_body} bytes")
+    def _check_head(self, received: bytearray, end: int) -> None:
+        if end > self._limits.head or received.count(b"\n", 0, end) > self._limits.lines:
+            raise HttpError(431, "the head of the request is too long")
 
     async def _answer(self, request: Request) -> Answer:
         """Have the handler answer, when it is this user's turn."""
@@ -410,7 +421,16 @@ class _ServedClient:
         try:
             headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store"), ("Connection", "close")]
             await self._put(_head(200, headers))
-            ends = self._send_parts(buffer), self._until_gone(), buffer.until_cut()
+
+            async def send_parts() -> None:
+                loop = asyncio.get_running_loop()
+                while (piece := await buffer.take()) is not None:
+                    data = self._protocol.send(h11.Data(data=bytes(piece))) or b""
+                    await loop.sock_sendall(self._socket, data)
+                    buffer.sent(len(piece))
+                await self._put(h11.EndOfMessage())
+
+            ends = send_parts(), self._until_gone(), buffer.cut.wait()
             parts = [asyncio.create_task(part) for part in ends]
             try:
                 await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -422,31 +442,9 @@ class _ServedClient:
             buffer.close()
             pool.submit(end)
 
-    async def _send_parts(self, buffer: Buffer) -> None:
-        loop = asyncio.get_running_loop()
-        while (piece := await buffer.take()) is not None:
-            data = self._protocol.send(h11.Data(data=bytes(piece))) or b""
-            await loop.sock_sendall(self._socket, data)
-            buffer.sent(len(piece))
-        await self._put(h11.EndOfMessage())
-
     async def _until_gone(self) -> None:
         while await self._receive():
             pass
-
-    def _give_away(self, answer: Handoff) -> None:
-        early = self._protocol.trailing_data[0]
-        given = self._socket.dup()
-        given.setblocking(True)
-
-        def take() -> None:
-            try:
-                answer.take(given, early)
-            except Exception:
-                given.close()
-                raise
-
-        self._server.pool.submit(take)
 
     async def _refuse(self, refusal: HttpError) -> None:
         """Tell why, and end the connection once the client has read that, or a second later."""
@@ -471,16 +469,7 @@ def _head(status: int, headers: list[tuple[str, str]]) -> h11.Response:
     return h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode())
 
 
-def _headers(head: h11.Request) -> dict[str, str]:
-    """Return the headers; values of the same name are joined, as HTTP has it."""
-    headers: dict[str, str] = {}
-    for name, value in head.headers:
-        key, text = name.decode("ascii"), value.decode("latin-1")
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
-    return headers
-
-
-def _target(target: bytes) -> tuple[str, dict[str, str]]:
+def _path_and_query(target: bytes) -> tuple[str, dict[str, str]]:
     """Return path and query, decoded. Raises HttpError for what is no path, or names a parameter twice."""
     raw, _, asked = target.partition(b"?")
     if raw.startswith(b"http://"):  # as a proxy sends it

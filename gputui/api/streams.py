@@ -95,10 +95,9 @@ class Follower:
 
     def look_at(self, gpu: str | None) -> None:
         """Have the throughput of this GPU read for as long as the follower lives. Blocks for a request."""
-        if gpu == self._focus:
-            return
-        self._focus = gpu
-        self._send_focus()
+        if gpu != self._focus:
+            self._focus = gpu
+            self._send_focus()
 
     def _send_focus(self) -> None:
         if self._name:
@@ -132,50 +131,45 @@ class Follower:
                 problem, is_owned = f"{type(error).__name__}: {error}", True
                 self._last_id, self._decoder = "", SnapshotDecoder()
             failures = 0 if time.monotonic() - began > _SHORT else failures + 1
-            self._lose(problem, is_owned=is_owned)
+            self.problem, self.is_owned = problem or "it ended", is_owned
+            self._tell()
             pause = min(self._longest_pause, FIRST_PAUSE * 2 ** min(failures, 8))
             self._closed.wait(pause * random.uniform(0.8, 1.2))
 
     def _follow(self) -> str:
         """Read a stream to its end; return why it ended."""
         self._stream = stream = open_events(self._client, self._last_id)
+
+        def heard() -> Iterator[bytes]:
+            for part in stream:
+                self._heard_at = time.monotonic()
+                yield part
+
         try:
             if self._closed.is_set():
                 return ""
-            for event, number, data in events_of(self._heard_parts(stream)):
-                self._take(event, number, data)
+            for event, number, data in events_of(heard()):
+                if event == "hello":
+                    hello = decode_json(data, StreamHello)
+                    self.about, self._name = hello.about, hello.stream
+                    if self._focus is not None:
+                        self._send_focus()
+                elif event == "reset":
+                    self._decoder, self._last_id = SnapshotDecoder(), ""
+                elif event == "snapshot":
+                    update = decode_json(data, SnapshotUpdate)
+                    snapshot = self._decoder.take(update, self._now())
+                    if not update.is_partial:
+                        self._last_id = number or self._last_id
+                        self.snapshot = snapshot
+                        self.problem, self.is_owned = "", True
+                        self._tell()
         finally:
             self._stream = None
             self._name = ""
             stream.close()
         silence = time.monotonic() - self._heard_at
         return f"it sent nothing for {silence:.0f} s" if silence >= SILENT_AFTER else "the connection was closed"
-
-    def _heard_parts(self, parts: Iterable[bytes]) -> Iterator[bytes]:
-        for part in parts:
-            self._heard_at = time.monotonic()
-            yield part
-
-    def _take(self, event: str, number: str, data: bytes) -> None:
-        if event == "hello":
-            hello = decode_json(data, StreamHello)
-            self.about, self._name = hello.about, hello.stream
-            if self._focus is not None:
-                self._send_focus()
-        elif event == "reset":
-            self._decoder, self._last_id = SnapshotDecoder(), ""
-        elif event == "snapshot":
-            update = decode_json(data, SnapshotUpdate)
-            snapshot = self._decoder.take(update, self._now())
-            if not update.is_partial:
-                self._last_id = number or self._last_id
-                self.snapshot = snapshot
-                self.problem, self.is_owned = "", True
-                self._tell()
-
-    def _lose(self, problem: str, *, is_owned: bool) -> None:
-        self.problem, self.is_owned = problem or "it ended", is_owned
-        self._tell()
 
     def _tell(self) -> None:
         with self._heard:
@@ -196,36 +190,35 @@ def open_events(client: ApiClient, after: str = "", kinds: str | None = None) ->
 
 def events_of(parts: Iterable[bytes]) -> Iterator[tuple[str, str, bytes]]:
     """Yield the name, the id and the data of each event of a stream; raises GputuiError for a line without an end."""
+
+    def lines() -> Iterator[bytes]:
+        rest: list[bytes] = []
+        size = 0
+        for part in parts:
+            *whole, last = part.split(b"\n")
+            for line in whole:
+                yield b"".join((*rest, line))
+                rest, size = [], 0
+            if last:
+                rest.append(last)
+                size += len(last)
+                if size > LONGEST_EVENT:
+                    raise GputuiError("the owner of the queue sends an event without an end")
+
     name, number, data = "message", "", b""
-    for line in _lines(parts):
+    for line in lines():
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
         if not line:
             if data:
                 yield name, number, data
             name, number, data = "message", "", b""
-            continue
-        field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if field == b"event":
+        elif field == b"event":
             name = value.decode(errors="replace")
         elif field == b"id":
             number = value.decode(errors="replace")
         elif field == b"data":
             data = data + b"\n" + value if data else value
-
-
-def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
-    rest: list[bytes] = []
-    size = 0
-    for part in parts:
-        *lines, last = part.split(b"\n")
-        for line in lines:
-            yield b"".join((*rest, line))
-            rest, size = [], 0
-        if last:
-            rest.append(last)
-            size += len(last)
-            if size > LONGEST_EVENT:
-                raise GputuiError("the owner of the queue sends an event without an end")
 
 
 class EventWatch:
@@ -341,6 +334,12 @@ class StreamClient:
         """Return the output of an attempt, line by line."""
         return OutputStream(*self._log(job_id, wanted))
 
+    def _log(self, job_id: JobId, wanted: FollowLog) -> tuple[socket.socket, bytes]:
+        query = {"stamped": wanted.stamped, "follow": wanted.follow, "apart": wanted.apart, "tail": wanted.tail}
+        attempt = "latest" if wanted.attempt is None else wanted.attempt
+        path = f"/v1/jobs/{job_id}/attempts/{attempt}/log"
+        return self._client.upgrade(path, UPGRADE, query=query, method="GET")
+
     def output(self, job_id: JobId, attempt: int) -> Iterator[tuple[bool, bytes]]:
         """Yield the output of an ended attempt in pieces, each with whether it is known to be standard error."""
         channel = entered(*self._log(job_id, FollowLog(attempt, follow=False, apart=True)))
@@ -349,14 +348,6 @@ class StreamClient:
                 yield from parts
             if channel.exit_code() is None:
                 raise GputuiError(_CUT)
-
-    def _log(self, job_id: JobId, wanted: FollowLog) -> tuple[socket.socket, bytes]:
-        query: dict[str, object] = {"stamped": wanted.stamped, "follow": wanted.follow, "apart": wanted.apart}
-        if wanted.tail is not None:
-            query["tail"] = wanted.tail
-        attempt = "latest" if wanted.attempt is None else wanted.attempt
-        path = f"/v1/jobs/{job_id}/attempts/{attempt}/log"
-        return self._client.upgrade(path, UPGRADE, query=query, method="GET")
 
 
 def entered(link: socket.socket, early: bytes, what: str = "the stream of the job") -> JobStream:
@@ -423,30 +414,27 @@ class OutputStream:
 
     def __iter__(self) -> Iterator[bytes]:
         self._is_read = True
+        rest = bytearray()
         try:
-            yield from self._lines()
+            while not self._closed.is_set():
+                parts = self._stream.receive()
+                if parts is None:
+                    if self._closed.is_set() or self._stream.exit_code() == 0:
+                        return
+                    raise GputuiError(_CUT)
+                for is_notice, piece in parts:
+                    if is_notice:
+                        self.notice += piece.decode(errors="replace")
+                        continue
+                    *lines, last = piece.split(b"\n")
+                    for line in lines:
+                        yield bytes(rest) + line
+                        rest.clear()
+                    rest += last
+                if rest and not self._stream.has_pending:
+                    self._tell(bytes(rest))
         finally:
             self._stream.close()
-
-    def _lines(self) -> Iterator[bytes]:
-        rest = bytearray()
-        while not self._closed.is_set():
-            parts = self._stream.receive()
-            if parts is None:
-                if self._closed.is_set() or self._stream.exit_code() == 0:
-                    return
-                raise GputuiError(_CUT)
-            for is_notice, piece in parts:
-                if is_notice:
-                    self.notice += piece.decode(errors="replace")
-                    continue
-                *lines, last = piece.split(b"\n")
-                for line in lines:
-                    yield bytes(rest) + line
-                    rest.clear()
-                rest += last
-            if rest and not self._stream.has_pending:
-                self._tell(bytes(rest))
 
     def close(self) -> None:
         """End the iteration, from any thread."""

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from gputui import bootstrap, thin
 from gputui.api.backend import ApiBackend
-from gputui.api.client import TELL_AFTER, ApiClient, Dial, Server, Wire, cure_of, plain_name, to_sockets
+from gputui.api.client import TELL_AFTER, ApiClient, cure_of, plain_name
 from gputui.api.http import AboutView
 from gputui.api.rights import SUDO_UID, VIA
+from gputui.api.wire import Dial, Server, Wire, to_sockets
 from gputui.config import Options, present_directory, resolve
 from gputui.domain.access import AGENT
 from gputui.domain.container import Shell

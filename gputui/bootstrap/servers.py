@@ -19,7 +19,7 @@ from gputui.domain.settings import ServerSettings, Settings, parse_ssh_address
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
-    from gputui.api.client import Dial
+    from gputui.api.wire import Dial
     from gputui.cluster.ssh import SshConnection
     from gputui.engine.feed import Feed
     from gputui.servers import RemoteBackend
@@ -107,7 +107,7 @@ def dial_of(server: ServerSettings) -> Dial:
 
     Commands share another one: ssh limits the number of those that use one at a time.
     """
-    from gputui.api.client import to_command
+    from gputui.api.wire import to_command
 
     if not server.address:
         return to_command(_here(["api-stdio"]), partial(_why_ended, server))

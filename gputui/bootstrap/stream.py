@@ -34,9 +34,9 @@ from gputui.ports.channel import wait_for
 from gputui.threads import Watcher
 
 if TYPE_CHECKING:
-    from gputui.api.client import Dial
     from gputui.api.handlers import OwnerServices
     from gputui.api.http import Peer
+    from gputui.api.wire import Dial
     from gputui.domain.access import Caller
     from gputui.domain.job_spec import JobId
     from gputui.domain.snapshot import Snapshot

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from gputui.api.client import ApiClient, Patience, Server, check_server, plain_name, to_command, to_sockets
+from gputui.api.client import ApiClient, Patience, plain_name
+from gputui.api.wire import Server, check_server, to_command, to_sockets
 from gputui.domain.errors import GputuiError, InputErrors, NoOwnerError, NotFoundError, StoreBusyError
 from tests.api.scripted_owner import answer_of, fixed, scripted, whole_message
 from tests.cases import cases

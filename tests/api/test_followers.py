@@ -22,7 +22,8 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.api.backend import ApiBackend, NumberedChange
-from gputui.api.client import ApiClient, Reply, to_command, to_sockets
+from gputui.api.client import ApiClient, Reply
+from gputui.api.wire import to_command, to_sockets
 from gputui.bootstrap import backend as backend_module
 from gputui.bootstrap.backend import LocalBackend, open_console_backend
 from gputui.bootstrap.hosting import make_behind, make_host

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.api.client import Dial, Wire
+from gputui.api.wire import Dial, Wire
 from gputui.domain.action import (
     AddRecurring,
     Cancel,

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from gputui.api.client import ApiClient, Server, Wire
+from gputui.api.client import ApiClient
 from gputui.api.http import AboutView
+from gputui.api.wire import Server, Wire
 from gputui.bootstrap.stream import serve_stdio
 from gputui.config import Options, parse_probe
 from gputui.domain.action import Cancel

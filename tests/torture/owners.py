@@ -9,8 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from gputui.api.client import ApiClient, to_sockets
+from gputui.api.client import ApiClient
 from gputui.api.http import AboutView
+from gputui.api.wire import to_sockets
 from gputui.domain.errors import GputuiError
 
 PATIENCE = 60.0
