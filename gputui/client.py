@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypedD
 import msgspec
 from msgspec import Struct
 
-from gputui.api.client import ApiClient, Reply, Wire, new_key
+from gputui.api.client import ApiClient, Reply, new_key
 from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
 from gputui.api.wire import Wire
 from gputui.config import Options, Sockets, resolve
