@@ -40,8 +40,6 @@ class ActionRequested(Message):
 
 @dataclass(eq=False)
 class ActionDone(Message, bubble=False):
-    """Message that an action has been written to the store."""
-
     text: str
 
 
@@ -54,8 +52,6 @@ class StoreWaits(Message, bubble=False):
 
 @dataclass(eq=False)
 class ActionFailed(Message, bubble=False):
-    """Message that an action failed and nothing was written."""
-
     error: GputuiError
 
 

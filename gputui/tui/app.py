@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -74,15 +73,7 @@ for Python's default 5 ms.
 
 
 class SnapshotTaken(Message, bubble=False):
-    """Message that there is a new snapshot. Of several pending ones only the newest is shown."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__()
-        self.snapshot = snapshot
-
-    def can_replace(self, message: Message) -> bool:
-        """Return whether the other message is a snapshot too, which the newer one replaces."""
-        return isinstance(message, SnapshotTaken)
+    """Message that the feed has a new snapshot."""
 
 
 class Pacer:
@@ -99,7 +90,6 @@ class Pacer:
         self._timer: Timer | None = None
 
     def take(self, snapshot: Snapshot) -> None:
-        """Show a snapshot, now or when it is due."""
         self._waiting = snapshot
         wait = self._shown_at + self.pace.pictures - time.monotonic()
         if wait <= 0:
@@ -156,9 +146,8 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.keymap = Keymap.of(settings.console.keys)
         self.keymap.rebind(self)
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._taking = threading.Lock()
-        self._taken: Snapshot | None = None
-        """Latest snapshot that the screen has not processed yet."""
+        self._has_news = False
+        """True if the feed has a snapshot that the screen has not processed yet."""
         self._has_recalled = False
         self._alarms: AlarmPages | None = None
         self._refusal = ""
@@ -209,7 +198,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.input_queue.key_done(message)
 
     def get_css_variables(self) -> dict[str, str]:
-        """Return the theme's variables; Textual asks for them before a theme is set."""
         variables = super().get_css_variables()
         return self.theming.css_variables(variables) if self._is_themed else variables
 
@@ -230,7 +218,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         return doer_of(node, action)
 
     async def before_end(self) -> None:
-        """Wait for the terminal if a screen failed while another program uses it."""
         if not self.is_exiting:
             await self.terminal.wait_until_back()
 
@@ -253,37 +240,39 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         sys.setswitchinterval(_TURN)
         self._unsubscribe = self._feed.subscribe(self._take)
         if self._feed.latest is not EMPTY:
-            self.post_message(SnapshotTaken(self._feed.latest))
+            self._take(self._feed.latest)
 
     def on_unmount(self) -> None:
         self._unsubscribe()
         self.services.preferences.close()
 
     def _take(self, snapshot: Snapshot) -> None:
-        """Take a snapshot, in the scheduler's thread; only the newest waits while the screen is busy or lent."""
-        with self._taking:
-            is_told, self._taken = self._taken is not None, snapshot
-        if not is_told:
-            self.post_message(SnapshotTaken(snapshot))
+        """Announce a snapshot, in the scheduler's thread; only the newest waits while the screen is busy or lent."""
+        del snapshot  # the feed keeps the newest
+        if not self._has_news:
+            self._has_news = True
+            self.post_message(SnapshotTaken())
 
-    def on_snapshot_taken(self, message: SnapshotTaken) -> None:
-        with self._taking:
-            snapshot, self._taken = self._taken or message.snapshot, None
+    def on_snapshot_taken(self) -> None:
+        self._has_news = False  # first, so that one that comes from here on is announced again
+        snapshot = self._feed.latest
         self.pacer.take(snapshot)
         self.notifier.take(snapshot)
 
     def _show(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        if snapshot.gpus and not self._has_recalled:
-            self._has_recalled = True
-            self.run_worker(self._recall(snapshot.taken_at))
+        if not snapshot.gpus or self._has_recalled:
+            return
+        self._has_recalled = True
 
-    async def _recall(self, now: datetime) -> None:
-        """Add readings from before this console was opened to the graphs of GPUs."""
-        earlier = await asyncio.to_thread(lambda: list(self.services.gpu_past()))
-        if earlier:
-            self.services.gpu_history.begin_with(earlier, now)
-            self.snapshot = self.snapshot
+        async def recall() -> None:
+            """Add readings from before this console was opened to the graphs of GPUs."""
+            earlier = await asyncio.to_thread(lambda: list(self.services.gpu_past()))
+            if earlier:
+                self.services.gpu_history.begin_with(earlier, snapshot.taken_at)
+                self.snapshot = self.snapshot
+
+        self.run_worker(recall())
 
     def watch_snapshot(self, snapshot: Snapshot) -> None:
         if self.is_exiting or not self.is_running:  # widgets are removed one after the other: some may be gone already
@@ -320,7 +309,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.post_message(StoreWaits(sentence))
 
     def on_store_waits(self, message: StoreWaits) -> None:
-        """Show which process a write waits for; keys keep working, and a write that waits too long fails."""
         self.notify(message.sentence, severity="warning")
 
     def on_action_failed(self, message: ActionFailed) -> None:
@@ -392,15 +380,15 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             return
         offered = offers(self.screen, only_looks=self.services.is_read_only, lacking=self.lacking)
 
+        async def run(command: Command) -> None:
+            if place := place_of(command, self.screen):
+                await self.run_action(command.action, default_namespace=place)
+
         def chosen(number: int | None) -> None:
             if number is not None:
-                self.call_later(self._do, offered[number].command)
+                self.call_later(run, offered[number].command)
 
         self.push_screen(CommandFinder(offered), chosen)
-
-    async def _do(self, command: Command) -> None:
-        if place := place_of(command, self.screen):
-            await self.run_action(command.action, default_namespace=place)
 
     def action_help(self) -> None:
         from gputui.tui.screens.help import Context, Help

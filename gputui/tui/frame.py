@@ -31,8 +31,6 @@ K = TypeVar("K")
 
 
 class FrameSize(Struct, frozen=True):
-    """Width and height of a frame, in cells."""
-
     width: int = 120
     height: int | None = None
     """Number of lines; None: as many as needed."""

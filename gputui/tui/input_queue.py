@@ -160,7 +160,6 @@ class InputQueue:
         """Time at which the key or click in hand was read; None: there is none. Textual's copies have other times."""
 
     async def handle(self, event: events.Event) -> None:
-        """Dispatch an event: keys and clicks in turn, all others at once."""
         if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded:
             await self._dispatch(event)
             return

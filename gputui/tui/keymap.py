@@ -67,7 +67,6 @@ class Keymap(Struct, frozen=True):
         return key_name(keys[0]) if keys else f"the command {name}"
 
     def key_of_tab(self, name: str) -> str:
-        """Return the first key that switches to a tab of the queue; empty if there is none."""
         return self.told(BY_NAME[f"tab_{name}"]).first_key
 
     def words(self, text: str) -> str:
@@ -96,7 +95,6 @@ DEFAULT = Keymap()
 
 
 def keymap_of(node: DOMNode) -> Keymap:
-    """Return the keymap of the app that a screen or widget is in."""
     found = getattr(node.app, "keymap", DEFAULT)
     return found if isinstance(found, Keymap) else DEFAULT
 

@@ -96,7 +96,6 @@ def key_of(text: str) -> str | None:
 
 
 def _base(last: str, held: set[str]) -> str | None:
-    """Return the key that is pressed with modifiers, or a named one."""
     if len(last) == 1 and last not in _WORDS:
         key = _character(last.lower() if held else last)
         return key if "shift" not in held else None  # Shift with a letter is written as the capital

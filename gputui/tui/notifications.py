@@ -33,8 +33,6 @@ _RANK = {"warning": 1, "error": 2}
 
 
 class Notification(Struct, frozen=True):
-    """Event that the operator is notified of."""
-
     at: datetime
     severity: str
     """Severity of a notice: `error`, `warning` or `information`."""
@@ -127,7 +125,6 @@ class ChangeWatcher:
         return not self._mine_only or self._user in {job.submitted_by, job.spec.tenant}
 
     def _new_troubles(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
-        """Return new problems, and resolved ones; figures in them may change."""
         notices = pressing(snapshot, snapshot.taken_at)
         found = {re.sub(r"\d+(\.\d+)?[a-z]*", "0", notice.text): notice for notice in notices}
         known, self._troubles = self._troubles, found
@@ -137,7 +134,6 @@ class ChangeWatcher:
 
 
 def _stop_words(before: Job, job: Job) -> str:
-    """Return that the job is being stopped for a lost GPU, or is queued again without blame."""
     name = f"job {job.shown_id} {job.name}".rstrip()
     stopping = job.stopping
     if stopping is not None and before.stopping is None and stopping.cause.code is CauseCode.GPU_LOST:

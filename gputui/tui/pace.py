@@ -31,7 +31,6 @@ USUAL, SLOW = Pace(), Pace(pictures=5.0, tick=5.0, log=5.0, has_graphs=False, cl
 
 
 def log_pace(app: object) -> float:
-    """Return the minimum seconds between two reads of a log."""
     pace = getattr(getattr(app, "pacer", None), "pace", None)
     return pace.log if isinstance(pace, Pace) else USUAL.log
 
@@ -64,7 +63,6 @@ class Repaints:
         return True
 
     def wants_size(self, size: tuple[int, int]) -> bool:
-        """Return whether a size (columns, lines) is new: a start tells it three times."""
         before, self._size = self._size, size
         return size != before
 

@@ -95,7 +95,6 @@ class Services(Struct, frozen=True, dict=True):
 
     @property
     def shows_what_if(self) -> bool:
-        """Return whether changes are shown with their effects before they are made: where gputui plans itself."""
         return self.settings.console.what_if != "off" and Capability.WHAT_IF not in self.lacking
 
     @property
@@ -135,5 +134,4 @@ class Services(Struct, frozen=True, dict=True):
 
     @property
     def is_read_only(self) -> bool:
-        """Return whether the console is read-only, by its settings or for its user."""
         return bool(self.only_looks)

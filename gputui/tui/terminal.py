@@ -103,12 +103,10 @@ class TerminalLoan:
                 signal.signal(number, handler)
 
     async def wait_until_back(self) -> None:
-        """Wait until the app has the terminal again, or is to end without it."""
         if self.is_away:
             await self._is_back.wait()
 
     def end(self) -> None:
-        """End the app, even while another program uses the terminal."""
         self._is_back.set()
 
 
@@ -165,7 +163,6 @@ async def _enter_pressed() -> None:
 
 
 def loan_of(app: App[Any]) -> TerminalLoan | None:
-    """Return an app's terminal loan; None if it has none."""
     found = getattr(app, "terminal", None)
     return found if isinstance(found, TerminalLoan) else None
 
@@ -259,7 +256,6 @@ async def _copy_in_screen(app: App[Any], text: str, what: str, session: str) -> 
 
 
 async def _output(*command: str, text: str = "") -> str | None:
-    """Return what the program prints when it gets the text; None if it fails."""
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=nothing)

@@ -107,7 +107,6 @@ class Pen:
         self._at = (-1, -1)
 
     def run(self, x: int, y: int, segments: Iterable[Segment]) -> None:
-        """Write text in its styles, starting at a cell."""
         pieces = [(text, style or Style.null()) for text, style, control in segments if text and not control]
         if sum(cell_len(text) for text, _ in pieces) > _SHORT or any(style.link for _, style in pieces):
             for text, style in pieces:
@@ -123,7 +122,6 @@ class Pen:
             x += cell_len(text)
 
     def text(self) -> str:
-        """Return the output, which ends with the terminal's default colours."""
         for look, pieces in self._short.items():
             for x, y, text in pieces:
                 self._put(x, y, text, look)
@@ -163,7 +161,6 @@ def _look_of(style: Style, system: ColorSystem | None) -> _Look:
 
 
 def _attributes(style: Style) -> str:
-    """Return the parameters of bold, reverse and the like; empty where there are none."""
     sequence, _, _ = style.without_color.render(".", color_system=ColorSystem.STANDARD).partition(".")
     return sequence.removeprefix("\x1b[").removesuffix("m")
 
@@ -217,7 +214,6 @@ class PipedEvent(threading.Event):
         self._is_written = False
 
     def fileno(self) -> int:
-        """Return the file that is readable once the event is set."""
         if not self._files:
             self._files = os.pipe()
         return self._files[0]
@@ -285,16 +281,13 @@ class HookedApp(App[T]):
 
     @property
     def is_exiting(self) -> bool:
-        """Return whether `exit` was called: widgets are removed one after the other."""
         return self._exit
 
     @property
     def failing(self) -> asyncio.Event:
-        """Event that is set once any part of the app has failed."""
         return self._exception_event
 
     def write_sequence(self, sequence: str) -> None:
-        """Write a sequence that draws nothing to the terminal."""
         if self._driver is not None:
             self._driver.write(sequence)
 
@@ -396,7 +389,6 @@ class ExactCompositor(Compositor):
         """Rows of the screen to draw, from the top; None for all."""
 
     def render_partial_update(self) -> ChopsUpdate | None:
-        """Return the update; None if nothing changed."""
         self._changed = sorted({row for region in self._dirty_regions for row in region.line_range})
         try:
             update = super().render_partial_update()
@@ -434,7 +426,6 @@ class SeenThrough(Base[T]):
         replace_bindings(self, [each for each in bindings_of(self) if each.action != "screen.copy_text"])
 
     def edge(self) -> Iterable[Widget]:
-        """Return the widgets that every such screen has beside its own."""
         return ()
 
     def _extend_compose(self, widgets: list[Widget]) -> None:
@@ -504,7 +495,6 @@ class NonblockingWriter(WriterThread):
         self._lost = lost
 
     def takes(self, text: str) -> bool:
-        """Return whether the text may be queued now."""
         return len(text) <= SHORT or self._queue.qsize() < MOST
 
     def run(self) -> None:

@@ -17,7 +17,6 @@ from textual.widgets import Input
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
-from gputui.tui.app import SnapshotTaken
 from gputui.tui.commands import BY_NAME
 from gputui.tui.present.cells import Cell
 from gputui.tui.queue.folding import FOLD
@@ -358,8 +357,18 @@ async def test_messages_after_the_end_are_ignored() -> None:
     assert console.feed._subscribers == []  # noqa: SLF001 - nothing else tells who listens
 
 
-def test_queued_snapshots_are_replaced_by_newer_ones() -> None:
-    assert SnapshotTaken(Snapshot()).can_replace(SnapshotTaken(Snapshot()))
+async def test_queued_snapshots_are_replaced_by_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        shown: list[Snapshot] = []
+        monkeypatch.setattr(console.app.pacer, "take", shown.append)
+        ages = [replace(console.snapshot, taken_at=NOW + timedelta(seconds=second)) for second in range(3)]
+        for snapshot in ages:
+            console.feed.publish(snapshot)
+        await until(pilot, lambda: bool(shown))
+        await pilot.pause()
+        assert shown == ages[-1:]
 
 
 async def test_detail_follows_its_job() -> None:

@@ -93,7 +93,6 @@ class LogFollower:
             self._stream.close()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end of reading; return whether it ended."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -180,8 +179,6 @@ class KnownLines(Struct, frozen=True):
 
 
 class EarlierLines(Struct, frozen=True):
-    """Lines just before the known ones."""
-
     lines: PackedLines = field(default_factory=PackedLines)
     is_start: bool = False
     """True if the log begins with them."""
@@ -281,7 +278,6 @@ def scan(
 
 
 def _batches(stream: LogStream) -> Iterator[tuple[list[bytes], int]]:
-    """Yield lines, as far as they are kept, with the bytes that they had."""
     batch: list[bytes] = []
     size = 0
     for line in stream:
@@ -306,7 +302,6 @@ def _time_of(line: bytes) -> float | None:
 
 
 def _share(began: float | None, last: bytes, known: KnownLines) -> float | None:
-    """Return the share of the time up to the known lines that is searched, by the times of lines."""
     now, end = _time_of(last), _time_of(known.anchor[0]) if known.anchor else None
     if began is None or now is None or end is None or end <= began:
         return None
@@ -332,7 +327,6 @@ class LogOf(Struct, frozen=True):
         return job_title(job) + (f", attempt {number} of {count}" if count > 1 else "")
 
     def beside(self, job: Job, step: int) -> LogOf | None:
-        """Return the log of the previous or next attempt; None if there is none."""
         number = (self.attempt or len(job.attempts)) + step
         return LogOf(self.job_id, number) if 1 <= number <= len(job.attempts) else None
 
@@ -344,7 +338,6 @@ class Pinned:
         self.logs: list[LogOf] = []
 
     def toggle(self, log: LogOf) -> str:
-        """Pin or unpin a log, and return the result as text."""
         if log in self.logs:
             self.logs.remove(log)
             return "no longer pinned"
@@ -355,6 +348,5 @@ class Pinned:
 
 
 def started_attempt(job: Job | None) -> int:
-    """Return the number of the job's latest started attempt; 0 if none has started."""
     started = [attempt.number for attempt in job.attempts if attempt.started_at is not None] if job else []
     return max(started, default=0)

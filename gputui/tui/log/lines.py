@@ -44,7 +44,6 @@ class PackedPiece:
 
     @property
     def size(self) -> int:
-        """Bytes of the remaining lines."""
         return self._ends[-1] - self._ends[self._gone]
 
     def drop(self, count: int) -> None:
@@ -52,7 +51,6 @@ class PackedPiece:
         self.first += count
 
     def worth(self, size: int) -> int:
-        """Return how many of the oldest lines make up at least that many bytes."""
         return bisect_left(self._ends, self._ends[self._gone] + size, self._gone) - self._gone
 
     def lines(self, start: int, end: int) -> list[bytes]:
@@ -84,7 +82,6 @@ class PackedLines:
 
     @property
     def size(self) -> int:
-        """Bytes of all lines."""
         return self._pieces_size + self._open_size
 
     def __len__(self) -> int:
@@ -144,7 +141,6 @@ class PackedLines:
             del self._open[: first - at], self._open_styles[: first - at]
 
     def cut(self, number: int) -> None:
-        """Drop the lines from that number on."""
         if number < self._open_first:
             self._open, self._open_styles, self._open_size = [], [], 0
             while self._pieces and self._pieces[-1].end > number:
@@ -297,7 +293,6 @@ class LogLines:
 
     @property
     def first(self) -> int:
-        """Number of the oldest line in memory."""
         return self.kept.first
 
     @property
@@ -337,7 +332,6 @@ class LogLines:
         self.gap = None
 
     def _drop(self, count: int) -> None:
-        """Drop the oldest lines; those that the filter shows are kept on."""
         if count > 0 and self.filter is not None:
             hits, first, lines = self.filter.hits, self.first, self.kept.between(self.first, self.first + count)
             gone = hits[bisect_left(hits, first) : bisect_left(hits, first + count)]
@@ -345,7 +339,6 @@ class LogLines:
         self.kept.drop(count)
 
     def narrow(self, test: Callable[[str], bool] | None) -> None:
-        """Show only lines whose text passes a test; all when None."""
         self.filter = None if test is None else Finder(self, test, self.end)
         self.found = FoundLines()
 
@@ -370,13 +363,11 @@ class LogLines:
         return PLAIN if holder is None else holder.style(number)
 
     def text(self, number: int) -> str:
-        """Return the line as it is shown, without its colours and its time."""
         raw = self.line(number)
         return text_of(without_stamp(raw) if self.is_stamped else raw)
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Numbers of the shown lines, in order."""
         first, end, finder, region = self.first, self.end, self.filter, self.region
         if finder is None:
             if region is None:
@@ -402,7 +393,6 @@ class LogLines:
         return index < len(numbers) and numbers[index] == number
 
     def count_held(self) -> int:
-        """Return the number of lines that match the filter and can be shown."""
         return 0 if self.filter is None else len(self.filter.hits) - bisect_left(self.filter.hits, self._oldest_found)
 
     @property
@@ -411,7 +401,6 @@ class LogLines:
 
     @property
     def reaches_end(self) -> bool:
-        """Return whether the last shown line is the log's last."""
         return self.filter is not None or self.region is None or self.region.end >= self.first
 
 
@@ -542,6 +531,5 @@ class Finder:
         return hit if is_known else None, is_known
 
     def rank(self, number: int) -> int | None:
-        """Return the rank of the line among the hits, from 1; None if it is not a hit."""
         at = bisect_left(self.hits, number)
         return self.uncounted + at + 1 if at < len(self.hits) and self.hits[at] == number else None

@@ -25,8 +25,6 @@ MOST_CONTEXT = 20
 
 
 class VisibleRow(Struct, frozen=True):
-    """Visible row of a line."""
-
     number: int
     """Number of its line."""
     part: int
@@ -91,7 +89,6 @@ class LogWindow:
                 self._stand(self._index, 0)
 
     def rows(self) -> list[VisibleRow]:
-        """Return the visible rows from the top."""
         rows: list[VisibleRow] = []
         numbers, index, part = self._lines.numbers, self._index, self.part
         while index < len(numbers) and len(rows) < self.height:
@@ -102,7 +99,6 @@ class LogWindow:
 
     @property
     def below(self) -> int:
-        """Number of lines that begin below the window."""
         lines, rows = self._lines, self.rows()
         if rows and not lines.reaches_end:
             return lines.end - rows[-1].number - 1
@@ -172,7 +168,6 @@ class LineSelection:
         return self.start is not None and min(self.start, self.head) <= number <= max(self.start, self.head)
 
     def numbers(self, lines: LogLines) -> list[int]:
-        """Return the numbers of the lines that are both shown and selected."""
         if self.start is None:
             return []
         first, last = sorted((self.start, self.head))
@@ -244,7 +239,6 @@ class LogSearch:
         self._jump = PendingJump(self.hits, 1, top - 1, turns=True) if self.hits else None
 
     def narrow(self, pattern: Pattern | None) -> None:
-        """Show only lines that match a pattern; all when None."""
         self.narrowed = pattern
         self._lines.narrow(pattern.is_in if pattern else None)
 
@@ -268,7 +262,6 @@ class LogSearch:
         return self.pattern is not None or self.at is not None or self.narrowed is not None
 
     def clear(self) -> None:
-        """End the search, else the filter."""
         if self.pattern is not None or self.at is not None:
             self.look_for(None)
             self.at = self._ranked = self._errors = None
@@ -282,13 +275,11 @@ class LogSearch:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all lines in memory were tested."""
         return all(finder.is_done for finder in self._finders()) and (
             self._jump is None or bool(self._jump.finder.progress)
         )
 
     def words(self) -> list[str]:
-        """Return text for the title: the patterns, and the number of hits."""
         said = [] if self._ranked is None else [self._rank_words(self._ranked)]
         finder, lines = self._lines.filter, self._lines
         if self.narrowed is not None and finder is not None:
@@ -349,7 +340,6 @@ class LogSearch:
         return False
 
     def _turned(self, jump: PendingJump) -> PendingJump:
-        """Return the jump from the other end, as there is no hit ahead."""
         if jump.turns:
             return replace(jump, step=-1, start=jump.start + 1, has_turned=True)
         if jump.step > 0:
@@ -378,7 +368,6 @@ class LogSearch:
 
 
 def _left_words(finder: Finder) -> str:
-    """Return text on what is not searched yet, or will not be."""
     said = ""
     if finder.progress:
         said = f", searching: {finder.progress}"
@@ -391,7 +380,6 @@ class LogModel:
     """Lines, window, search and selection of one log; each followed log gets a new one."""
 
     def __init__(self, before: LogModel | None = None) -> None:
-        """Use the looks and the size of the log shown before."""
         self.lines = LogLines()
         self.painter = LogPainter(self.lines)
         self.window = LogWindow(self.lines, self.painter.rows_of)
@@ -412,19 +400,16 @@ class LogModel:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the oldest line is the log's first."""
         lines = self.lines
         return self._start == lines.first or (lines.first == 0 and lines.end < TAIL and not lines.skipped)
 
     def put_before(self, earlier: EarlierLines) -> None:
-        """Add earlier lines; visible lines keep their places."""
         self.lines.keeps_earlier = self.was_extended = True
         came = len(earlier.lines)
         kept = self.lines.add_earlier(earlier.lines)
         self._start = self.lines.first if earlier.is_start and kept == came else None
 
     def settle(self) -> None:
-        """Bring memory and window up to date."""
         if self.lines.keeps_earlier and self.window.follows and self.search.is_done:
             self.lines.keeps_earlier = False
             self.lines.trim()
@@ -435,7 +420,6 @@ class LogModel:
         self.rows = self.window.rows()
 
     def shown_numbers(self) -> list[int]:
-        """Return the numbers of the selected lines, else of the visible ones."""
         if self.selection.is_on:
             numbers = self.selection.numbers(self.lines)
         else:
@@ -469,7 +453,6 @@ class LogPainter:
         """Cache of rendered lines, each with whether it reports an error, by number and selection."""
 
     def forget(self) -> None:
-        """Clear the cache: all lines are rendered again."""
         self.strips.clear()
 
     def rows_of(self, number: int) -> int:
@@ -479,7 +462,6 @@ class LogPainter:
         return max(1, -(-strip.cell_length // self._room))
 
     def row(self, row: VisibleRow, *, selected: bool, marked: bool) -> Strip:
-        """Return one row of a line, as wide as the pane."""
         ground = _SELECTED if selected else _GROUND
         if not self._lines.holds(row.number):
             return Strip.blank(self.width, _GROUND)
@@ -502,7 +484,6 @@ class LogPainter:
         return self.width - 1
 
     def _sign(self, row: VisibleRow, *, is_error: bool, marked: bool) -> Span:
-        """Return the sign before the line: the current hit, an error, or a gap above."""
         if row.part:
             return " ", DIM
         if marked:

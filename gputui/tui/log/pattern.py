@@ -59,7 +59,6 @@ class Pattern(Struct, frozen=True):
 
 
 def pattern_of(text: str) -> Pattern | None:
-    """Return the pattern of a typed text; None if it is empty."""
     return Pattern(text, _compiled(text)[1]) if text else None
 
 

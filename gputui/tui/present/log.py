@@ -59,7 +59,6 @@ def styles_before(lines: Iterable[bytes], style: Style = PLAIN) -> list[Style]:
 
 
 def log_spans(raw: bytes, style: Style = PLAIN) -> list[Span]:
-    """Return the line as a terminal would show it, beginning in `style`; only the last state of a progress bar."""
     spans: list[Span] = []
     text, at = plain_bytes(raw[:MOST]), 0
     for match in _COLOURS.finditer(text):
@@ -72,7 +71,6 @@ def log_spans(raw: bytes, style: Style = PLAIN) -> list[Span]:
 
 
 def shown_text(text: str) -> str:
-    """Return a plain line without its colours: the text for reading, searching and copying."""
     return _COLOURS.sub("", text).replace("\x1b", "")
 
 
@@ -92,7 +90,6 @@ def highlighted(spans: list[Span], places: list[tuple[int, int]], style: Style) 
 
 
 def _cut(value: str, at: int, places: list[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
-    """Yield the pieces of a span that begins at `at`, each with whether it is within a place."""
     here = 0
     for start, end in places:
         if start - at >= len(value):

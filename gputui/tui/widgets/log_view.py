@@ -207,7 +207,6 @@ class LogLoader:
             self.load_around(region.first if step < 0 else region.end - 1, lambda: None)
 
     def load_around(self, number: int, then: Callable[[], None]) -> None:
-        """Load the lines around that number, then call `then`."""
         follower, shift = self._view.follower, self._shift
         if follower is None or shift is None or number == self._loading:
             return
@@ -222,7 +221,6 @@ class LogLoader:
     def _show_region(
         self, follower: LogFollower | None, region: PackedLines | None, then: Callable[[], None], fault: str = ""
     ) -> None:
-        """Show the part that was loaded, or say why there is none."""
         reading, number = self._view.reading, self._loading
         if follower is not self._view.follower or number is None:
             return
@@ -326,7 +324,6 @@ class LogView(Grip, can_focus=True):
         self.repaint()
 
     def wait_for(self, name: str, words: str) -> None:
-        """Show a text instead of a log, for a job that has not started."""
         if (name, words) == (self._heading, self._waits):
             return
         self.stop()
@@ -492,7 +489,6 @@ class LogView(Grip, can_focus=True):
         return self._rest if self.follows and self.reading.lines.filter is None else b""
 
     def show_note(self, words: str) -> None:
-        """Show a text in the title: work in progress, or an error."""
         self.reading.note = words
         self.repaint()
 
