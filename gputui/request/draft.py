@@ -357,6 +357,12 @@ def join_lines(text: str) -> str:
 
 def line_words(text: str, directory: Path, environ: Mapping[str, str]) -> list[str]:
     """Return the words of the line; directory and environment replace what a shell would expand."""
+    user = environ.get("USER", "")
+    if not user:
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # an id without an account, as in many containers
+            user = str(os.getuid())
     known = {
         "$(pwd)": str(directory),
         "`pwd`": str(directory),
@@ -364,8 +370,8 @@ def line_words(text: str, directory: Path, environ: Mapping[str, str]) -> list[s
         "$(id -u)": str(os.getuid()),
         "$(id -g)": str(os.getgid()),
         "HOME": environ.get("HOME", "/"),
-        "USER": environ.get("USER") or _user(),
-        "$(whoami)": environ.get("USER") or _user(),
+        "USER": user,
+        "$(whoami)": user,
     }
 
     def filled(match: re.Match[str]) -> str:
@@ -378,10 +384,3 @@ def line_words(text: str, directory: Path, environ: Mapping[str, str]) -> list[s
         return shlex.split(_PLACES.sub(filled, _BREAKS.sub(lambda found: found[1] or " ; ", join_lines(text))))
     except ValueError as error:
         raise InputError("a quotation is not closed", where="the line") from error
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # an id without an account, as in many containers
-        return str(os.getuid())

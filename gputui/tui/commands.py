@@ -796,12 +796,6 @@ MENUS = {
 """Commands of the menu of each pane and table, in order; only available ones are listed."""
 
 
-def menu_words(commands: tuple[Command, ...]) -> tuple[str, ...]:
-    rows = [(command.title, key_name(command.keys[0]) if command.keys else "") for command in commands]
-    names, keys = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
-    return tuple(f"{title:<{names}}  {key:>{keys}}" for title, key in rows)
-
-
 READ_ONLY = "Not here: this console is read-only."
 Lacking: TypeAlias = Mapping[Capability, str]
 """Sentence for each capability that the cluster lacks."""

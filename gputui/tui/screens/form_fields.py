@@ -44,7 +44,7 @@ from gputui.tui.present.reserved import kept_from
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RAISED, RED
 from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike, failure_words
-from gputui.tui.screens.job_form import FLAGS, HINTS, MORE, USUAL, field_name, is_folded, label
+from gputui.tui.screens.job_form import FLAGS, HINTS, MORE, USUAL, field_name, label
 from gputui.tui.textual_internals import PasteInput
 from gputui.tui.widgets.line_table import CellLines
 
@@ -343,7 +343,8 @@ class FormBody(VerticalScroll, can_focus=False):
         return drafts.of_form({name: flags.get(name, str(field.value)) for name, field in fields})
 
     def put(self, draft: Draft) -> None:
-        self.unfold(not is_folded(draft))
+        folded = (*drafts.FURTHER_NAMES, *(name for row in MORE for name in row))
+        self.unfold(any(drafts.text_of(draft, name) for name in folded))
         draft = {drafts.FURTHER: drafts.further_text(draft), **draft}
         with self.prevent(Input.Changed, FlagField.Changed):
             for name, field in self._fields.items():
@@ -461,7 +462,9 @@ def prospect(
     return Prospect(now, bars[0].start, bars[0].gpus, "", False, count, bars[-1].start, len(bars), delayed, stopped)
 
 
-def told(foresee: Callable[[Submission], Done], asked: Submission, now: datetime, *, is_edit: bool) -> Prospect:
+def prospect_by_engine(
+    foresee: Callable[[Submission], Done], asked: Submission, now: datetime, *, is_edit: bool
+) -> Prospect:
     """Return the forecast of a cluster's engine, which does not say which jobs wait for it."""
     try:
         done = Done() if is_edit or asked.held else foresee(asked)
@@ -640,7 +643,7 @@ class Forecaster:
 
         def work(is_wanted: IsWanted) -> Message:
             if foresee is not None:
-                return ProspectSeen(asked, told(foresee, asked, base.now, is_edit=instead is not None))
+                return ProspectSeen(asked, prospect_by_engine(foresee, asked, base.now, is_edit=instead is not None))
             if base.before is None:  # it serves every job based on this snapshot
                 base.before = timeline(base.snapshot, settings, base.now, is_wanted=lambda: base is self._base)
             found = prospect(base.snapshot, settings, base.now, asked, base.before, is_wanted, instead)

@@ -228,11 +228,6 @@ def label(name: str) -> str:
     return _LABELS.get(name, name.replace("_", " "))
 
 
-def is_folded(draft: Draft) -> bool:
-    names = (*drafts.FURTHER_NAMES, *(name for row in MORE for name in row))
-    return not any(drafts.text_of(draft, name) for name in names)
-
-
 def gpus_alone(draft: Draft, origin: Origin, now: datetime) -> JobSpec | None:
     """Return a spec with the same GPU request, ignoring other errors; None if that part is invalid."""
     for names in (("gpus", "gpu_memory", "gpu_model", "share"), ("gpus",)):

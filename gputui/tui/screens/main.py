@@ -424,10 +424,9 @@ class Main(GpuScreen):
 
     @on(MenuAsked)
     def list_commands(self, message: MenuAsked) -> None:
-        from gputui.tui.screens.menu import open_row_menu, row_words
+        from gputui.tui.screens.menu import open_row_menu
 
-        words = row_words(self.subjects(), self.gpu())
-        open_row_menu(self, words, self.panes.focused, self._works, message.at)
+        open_row_menu(self, self.subjects(), self.gpu(), self.panes.focused, self._works, message.at)
 
     def action_gpu(self) -> None:
         job, view = self.subject(), self.gpu()

@@ -18,7 +18,7 @@ from gputui.domain.arrays import count
 from gputui.domain.gpu import GpuView, index_of
 from gputui.domain.job import Job
 from gputui.domain.text import broken, width
-from gputui.tui.commands import ALL_THERE, COMMANDS, MENUS, Command, Lacking, menu_words, place_of, why_not
+from gputui.tui.commands import ALL_THERE, COMMANDS, MENUS, Command, Lacking, place_of, why_not
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import key_name
 from gputui.tui.present.cells import Cell, cell, fitted
@@ -142,23 +142,26 @@ def open_menu(screen: Screen[Any], title: str, commands: Sequence[Command], at: 
         if number is not None and (place := place_of(commands[number], screen)) is not None:
             screen.call_later(screen.app.run_action, commands[number].action, place)
 
-    screen.app.push_screen(Menu(title, menu_words(tuple(commands)), at), chosen)
-
-
-def row_words(jobs: Sequence[Job], view: GpuView | None) -> str:
-    if view is not None:
-        return f"GPU {index_of(view)}"
-    return f"{count(jobs)} jobs" if len(jobs) > 1 else job_title(jobs[0]) if jobs else ""
+    rows = [(command.title, key_name(command.keys[0]) if command.keys else "") for command in commands]
+    names, keys = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+    lines = [f"{name:<{names}}  {key:>{keys}}" for name, key in rows]
+    screen.app.push_screen(Menu(title, lines, at), chosen)
 
 
 def open_row_menu(
-    screen: Screen[Any], title: str, pane: str | None, works: Callable[[Command], bool], at: Offset
+    screen: Screen[Any],
+    jobs: Sequence[Job],
+    view: GpuView | None,
+    pane: str | None,
+    works: Callable[[Command], bool],
+    at: Offset,
 ) -> None:
     """Open the menu of a row of a pane with the commands that work now, if there is any."""
+    title = f"{count(jobs)} jobs" if len(jobs) > 1 else job_title(jobs[0]) if jobs else ""
     keymap = keymap_of(screen)
     commands = tuple(keymap.told(command) for command in MENUS.get(pane or "", ()) if works(command))
     if commands:
-        open_menu(screen, title, commands, at)
+        open_menu(screen, title if view is None else f"GPU {index_of(view)}", commands, at)
 
 
 class Menu(Pointed):
