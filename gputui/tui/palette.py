@@ -326,9 +326,9 @@ def _nearest(colour: str, beside: Iterable[tuple[str, str]], but: Iterable[str] 
         + (3 - (red_ + red) / 512) * (blue_ - blue) ** 2
         for red_, green_, blue_ in colours().values()
     ]  # written out: the console rounds some 9,000 times before its first frame
-    taken = set(but)
+    used = set(but)
     nearest = sorted(zip(distances, colours(), strict=True), key=itemgetter(0))
-    free = [one for _, one in nearest if one not in taken]
+    free = [one for _, one in nearest if one not in used]
     able = (one for one in free if all(contrast(one, now) >= least for now, least in needed))
     return next(able, free[0])
 

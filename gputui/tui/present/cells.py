@@ -60,22 +60,22 @@ def broken_cell(cell: Cell, room: int) -> list[Cell]:
     spans, lines = list(cell), []
     text = "".join(words for words, _ in cell)
     for line in broken(text, max(1, room)):
-        taken, spans = _first_of(spans, len(line))
-        lines.append(taken)
+        first, spans = _first_of(spans, len(line))
+        lines.append(first)
         if spans and spans[0][0].startswith(" "):  # the line's end replaces the blank between two words
             _, spans = _first_of(spans, 1)
     return lines
 
 
 def _first_of(spans: list[Span], count: int) -> tuple[Cell, list[Span]]:
-    taken: list[Span] = []
+    first: list[Span] = []
     for i, (words, style) in enumerate(spans):
         if len(words) > count:
             left = [(words[count:], style), *spans[i + 1 :]]
-            return (*taken, *([(words[:count], style)] if count else [])), left
-        taken.append((words, style))
+            return (*first, *([(words[:count], style)] if count else [])), left
+        first.append((words, style))
         count -= len(words)
-    return tuple(taken), []
+    return tuple(first), []
 
 
 _NEAR = 8

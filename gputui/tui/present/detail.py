@@ -45,17 +45,17 @@ class ExplanationState(Struct, frozen=True):
     """True if there are few rows, so that the score takes one line."""
 
 
-def score_lines(job: Job, told: ExplanationState) -> list[Line]:
-    found = told.explanation
+def score_lines(job: Job, explained: ExplanationState) -> list[Line]:
+    found = explained.explanation
     if found is None:
-        return [("score", _pending(told))]
+        return [("score", _pending(explained))]
     first: Span = (" · at the head of the queue by hand, before any score" if job.topped_at else "", AMBER)
     total: Span = (f"{found.terms.total:.3f}", PLAIN)
     place: Span = (f" · number {found.position} of {found.waiting} waiting", DIM)
     from gputui.domain.policy.whatif import describe_terms
 
     terms = describe_terms(job, found)
-    if told.is_compact:
+    if explained.is_compact:
         expansion, age = (f"{term.name} {term.points:.3f}" for term in terms[1:])  # the level is not part of the sum
         return [("score", (total, (" = ", DIM), (expansion, PLAIN), (" + ", DIM), (age, PLAIN), place, first))]
     lines: list[Line] = [("score", (total, place, first))]
@@ -65,8 +65,10 @@ def score_lines(job: Job, told: ExplanationState) -> list[Line]:
     return lines
 
 
-def _pending(told: ExplanationState) -> Cell:
-    return cell(f"not known: {plain(told.failure, 200)}", RED) if told.failure else cell("being computed …", DIM)
+def _pending(explained: ExplanationState) -> Cell:
+    if explained.failure:
+        return cell(f"not known: {plain(explained.failure, 200)}", RED)
+    return cell("being computed …", DIM)
 
 
 Line = tuple[str, Cell]
@@ -83,15 +85,15 @@ class Live(Struct, frozen=True):
 def job_lines(
     job: Job,
     context: JobContext,
-    told: ExplanationState | None = None,
+    explained: ExplanationState | None = None,
     live: Live | None = None,
     telemetry: Sequence[Line] = (),
     wait: Sequence[Line] = (),
 ) -> tuple[Line, ...]:
-    """Return the lines of a job, its state first; `told` for a waiting job, `live` for a running one.
+    """Return the lines of a job, its state first; `explained` for a waiting job, `live` for a running one.
 
-    `wait` has what the engine of a cluster tells of a waiting job, in place of `told`. A port is shown with the command
-    that forwards it to another machine.
+    `wait` has what the engine of a cluster tells of a waiting job, in place of `explained`. A port is shown with the
+    command that forwards it to another machine.
     """
     live, attempt = live or Live(), job.attempt
     lines = [("comment", cell(plain(job.spec.comment, 600)))] if job.spec.comment else []
@@ -99,7 +101,7 @@ def job_lines(
     for port in attempt.ports if attempt is not None and not attempt.is_over else ():
         ssh = port.ssh(plain(platform.node(), 80))
         lines.append(("port", ((plain(str(port), 80), PLAIN), (f"   {ssh}" if ssh else "", DIM))))
-    lines += [*live.gpus, *_times(job, context, told, live, wait), *telemetry]
+    lines += [*live.gpus, *_times(job, context, explained, live, wait), *telemetry]
     lines += [("" if i else "attempts", _attempt(each, context)) for i, each in enumerate(reversed(job.attempts))]
     return (*lines, *_asked(job), *_options(job))
 
@@ -154,16 +156,16 @@ def _state(job: Job, context: JobContext, live: Live) -> list[Line]:
 
 
 def _times(
-    job: Job, context: JobContext, told: ExplanationState | None, live: Live, wait: Sequence[Line]
+    job: Job, context: JobContext, explained: ExplanationState | None, live: Live, wait: Sequence[Line]
 ) -> list[Line]:
     lines: list[Line] = []
-    found = told.explanation if told else None
+    found = explained.explanation if explained else None
     if expected := context.expected_starts.get(job.id) or (found.expected_start_at if found else None):
         lines.append(("starts", cell(f"about {_moment(expected, context.now)}")))
-    if told:
-        lines.append(("how sure", cell(plain(found.certainty, 400)) if found else _pending(told)))
+    if explained:
+        lines.append(("how sure", cell(plain(found.certainty, 400)) if found else _pending(explained)))
     lines.append(("priority", cell(_priority_words(job, context.now))))
-    lines += score_lines(job, told) if told else wait
+    lines += score_lines(job, explained) if explained else wait
     by = f" by {plain(job.submitted_by, 32)}" if job.submitted_by else ""
     by += f", a run of recurring job {job.recurring}" if job.recurring else ""
     lines.append(("submitted", cell(f"{_moment(job.submitted_at, context.now)}{by}")))
@@ -171,9 +173,9 @@ def _times(
         lines.append(("started", cell(_moment(job.started_at, context.now))))
     if job.ended_at:
         lines.append(("ended", cell(_moment(job.ended_at, context.now))))
-    if (taken := elapsed(job, context.now)) is not None:
+    if (ran := elapsed(job, context.now)) is not None:
         limit = f" of {format_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
-        lines.append(("time", cell(format_duration(taken) + limit)))
+        lines.append(("time", cell(format_duration(ran) + limit)))
     if job.limit_at is not None:
         words = f"{_moment(job.limit_at, context.now)} by its time limit"
         if job.warning_at is not None:
@@ -332,14 +334,14 @@ def _one(row: GpuRow, room: int, since: datetime | None, *, has_graphs: bool) ->
             (" of ", DIM),
             *fitted(gpu_cells(row, "power_limit", 5), 5),
         )
-    told = _apart([*parts, *wrong])
-    told = tuple(fitted(told, min(room, width_of(told))))
-    steps = min(_MOST_STEPS, room - width_of(told) - len("   in 10m00s"))
+    line = _apart([*parts, *wrong])
+    line = tuple(fitted(line, min(room, width_of(line))))
+    steps = min(_MOST_STEPS, room - width_of(line) - len("   in 10m00s"))
     held = 0 if since is None or row.now is None else min(len(row.past.steps), (row.now - since) // STEP)
     if has_graphs and steps >= _LEAST_STEPS and (known := min(steps, held)) > 0:
         drawn = ((words, GRAPH) for words, _ in gpu_cells(row, "steps", known))
-        told += (_GAP, *drawn, (f" in {format_duration(known * STEP)}", DIM))
-    return f"GPU {label_of(row)}", told
+        line += (_GAP, *drawn, (f" in {format_duration(known * STEP)}", DIM))
+    return f"GPU {label_of(row)}", line
 
 
 def _all_of_them(rows: Sequence[GpuRow]) -> Line:
@@ -371,9 +373,9 @@ _TITLE, _TENANT, _GPUS, _WHEN = 24, 9, 9, 12
 
 
 def standing_lines(
-    job: Job, snapshot: Snapshot, context: JobContext, told: ExplanationState, most: int
+    job: Job, snapshot: Snapshot, context: JobContext, explained: ExplanationState, most: int
 ) -> Sequence[Line]:
-    found = told.explanation
+    found = explained.explanation
     if most < LEAST or (found is None and not snapshot.engine_decides):  # an engine tells only its order
         return ()
     awaited = [each for each in found.waits_for if each != job.id] if found is not None else []
@@ -459,14 +461,14 @@ def telemetry_lines(
     summary, series = measured.summary, measured.series
     if summary is None:
         return []
-    told = list(summary_lines(summary))
-    cells = min(_MOST, room - _SPACE - max((width(words) for _, words in told), default=0))
+    rows = list(summary_lines(summary))
+    cells = min(_MOST, room - _SPACE - max((width(words) for _, words in rows), default=0))
     is_stacked = cells < _LEAST and is_tall
     is_short = series is None or all(len(means) < 2 for means in series.means.values())
     if not has_graphs or series is None or is_short or not (cells >= _LEAST or is_stacked):
-        return [("measured", _heading(attempt, summary)), *((label, cell(words)) for label, words in told)]
+        return [("measured", _heading(attempt, summary)), *((label, cell(words)) for label, words in rows)]
     lines = [("measured", _heading(attempt, summary, series))]
-    for label, words in told:
+    for label, words in rows:
         drawn = _series_graph(label, summary, series, min(room, _MOST) if is_stacked else cells)
         if is_stacked:
             lines += [(label, ((drawn, GRAPH),)), ("", cell(words))] if drawn else [(label, cell(words))]

@@ -32,30 +32,30 @@ _NEAR = 0.9
 DONE, LEFT = "▰", "▱"
 
 
-def clock_words(taken: timedelta) -> str:
+def clock_words(elapsed_time: timedelta) -> str:
     """Return `0:42` for less than an hour, else `2h14m`."""
-    if taken >= timedelta(hours=1):
-        return format_duration(taken)
-    minutes, seconds = divmod(max(0, int(taken.total_seconds())), 60)
+    if elapsed_time >= timedelta(hours=1):
+        return format_duration(elapsed_time)
+    minutes, seconds = divmod(max(0, int(elapsed_time.total_seconds())), 60)
     return f"{minutes}:{seconds:02}"
 
 
-def elapsed_words(taken: timedelta, limit: timedelta | None) -> str:
+def elapsed_words(elapsed_time: timedelta, limit: timedelta | None) -> str:
     """Return `0:42 / 16m`, or only the time if there is no limit."""
-    return clock_words(taken) if limit is None else f"{clock_words(taken)} / {format_limit(limit)}"
+    return clock_words(elapsed_time) if limit is None else f"{clock_words(elapsed_time)} / {format_limit(limit)}"
 
 
-def time_progress(job: Job, taken: timedelta | None, room: int) -> Cell:
+def time_progress(job: Job, elapsed_time: timedelta | None, room: int) -> Cell:
     limit = job.spec.time_limit
-    if taken is None:
+    if elapsed_time is None:
         return ((f"limit {format_limit(limit)}", DIM),) if limit else ()
     if not job.state.is_active or job.state is JobState.CONFIGURING:
-        return ((clock_words(taken), DIM),)
-    words = elapsed_words(taken, limit)
+        return ((clock_words(elapsed_time), DIM),)
+    words = elapsed_words(elapsed_time, limit)
     cells = min(_MOST_BAR, room - WIDTH - 1)  # all rows have bars of the same width
     if limit is None or cells < _LEAST_BAR:
         return ((words, PLAIN),)
-    share = taken / limit
+    share = elapsed_time / limit
     return (*bar(share, cells, AMBER if share >= _NEAR else GREEN), (f" {words}", PLAIN))
 
 
@@ -165,11 +165,11 @@ def group_cells(jobs: Sequence[Job], key: str, context: JobContext, counts: Arra
         states: dict[str, int] = {}
         for job in jobs:
             states[state_words(job)] = states.get(state_words(job), 0) + job.count
-        told = ", ".join(f"{number:,} {words}" for words, number in states.items())
+        words = ", ".join(f"{number:,} {words}" for words, number in states.items())
         if counts and counts.running and not (first.state.is_active or first.state.is_terminal):
-            told += f", {counts.running:,} running"
+            words += f", {counts.running:,} running"
         reason = why(first, context)
-        return (*reason, (" · ", DIM), (told, DIM)) if any(text for text, _ in reason) else cell(told)
+        return (*reason, (" · ", DIM), (words, DIM)) if any(text for text, _ in reason) else cell(words)
     return job_cells(first, key, context)
 
 
@@ -200,8 +200,8 @@ def why(job: Job, context: JobContext) -> Cell:
             return cell(_hold(job, context.now), AMBER)
         return cell(plain(reason.local(context.now), 300), DIM) if reason else cell("", DIM)
     if job.state.is_terminal or job.state is JobState.PREEMPTED:
-        if told := job.end_info:
-            return cell(plain(told, 300), RED if job.cause is not None and JOB_STYLES[job.state] is RED else DIM)
+        if end := job.end_info:
+            return cell(plain(end, 300), RED if job.cause is not None and JOB_STYLES[job.state] is RED else DIM)
         return cell(f"exit code {job.exit_code}" if job.exit_code is not None else "", DIM)
     where = gpu_list(job, context.gpu_names)
     if job.state is JobState.COMPLETING and job.stopping is not None:
@@ -210,8 +210,8 @@ def why(job: Job, context: JobContext) -> Cell:
         return cell(plain(_PERCENTAGE.sub("", words), 200), AMBER)  # the bar has its own column
     if words:
         image = plain(job.spec.image, 120) if job.spec.image else ""
-        told = f"{words} {image}" if words.startswith("pulling") and image not in words else words
-        return ((f"{where} · " if where else "", DIM), *progress(plain(told, 200), context.now))
+        doing = f"{words} {image}" if words.startswith("pulling") and image not in words else words
+        return ((f"{where} · " if where else "", DIM), *progress(plain(doing, 200), context.now))
     return _where_it_runs(job, context, where)
 
 

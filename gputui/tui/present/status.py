@@ -284,8 +284,8 @@ def _left(snapshot: Snapshot, host: str, places: _LinePlaces) -> Cell:
 
 def _count(number: int | None, digits: int, words: str) -> Cell:
     """Return the number in at most that many cells, in thousands or millions if it is longer."""
-    told = (f"{(number or 0) // size}{unit}" for size, unit in ((1, ""), (1000, "k"), (10**6, "M"), (10**9, "G")))
-    short = next((each for each in told if len(each) <= digits), "9" * digits)
+    forms = (f"{(number or 0) // size}{unit}" for size, unit in ((1, ""), (1000, "k"), (10**6, "M"), (10**9, "G")))
+    short = next((each for each in forms if len(each) <= digits), "9" * digits)
     return (((UNKNOWN if number is None else short).rjust(digits), PLAIN), (words, DIM))
 
 

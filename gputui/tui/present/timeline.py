@@ -380,11 +380,11 @@ def _shift_counts(shifts: Sequence[Shift], nobody: str) -> Cell:
     delayed = [shift for shift in shifts if direction(shift) == LATER]
     known = [shift.after - shift.before for shift in delayed if shift.before and shift.after]
     most = f" by {'up to ' if len(known) > 1 else ''}{format_duration(max(known))}" if known else ""
-    told = [(f"{LATER} delays {plural(len(delayed), 'job')}{most}", AMBER)] if delayed else []
-    told += [(f"{GONE} {plural(gone, 'job')} without a start", AMBER)] if gone else []
-    told = told or [(nobody, PLAIN)]
-    told += [(f"{EARLIER} {plural(earlier, 'job')} earlier", GREEN)] if earlier else []
-    return tuple(span for place, each in enumerate(told) for span in ((("  ", DIM), each) if place else (each,)))
+    parts = [(f"{LATER} delays {plural(len(delayed), 'job')}{most}", AMBER)] if delayed else []
+    parts += [(f"{GONE} {plural(gone, 'job')} without a start", AMBER)] if gone else []
+    parts = parts or [(nobody, PLAIN)]
+    parts += [(f"{EARLIER} {plural(earlier, 'job')} earlier", GREEN)] if earlier else []
+    return tuple(span for place, each in enumerate(parts) for span in ((("  ", DIM), each) if place else (each,)))
 
 
 def direction(shift: Shift) -> str:
@@ -485,8 +485,8 @@ def _alike(bars: Iterable[Bar]) -> tuple[tuple[JobId, datetime, datetime], ...]:
     return tuple((bar.job_id, bar.start, bar.end) for bar in bars)
 
 
-def _kept(seen: Timeline, uuid: str) -> tuple[KeptWindow, ...]:
-    return tuple(replace(window, gpus=()) for window in seen.windows if uuid in window.gpus)
+def _kept(plan: Timeline, uuid: str) -> tuple[KeptWindow, ...]:
+    return tuple(replace(window, gpus=()) for window in plan.windows if uuid in window.gpus)
 
 
 def _group_lines(
@@ -507,11 +507,11 @@ def _group_lines(
     now = scale.cell(comparison.before.at)
     lines: list[Cell] = [((" " * (wide + _WHEN), DIM), *axis(scale, now if now >= 0 else None))]
     for label, group in zip(labels, fitting, strict=True):
-        for words, bars, seen in (
+        for words, bars, plan in (
             (f"{fit(label, wide)}was  ", group.before, comparison.before),
             (" " * wide + "then ", group.after, comparison.after),
         ):
-            drawn = Drawn(scale, seen.at, seen.windows, outlook.names, None, outlook.shown_id)
+            drawn = Drawn(scale, plan.at, plan.windows, outlook.names, None, outlook.shown_id)
             lines.append(((words, DIM), *gpu_row(drawn, bars, group.views[0])))
     return lines
 

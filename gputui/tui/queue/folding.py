@@ -278,8 +278,8 @@ class Marks(Set[JobId]):
         """Return the job if it is marked; of an entry, the marked elements; None if there are none."""
         if not job.runs:
             return job if job.id in self._spans else None
-        taken = job.divided(self._spans)[0]
-        return job if taken is not None and taken.count == job.count else taken
+        marked = job.divided(self._spans)[0]
+        return job if marked is not None and marked.count == job.count else marked
 
 
 def runs_of_job(job: Job) -> Runs:

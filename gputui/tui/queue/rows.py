@@ -244,16 +244,16 @@ class Verdicts:
 
     def _next(self) -> Iterable[JobId]:
         if self._new:
-            taken = list(islice(self._new, _BLOCK))
-            for job_id in taken:
+            block = list(islice(self._new, _BLOCK))
+            for job_id in block:
                 del self._new[job_id]
-            return taken
+            return block
         if not self._old:
             self._is_outdated = False
             self._pace.begin()
             self._old = list(self._shown)
-        taken, self._old = self._old[-_BLOCK:], self._old[:-_BLOCK]
-        return (job_id for job_id in taken if job_id in self._jobs)
+        block, self._old = self._old[-_BLOCK:], self._old[:-_BLOCK]
+        return (job_id for job_id in block if job_id in self._jobs)
 
     def _judge(self, job_id: JobId) -> bool:
         """Match a job; return whether another part of it is shown than before."""

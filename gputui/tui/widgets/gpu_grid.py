@@ -76,9 +76,6 @@ class NodeFolds:
         node = self.rows.get(key) if key is not None else None
         return tuple(row.view.gpu.uuid for row in node.rows) if node is not None and self.is_open(node.key) else ()
 
-    def toggle(self, key: str) -> None:
-        self.chosen[key] = not self.is_open(key)
-
 
 class GpuTable(LineTable[str]):
     """Table of GPUs by UUID; those of several nodes are grouped under a line for each node."""
@@ -242,15 +239,15 @@ class GpuCards(Wheel, can_focus=True):
         self.move_to(len(self.keys) - 1)
 
     def on_click(self, event: events.Click) -> None:
-        made, y = self._arrangement, event.y - self.head
-        row = self.top + y // made.height * made.across + min(event.x // max(1, made.width), made.across - 1)
+        layout, y = self._arrangement, event.y - self.head
+        row = self.top + y // layout.height * layout.across + min(event.x // max(1, layout.width), layout.across - 1)
         if y >= 0 and row < min(len(self.keys), self.top + self.height):
             self.move_to(row)
             tell_click(self, event)
 
     def turn_wheel(self, step: int, y: int) -> None:
-        made = self._arrangement  # by whole bands of tiles, at least one
-        self._go_to(self.top + (1 if step > 0 else -1) * made.across * max(1, abs(step) // made.height))
+        layout = self._arrangement  # by whole bands of tiles, at least one
+        self._go_to(self.top + (1 if step > 0 else -1) * layout.across * max(1, abs(step) // layout.height))
         self._is_followed = self.top <= self._row < self.top + self.height
 
     def _bring_into_sight(self) -> None:
@@ -289,11 +286,11 @@ class GpuCards(Wheel, can_focus=True):
         """Update the visible tiles, and refresh the changed cells; does nothing while rows are shown instead."""
         if not self.is_attached or not self.size.width or not self.display:
             return
-        made, tiles = self._arrangement, []
+        layout, tiles = self._arrangement, []
         for key in self.keys[self.top : self.top + self.height]:
-            row, room = self._picture.rows[key], made.width - 2
-            lines: tuple[Cell, ...] = (compact_line(row, room),) if made.kind == "compact" else ()
-            lines = lines or card_lines(row, room, made.height, self._unread)
+            row, room = self._picture.rows[key], layout.width - 2
+            lines: tuple[Cell, ...] = (compact_line(row, room),) if layout.kind == "compact" else ()
+            lines = lines or card_lines(row, room, layout.height, self._unread)
             tiles.append(_Tile(key, key == self.cursor, lines))
         changed: list[Region] = []
         for place, tile in enumerate(tiles):
@@ -307,11 +304,11 @@ class GpuCards(Wheel, can_focus=True):
         self._tiles = tiles
 
     def _changed_regions(self, place: int, shown: _Tile | None, tile: _Tile) -> list[Region]:
-        made = self._arrangement
-        y = self.head + place // made.across * made.height
-        x = place % made.across * made.width
+        layout = self._arrangement
+        y = self.head + place // layout.across * layout.height
+        x = place % layout.across * layout.width
         if shown is None or (shown.key, shown.picked, len(shown.lines)) != (tile.key, tile.picked, len(tile.lines)):
-            return [Region(x, y, made.width, made.height)]
+            return [Region(x, y, layout.width, layout.height)]
         return [
             Region(x + 1 + start, y + line, end - start, 1)
             for line, (before, after) in enumerate(zip(shown.lines, tile.lines, strict=True))
@@ -320,15 +317,15 @@ class GpuCards(Wheel, can_focus=True):
         ]
 
     def render_line(self, y: int) -> Strip:
-        made, inside = self._arrangement, y - self.head
+        layout, inside = self._arrangement, y - self.head
         if inside < 0:
-            title = [_GAP, *compact_title(made.width - 2), _GAP]
-            strip = Strip(segments(title * made.across, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
+            title = [_GAP, *compact_title(layout.width - 2), _GAP]
+            strip = Strip(segments(title * layout.across, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
             return self._with_position(strip)
-        band, line = divmod(inside, made.height)
+        band, line = divmod(inside, layout.height)
         drawn: list[Segment] = []
-        for tile in self._tiles[band * made.across : (band + 1) * made.across]:  # there are no others than fit
-            ground = _RAISED if line == 0 and made.kind == "cards" else _GROUND
+        for tile in self._tiles[band * layout.across : (band + 1) * layout.across]:  # there are no others than fit
+            ground = _RAISED if line == 0 and layout.kind == "cards" else _GROUND
             if line == 0 and tile.picked:
                 ground = _PICKED if self.has_focus else _PICKED_FAINT
             mark = _MARK if tile.picked and self.has_focus else _GAP
@@ -415,7 +412,7 @@ class GpuGrid(Vertical):
     def fold(self) -> None:
         folds = self.table.folds
         if (key := folds.node_of(self.cursor)) is not None:
-            folds.toggle(key)
+            folds.chosen[key] = not folds.is_open(key)
             self.table.cursor = key
 
     def show_whole_node(self) -> None:

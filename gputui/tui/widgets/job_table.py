@@ -73,14 +73,14 @@ class SectionedTable(LineTable[K]):
         if keys is self.keys or self.extent is None:
             return self.view.tops
         votes: list[Counter[int]] = [Counter(), Counter(), Counter()]
-        seen = [0, 0, 0]
+        counts = [0, 0, 0]
         for at in self.view.lines:
             key = self.keys[at] if 0 <= at < len(self.keys) else None
             row = positions.get(key) if key is not None else None
             section = self.extent.section(row) if row is not None else None
             if row is not None and section is not None:
-                votes[section][row - self.extent.starts[section] - seen[section]] += 1
-                seen[section] += 1
+                votes[section][row - self.extent.starts[section] - counts[section]] += 1
+                counts[section] += 1
         return tuple(
             max(0, vote.most_common(1)[0][0]) if vote and top else top
             for vote, top in zip(votes, self.view.tops, strict=True)
@@ -342,8 +342,8 @@ class JobTable(SectionedTable[Key], Grip):
             return tabs
         keys = [keymap_of(self).key_of_tab(sheet.name) for sheet in self.sheets]
         is_usual = keys == ["1", "2", "3", "4"][: len(keys)]
-        told = f"1-{len(keys)}" if is_usual else " ".join(filter(None, keys))
-        return ((f" {self.sheet.name} ", STRONG + BLUE), (f"{told} ", DIM))
+        digits = f"1-{len(keys)}" if is_usual else " ".join(filter(None, keys))
+        return ((f" {self.sheet.name} ", STRONG + BLUE), (f"{digits} ", DIM))
 
     def _tabs(self) -> list[tuple[Span, ...]]:
         counts = {"queue": self.rows.matching, "recurring": len(self.recurring.keys)}

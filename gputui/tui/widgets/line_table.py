@@ -376,8 +376,8 @@ class LineTable(Wheel, Generic[K], can_focus=True):
             return None
         if self.top == 0:
             return 0
-        seen = (self.keys[row] for row in range(self.top, min(self.top + self.height, len(self.keys))))
-        offsets = Counter(row - y for y, key in enumerate(seen) if (row := positions.get(key)) is not None)
+        keys_before = (self.keys[row] for row in range(self.top, min(self.top + self.height, len(self.keys))))
+        offsets = Counter(row - y for y, key in enumerate(keys_before) if (row := positions.get(key)) is not None)
         return max(0, min(offsets.most_common(1)[0][0], len(keys) - self.height)) if offsets else None
 
     def _has_jumped(self, before: Sequence[K], row: int) -> bool:
