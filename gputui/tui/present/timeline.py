@@ -490,12 +490,7 @@ def _kept(plan: Timeline, uuid: str) -> tuple[KeptWindow, ...]:
 
 
 def _group_lines(
-    groups: Sequence[Group],
-    comparison: Comparison,
-    shown: Sequence[Shift],
-    outlook: Outlook,
-    room: int,
-    rows: int,
+    groups: Sequence[Group], comparison: Comparison, shown: Sequence[Shift], outlook: Outlook, room: int, rows: int
 ) -> list[Cell]:
     fitting = groups[: max(0, (rows - 1) // 2)]
     if not fitting:
@@ -538,7 +533,9 @@ def scale_of(comparison: Comparison, shown: Sequence[Shift], groups: Sequence[Gr
 
 
 def heading(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, scale: Scale, now: datetime) -> Cell:
-    spans: list[Span] = [("Timeline ", STRONG), (f"{step_words(scale.step)}/cell", DIM)]
+    step, sizes = int(scale.step.total_seconds()), (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    words = next(f"{step // size}{unit}/cell" for unit, size in sizes if step % size == 0)  # in one unit
+    spans: list[Span] = [("Timeline ", STRONG), (words, DIM)]
     if timeline is None:
         return (*spans, (" │ working out the plan …", DIM))
     waiting = sum(job.count for job in snapshot.jobs if job.state is JobState.PENDING)
@@ -557,15 +554,6 @@ def heading(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, scale
     if now - timeline.at >= 2 * OLD:
         spans.append((f" │ {format_duration(now - timeline.at)} old", DIM))
     return tuple(spans)
-
-
-def step_words(step: timedelta) -> str:
-    """Return `10m` or `1h`, in one unit."""
-    seconds = int(step.total_seconds())
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds % size == 0:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 def bar_lines(bar: Bar, job: Job | None, promise: Bar | None, labels: Labels, now: datetime) -> tuple[Cell, Cell]:
