@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import click
-from msgspec import Struct
 
 from gputui import bootstrap
 from gputui.cli import completing, terminal
@@ -82,14 +81,19 @@ def command(
 
     A waiting job keeps its wait, unless it asks for more GPUs, for more of a GPU or for more time.
     """
-    changes = _Changes.of(session, given, unset, image, words, editor=editor)
+    asked = {name: value for name, value in given.items() if value not in (None, (), False)}
+    is_bare = not (editor or asked or unset or words or image is not None)
+    if is_bare and not (terminal.is_tty(terminal.IN) and terminal.is_tty(terminal.OUT)):
+        hint = "such as --priority 70; on a terminal the job opens in $EDITOR"
+        raise InputError("no change given", where="edit", hint=hint)
+    asked = with_elements(session, asked)
     by = Submitter(bootstrap.actor().user, bootstrap.clock().now())
     with session.backend() as backend:
         found = jobs_of(backend.queue, resolve_all(backend.queue, ids[:1], is_live))
         chosen = sorted(found, key=lambda job: job.state is not JobState.PENDING)
         job = backend.job(chosen[0].id)
         check_editable(job)
-        edit = changes.edit_of(job, by)
+        edit = _edit_of(job, by, asked, unset, image, words, in_editor=editor or is_bare)
         jobs = [each for each in chosen if each.state is JobState.PENDING or edit.suits_running] or chosen
         ids_edited = tuple(job_id for each in jobs for job_id in each.ids)
         if dry_run:
@@ -111,65 +115,43 @@ def command(
             confirm(_confirmation(job, after, by, named(jobs_of(backend.queue, ids_edited)), plans=plans))
 
 
-class _Changes(Struct, frozen=True):
-    asked: Mapping[str, Any]
-    """Values of options by name."""
-    unset: tuple[str, ...]
-    image: str | None
-    words: tuple[str, ...]
-    """The command; empty: it stays."""
-    in_editor: bool
-    """True if the user goes on changing the job in an editor."""
+def _edit_of(
+    job: Job,
+    by: Submitter,
+    asked: Mapping[str, Any],
+    unset: tuple[str, ...],
+    image: str | None,
+    command: tuple[str, ...],
+    *,
+    in_editor: bool,
+) -> Edit:
+    """Return the change that options and words ask for, and what the user changes further in an editor."""
+    before = edits.draft_of(job, by.now)
+    after = dict(before)
+    for text in unset:
+        name = text.removeprefix("--").replace("-", "_")
+        if name not in BY_NAME:
+            hint = "write one as time-limit or env"
+            raise InputError(f"{quoted(text)} is not an option", where="--unset", hint=hint)
+        after[name] = ""
+    after |= {name: _text(BY_NAME[name], value, after.get(name, "")) for name, value in asked.items()}
+    after |= {"image": image} if image is not None else {}
+    after |= {"command": shlex.join(command)} if command else {}
+    if in_editor:
+        from gputui.request.edits import Editor
 
-    @classmethod
-    def of(
-        cls,
-        session: Session,
-        given: Mapping[str, Any],
-        unset: tuple[str, ...],
-        image: str | None,
-        words: tuple[str, ...],
-        *,
-        editor: bool,
-    ) -> _Changes:
-        """Return the change that options and words ask for; raise InputError for nothing at all without a terminal."""
-        asked = {name: value for name, value in given.items() if value not in (None, (), False)}
-        is_bare = not (editor or asked or unset or words or image is not None)
-        if is_bare and not (terminal.is_tty(terminal.IN) and terminal.is_tty(terminal.OUT)):
-            hint = "such as --priority 70; on a terminal the job opens in $EDITOR"
-            raise InputError("no change given", where="edit", hint=hint)
-        in_editor = editor or is_bare
-        return cls(with_elements(session, asked), unset, image, words, in_editor)
-
-    def edit_of(self, job: Job, by: Submitter) -> Edit:
-        before = edits.draft_of(job, by.now)
-        after = dict(before)
-        for text in self.unset:
-            name = text.removeprefix("--").replace("-", "_")
-            if name not in BY_NAME:
-                hint = "write one as time-limit or env"
-                raise InputError(f"{quoted(text)} is not an option", where="--unset", hint=hint)
-            after[name] = ""
-        after |= {name: _text(BY_NAME[name], value, after.get(name, "")) for name, value in self.asked.items()}
-        after |= {"image": self.image} if self.image is not None else {}
-        after |= {"command": shlex.join(self.words)} if self.words else {}
-        if self.in_editor:
-            from gputui.request.edits import Editor
-
-            words = drafts.split_words(after.get("env", ""), "--env")
-            typed = dict(word.partition("=")[::2] for word in words if "=" in word)
-            hidden = {**drafts.env_values(job.spec), **typed}
-            head = (
-                f"Job {job.id} takes over the changes that you save in this file; leave it as it is to change nothing."
-            )
-            found = Editor(head).edit(drafts.masked(after), by)
-            after = drafts.revealed(found, hidden) if found is not None else dict(after)
-        try:
-            return edits.read(job, before, after, by)
-        except InputError as error:
-            where = error.where or ""
-            shown = BY_NAME[where].option if where in BY_NAME else f"--{where}" if where == "image" else where.upper()
-            raise InputError(error.what, where=shown or None, hint=error.hint) from error
+        words = drafts.split_words(after.get("env", ""), "--env")
+        typed = dict(word.partition("=")[::2] for word in words if "=" in word)
+        hidden = {**drafts.env_values(job.spec), **typed}
+        head = f"Job {job.id} takes over the changes that you save in this file; leave it as it is to change nothing."
+        found = Editor(head).edit(drafts.masked(after), by)
+        after = drafts.revealed(found, hidden) if found is not None else dict(after)
+    try:
+        return edits.read(job, before, after, by)
+    except InputError as error:
+        where = error.where or ""
+        shown = BY_NAME[where].option if where in BY_NAME else f"--{where}" if where == "image" else where.upper()
+        raise InputError(error.what, where=shown or None, hint=error.hint) from error
 
 
 def _confirmation(before: Job, after: Job, by: Submitter, who: str, *, plans: bool) -> str:

@@ -362,10 +362,12 @@ def process_behind(address: str) -> EngineProcess:
     if pid is None or pid == 1 or _text(pid, "comm").strip() == "systemd":  # systemd opened the socket for the engine
         # an engine at a standard address writes its pid into a file
         service, pid = service_at(url, os.geteuid()), None
-        for file in (Path(f"/run/user/{service.uid}/docker.pid"),) if service.uid else _PID_FILES:
+        files = (Path(f"/run/user/{service.uid}/docker.pid"),) if service.uid else _PID_FILES
+        for file in files if service.settings else ():
             with suppress(OSError, ValueError):
-                found = int(file.read_text()) if service.settings and not pid else 0
-                pid = found if found and "dockerd" in _text(found, "comm") else pid
+                if "dockerd" in _text(found := int(file.read_text()), "comm"):
+                    pid = found
+                    break
     if pid is None:
         return EngineProcess()
     arguments = tuple(_text(pid, "cmdline").rstrip("\0").split("\0"))
