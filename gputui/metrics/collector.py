@@ -377,23 +377,21 @@ class SnapshotCollector(Collector):
             if node.probe.code not in {ProbeCode.NO_PROBE, ProbeCode.STARTING}:
                 is_read = node.probe.code is ProbeCode.OK and any(view.current is not None for view in node.gpus)
                 page.add(families.NODE_PROBE_UP, is_read, labels)
-            page.add(families.NODE_PROBE_AGE, _age(node, now), labels)
+            page.add(families.NODE_PROBE_AGE, _read_at(node, now)[1], labels)
 
 
-def _read_at(node: Node) -> datetime | None:
-    return max((view.sample.sampled_at for view in node.gpus if view.sample), default=None)
-
-
-def _age(node: Node, now: datetime) -> timedelta | None:
-    read_at = _read_at(node)
-    return None if read_at is None else max(now - read_at, timedelta())
+def _read_at(node: Node, now: datetime) -> tuple[datetime | None, timedelta | None]:
+    """Return the time and the age of the latest reading of the node's GPUs."""
+    at = max((view.sample.sampled_at for view in node.gpus if view.sample), default=None)
+    return at, None if at is None else max(now - at, timedelta())
 
 
 def _add_node(page: SeriesPage, node: Node, now: datetime) -> None:
     if node.probe.code is not ProbeCode.STARTING:
         page.add(families.NVML_UP, node.probe.code is ProbeCode.OK)
-    page.add(families.PROBE_LAST, _read_at(node))
-    page.add(families.PROBE_AGE, _age(node, now))
+    read_at, age = _read_at(node, now)
+    page.add(families.PROBE_LAST, read_at)
+    page.add(families.PROBE_AGE, age)
     for runtime in node.runtimes:
         page.add(families.RUNTIME_UP, runtime.up if runtime.asked else None, {"runtime": runtime.name})
     host = node.host

@@ -145,10 +145,10 @@ def _of_queue(snapshot: Path) -> Iterator[Finding]:
         try:
             state = replica.refresh()
         except StoreFormatError as error:
-            yield Finding(_named(error.where), error.what)
+            yield Finding(Path(error.where or QUEUE).name, error.what)
             return
         damage = [sentence.partition(": ") for sentence in replica.damage]
-        yield from (Finding(_named(path), text) for path, _, text in damage)
+        yield from (Finding(Path(path).name, text) for path, _, text in damage)
         if replica.loss is not None and all(path != str(replica.loss.path) for path, _, _ in damage):
             yield Finding(replica.loss.path.name, replica.loss.what)
         yield from _of_tables(snapshot, state)
@@ -194,10 +194,6 @@ def _of_table(
             decode(int(key), document)
         except _ERRORS as error:
             yield Finding(name, f"{noun} {key}: {error.what if isinstance(error, GputuiError) else error}")
-
-
-def _named(where: str | None) -> str:
-    return Path(where).name if where else QUEUE
 
 
 _OVER = {str(state) for state in JobState if state.is_terminal}

@@ -502,27 +502,21 @@ def _give(folder: Path, found: Converted) -> None:
     for place, _, files, at in os.fwalk(folder, follow_symlinks=False):
         _give_one(at, _CLOSED)
         for name in files:
-            for problem in _given(name, at):
-                found.left.append(f"{place}/{name}: {problem}")
-
-
-def _given(name: str, at: int) -> Iterator[str]:
-    """Give a file to this user, or yield why not."""
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
-    except OSError as error:
-        yield error.strerror or "it cannot be opened"
-        return
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            yield "it is no file"
-        elif status.st_nlink != 1:
-            yield "it has another name (a hard link)"
-        else:
-            _give_one(fd, _PRIVATE)
-    finally:
-        os.close(fd)
+            try:
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+            except OSError as error:
+                found.left.append(f"{place}/{name}: {error.strerror or 'it cannot be opened'}")
+                continue
+            try:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    found.left.append(f"{place}/{name}: it is no file")
+                elif status.st_nlink != 1:
+                    found.left.append(f"{place}/{name}: it has another name (a hard link)")
+                else:
+                    _give_one(fd, _PRIVATE)
+            finally:
+                os.close(fd)
 
 
 def _give_one(fd: int, mode: int) -> None:

@@ -58,12 +58,6 @@ def sharers(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> tuple[Sharer
     return tuple(Sharer(job.id, max(job.spec.gpus.promised, uses.get(job.id, MeasuredUse()).used)) for job in held)
 
 
-def accounted_memory(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> int:
-    """Return the bytes in use by these jobs; for a job of unknown use, at most its promised memory."""
-    known = ((job, uses[job.id]) for job in jobs if job.id in uses)
-    return sum(use.used if use.is_known else max(use.used, job.spec.gpus.promised) for job, use in known)
-
-
 AWAITED = "waiting for a reading taken since its last job ended"
 UNANSWERED = "Docker does not answer, so other containers cannot be seen"
 UNASKED = "asking for other containers"
@@ -160,7 +154,10 @@ def _view(
     named = {process.pid: _named_job(owners[process.pid], evidence) for process in strangers if process.pid in owners}
     share = any(job.spec.gpus.promised for job in jobs)
     uses = measure_use(sample, lambda process: owners.get(process.pid)) if share else {}
-    used, stale_for = accounted_memory(jobs, uses), age if stale else None
+    # for a job of unknown use, at most its promised memory
+    known = ((job, uses[job.id]) for job in jobs if job.id in uses)
+    used = sum(use.used if use.is_known else max(use.used, job.spec.gpus.promised) for job, use in known)
+    stale_for = age if stale else None
     state, why = _judge(gpu, sample, evidence, settings, claims, strangers, named, stale_for, used)
     if sample is None or (stale and sample.health.code is HealthCode.OK):
         health = Health(HealthCode.UNKNOWN, evidence.reading.status.text or "no reading")
