@@ -152,7 +152,7 @@ class QueueTab:
         return empty_queue_words(self.rows.filter, self.others) if self.rows.is_read else READING
 
 
-class EndedJobs(Struct):
+class EndedJobs(Struct, frozen=True):
     """Ended jobs, latest first, as far back as they were read."""
 
     jobs: Mapping[JobId, Job]
