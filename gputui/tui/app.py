@@ -338,14 +338,14 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
     def action_notices(self) -> None:
         from gputui.tui.screens.help import Notices
 
-        self.clear_notifications()  # the list contains all of them
-        self.push_screen(Notices(self._notices))
+        def notices() -> tuple[tuple[Condition, ...], Sequence[Notification], datetime]:
+            now, words = self.services.clock.now(), self.keymap.words
+            found = self.services.conditions.look(self.snapshot, now)
+            shown = (replace(condition, text=words(condition.text), todo=words(condition.todo)) for condition in found)
+            return tuple(shown), tuple(self.notifier.log), now
 
-    def _notices(self) -> tuple[tuple[Condition, ...], Sequence[Notification], datetime]:
-        now, words = self.services.clock.now(), self.keymap.words
-        found = self.services.conditions.look(self.snapshot, now)
-        told = (replace(condition, text=words(condition.text), todo=words(condition.todo)) for condition in found)
-        return tuple(told), tuple(self.notifier.log), now
+        self.clear_notifications()  # the list contains all of them
+        self.push_screen(Notices(notices))
 
     def action_gpu_processes(self) -> None:
         """Show all processes on the GPUs; on a GPU's page, only those on that GPU."""

@@ -88,10 +88,15 @@ class ChangeWatcher:
     def _of_ends(self, jobs: Sequence[Job], snapshot: Snapshot, now: datetime) -> list[Notification]:
         """Return every end for the log; few of them are told singly, the others together."""
         mine = [job for job in jobs if self._concerns(job)]
-        over = _arrays_over(mine, snapshot)
+        ids = {job.array.id for job in mine if job.array is not None}
+        elements: dict[JobId, list[Job]] = {}
+        for job in snapshot.jobs if ids else ():
+            if job.array is not None and job.array.id in ids:
+                elements.setdefault(job.array.id, []).append(job)
+        over = {array: own for array, own in elements.items() if all(job.state.is_terminal for job in own)}
         singly, together = self._parted(mine, over, now)
         each = [_told(ended(job), is_told=job in singly) for job in jobs]
-        arrays = [_together(elements, f"array {array} {elements[0].spec.name}") for array, elements in over.items()]
+        arrays = [_together(own, f"array {array} {own[0].spec.name}") for array, own in over.items()]
         self._failed -= over.keys()
         self._waiting += [job for job in together if job.array is None]
         if self._waiting and (self._together_at is None or now - self._together_at >= _QUIET):
@@ -149,16 +154,6 @@ def _stop_words(before: Job, job: Job) -> str:
 
 def _told(event: Event, *, is_told: bool = True) -> Notification:
     return Notification(event.at, _SEVERITIES.get(event.name, "information"), event.text, is_told)
-
-
-def _arrays_over(jobs: Iterable[Job], snapshot: Snapshot) -> dict[JobId, list[Job]]:
-    """Return all elements of each array whose last element is among these ended jobs, by the array's id."""
-    ids = {job.array.id for job in jobs if job.array is not None}
-    elements: dict[JobId, list[Job]] = {}
-    for job in snapshot.jobs if ids else ():
-        if job.array is not None and job.array.id in ids:
-            elements.setdefault(job.array.id, []).append(job)
-    return {array: jobs for array, jobs in elements.items() if all(job.state.is_terminal for job in jobs)}
 
 
 def _together(jobs: Iterable[Job], name: str = "") -> Notification:

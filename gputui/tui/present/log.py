@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 
 from rich.color import Color
@@ -75,32 +75,22 @@ def shown_text(text: str) -> str:
 
 
 def highlighted(spans: list[Span], places: list[tuple[int, int]], style: Style) -> list[Span]:
-    """Return the line with the given spans of its text in another style."""
-    if not places:
-        return spans
+    """Return the line with the given spans of its text, in order, in another style."""
     marked: list[Span] = []
-    at, rest = 0, list(places)
+    at = 0
     for value, own in spans:
-        for piece, is_place in _cut(value, at, rest):
-            marked.append((piece, own + style if is_place else own))
+        here = 0
+        for start, end in places:
+            begin, stop = max(start - at, here), min(end - at, len(value))
+            if begin < stop:
+                if begin > here:
+                    marked.append((value[here:begin], own))
+                marked.append((value[begin:stop], own + style))
+                here = stop
+        if here < len(value):
+            marked.append((value[here:], own))
         at += len(value)
-        while rest and rest[0][1] <= at:
-            rest.pop(0)
     return marked
-
-
-def _cut(value: str, at: int, places: list[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
-    here = 0
-    for start, end in places:
-        if start - at >= len(value):
-            break
-        begin, stop = max(start - at, here), min(end - at, len(value))
-        if begin > here:
-            yield value[here:begin], False
-        yield value[begin:stop], True
-        here = stop
-    if here < len(value):
-        yield value[here:], False
 
 
 def _after(style: Style, colours: str) -> Style:
