@@ -116,7 +116,6 @@ class Caller(Struct, frozen=True):
         return self.role is Role.OPERATOR
 
     def is_one_of(self, names: Iterable[str], resolve: Resolve) -> bool:
-        """Return whether one of the names is the user's, or `@group` one of his groups."""
         return is_one_of(self.uid, (self.gid, *self.groups), names, resolve)
 
     def owns(self, job: Job) -> bool:
@@ -181,7 +180,6 @@ def further_key(stored: str, number: int) -> str:
 
 
 def name_of_key(stored: str) -> str:
-    """Return a key without the digest."""
     return stored.partition(".")[0]
 
 

@@ -151,12 +151,10 @@ class UsageAccount(Struct):
 
     @property
     def wasted(self) -> float:
-        """GPU time of attempts that failed, were preempted or were cancelled."""
         return math.fsum(self.gpu_time.get(each, 0.0) for each in (FAILED, PREEMPTED, CANCELLED))
 
     @property
     def unknown(self) -> float:
-        """GPU time for which the use of the GPUs is unknown."""
         return max(0.0, self.allocated - self.known)
 
     @property

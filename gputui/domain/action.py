@@ -45,7 +45,6 @@ class Edit(Struct, frozen=True):
 
     @classmethod
     def between(cls, before: JobSpec, after: JobSpec) -> Edit:
-        """Return the edit that turns `before` into `after`."""
         changed = {name: value for name, value in _changes(before, after) if name not in (*_PARTS, *_FIXED)}
         return cls(changed, dict(_changes(before.gpus, after.gpus)), dict(_changes(before.options, after.options)))
 
@@ -66,7 +65,6 @@ class Edit(Struct, frozen=True):
 
     @property
     def suits_running(self) -> bool:
-        """Return whether the edit can be applied to a running job."""
         return self.spec.keys() <= _WHILE_RUNNING and not self.gpus and not self.options and self.held is None
 
     def apply(self, spec: JobSpec) -> JobSpec:

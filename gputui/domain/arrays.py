@@ -81,7 +81,6 @@ def elements_word(group: Iterable[Job]) -> str:
 
 
 def all_indices(job: Job) -> str:
-    """Return all indices of an entry's elements, in the notation of `--array`."""
     return runs.words(_by_index(_runs((job,))))
 
 
@@ -162,12 +161,10 @@ class Entries(Mapping[JobId, Job]):
 
     @property
     def count(self) -> int:
-        """Number of jobs, each element of an array counted."""
         return len(self._jobs) + sum(job.count - 1 for job in self.with_runs)
 
     @property
     def highest(self) -> JobId:
-        """The highest id of a job; 0 where there is none."""
         alone = next(reversed(self._jobs), 0) if isinstance(self._jobs, dict) else max(self._jobs, default=0)
         return max(alone, max((job.runs[-1].end - 1 for job in self.with_runs), default=0))
 
@@ -381,7 +378,6 @@ _NAMED = 3
 
 
 def number_of(job: Job) -> JobId:
-    """Return the number of a job on its server, for an element that of its array."""
     return own_id(job.array.id if job.array else job.id)
 
 

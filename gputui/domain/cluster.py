@@ -95,7 +95,6 @@ def element_id(array: int, index: int) -> int:
 
 
 def is_element(job_id: int) -> bool:
-    """Return whether the id is that of an array's element."""
     return job_id >= LEAST_ELEMENT
 
 
@@ -222,11 +221,9 @@ class Caps(Struct, frozen=True):
     """True if gputui plans and runs the jobs itself: its policy forecasts, its runtimes keep both outputs apart."""
 
     def has(self, capability: Capability) -> bool:
-        """Return whether the cluster has it."""
         return capability not in self.lacking
 
     def why_not(self, capability: Capability) -> str:
-        """Return why the cluster lacks it; empty if it has it."""
         return self.lacking.get(capability, "")
 
     def need(self, capability: Capability) -> None:

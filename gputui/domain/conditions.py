@@ -48,12 +48,10 @@ _KEYED = re.compile(f"{_MARK}([a-z_]+){_MARK}")
 
 
 def keyed(name: str) -> str:
-    """Return the placeholder for the key of a command."""
     return f"{_MARK}{name}{_MARK}"
 
 
 def with_keys(text: str, key: Callable[[str], str]) -> str:
-    """Return the text with placeholders replaced by keys."""
     return _KEYED.sub(lambda match: key(match[1]), text) if _MARK in text else text
 
 
@@ -194,7 +192,6 @@ def severity_of(kind: str) -> str:
 
 
 def slowed_kind(*, is_fault: bool) -> str:
-    """Return the kind of a GPU that the driver slows down: for a fault, or for a limit that somebody set."""
     return THROTTLED if is_fault else CAPPED
 
 
@@ -312,7 +309,6 @@ def ranked(found: Iterable[Condition]) -> tuple[Condition, ...]:
 
 
 def is_filling(disk: DiskUse) -> bool:
-    """Return whether the disk will be full within the hour."""
     return disk.full_in is not None and disk.full_in < FULL_SOON
 
 
@@ -503,7 +499,6 @@ def _unread_nodes(snapshot: Snapshot) -> Iterator[Condition]:
 
 
 def _slowed(view: GpuView, where: str) -> Iterator[Condition]:
-    """Yield that the driver lowers the clocks for a fault, or for a limit that somebody set."""
     sample = view.current
     if sample is None or not sample.slowed:
         return

@@ -151,7 +151,6 @@ class EngineGpus(Struct, frozen=True):
 
     @property
     def nvidia_path(self) -> str | None:
-        """Path of the registered runtime `nvidia`; None: it is not registered."""
         return dict(self.runtimes).get("nvidia")
 
 
@@ -184,7 +183,6 @@ class RuntimeStatus(Struct, frozen=True):
 
     @property
     def all_warnings(self) -> tuple[str, ...]:
-        """All warnings, those about GPUs last."""
         return (*self.warnings, *(self.gpus.warnings if self.gpus else ()))
 
 

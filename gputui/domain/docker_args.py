@@ -39,7 +39,6 @@ class PortSpec(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The engine's name for the container port: `8888/tcp`."""
         return f"{self.container_port}/{self.protocol}"
 
 
@@ -141,7 +140,6 @@ class MountSpec(Struct, frozen=True):
     """Options that only this kind of mount has; flags are `true` or `false`."""
 
     def get(self, key: str) -> str:
-        """Return the last value of a field; empty if it is missing."""
         return next((value for name, value in reversed(self.fields) if name == key), "")
 
     def every(self, key: str) -> tuple[str, ...]:
@@ -186,7 +184,6 @@ def _fields(text: str) -> list[str]:
 
 
 def with_source(text: str, source: str) -> str:
-    """Return the mount with another source."""
     kept = [part for part in _fields(text) if part.partition("=")[0].strip().lower() not in {"source", "src"}]
     return ",".join(csv_field(part) for part in (*kept, f"source={source}"))
 

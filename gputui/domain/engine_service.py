@@ -43,7 +43,12 @@ def service_at(address: str, uid: int) -> EngineService:
     """Return the service behind an engine's address, with commands for the user `uid`."""
     url = address.removeprefix("http+")
     if url.startswith("ssh://"):
-        return _on(urlsplit(url).netloc.rpartition("@")[2], url, uid)
+        parts = urlsplit(url)
+        host, path = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")  # the path is that of the socket there
+        account = int(found[1]) if (found := _OF_USER.match(path)) else uid
+        there = service_at(f"unix://{path or _SYSTEM_SOCKETS[0]}", account)
+        words = {name: f"on {host}: {getattr(there, name)}" for name in ("start", "restart", "reload", "status")}
+        return replace(there, **words, machine=host)
     path = url.removeprefix("unix://")
     if path in {"", *_SYSTEM_SOCKETS}:
         return SYSTEM
@@ -84,16 +89,6 @@ def by_hand(address: str, pid: int | None = None, settings: str = "", uid: int =
         settings=settings,
         uid=uid,
     )
-
-
-def _on(host: str, url: str, uid: int) -> EngineService:
-    """Return the service behind ssh, where the path of the address is that of the socket there."""
-    path = urlsplit(url).path.rstrip("/")
-    there = service_at(
-        f"unix://{path or _SYSTEM_SOCKETS[0]}", int(found[1]) if (found := _OF_USER.match(path)) else uid
-    )
-    words = {name: f"on {host}: {getattr(there, name)}" for name in ("start", "restart", "reload", "status")}
-    return replace(there, **words, machine=host)
 
 
 SYSTEM = systemd("docker.service", settings=_SYSTEM_SETTINGS)

@@ -119,7 +119,6 @@ class Cause(Struct, frozen=True):
 
     @property
     def blame(self) -> Blame:
-        """Party that pays for the next attempt."""
         return _BLAME[self.code]
 
 

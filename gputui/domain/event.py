@@ -44,7 +44,6 @@ class Event(Struct, frozen=True):
 
     @property
     def is_about_job(self) -> bool:
-        """Return whether a job ended."""
         return self.name.startswith("job_")
 
     def document(self, host: str) -> dict[str, Any]:
@@ -82,7 +81,6 @@ def ended(job: Job) -> Event:
 
 
 def end_id(job: Job) -> str:
-    """Return the id of the event for the end of a job."""
     return f"job-{job.id}-{job.end.timestamp():.6f}"
 
 
@@ -274,6 +272,5 @@ class JobChanges:
 
 
 def _newly(old: Job | None, job: Job, field: str) -> Iterator[Attempt]:
-    """Yield the attempts for which that time has become known."""
     known = {attempt.number for attempt in old.attempts if getattr(attempt, field)} if old else set()
     return (attempt for attempt in job.attempts if getattr(attempt, field) and attempt.number not in known)

@@ -416,7 +416,6 @@ class Filter(Struct, frozen=True):
 
     @property
     def is_of_reasons(self) -> bool:
-        """Return whether the filter depends on the reasons for which jobs wait, as plain words do."""
         return any(term.field in {"", "not", "reason"} for term in self.terms)
 
     @property
@@ -516,5 +515,4 @@ def by_month(jobs: Iterable[Job]) -> Iterator[Job]:
 
 
 def latest_first(job: Job) -> tuple[float, int]:
-    """Return the key by which ended jobs are sorted."""
     return -job.end.timestamp(), -job.id

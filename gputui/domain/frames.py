@@ -34,7 +34,6 @@ def frame(kind: bytes, content: bytes = b"") -> bytes:
 
 
 def size_frame(rows: int, columns: int) -> bytes:
-    """Return the frame of a terminal's size."""
     return frame(SIZE, _SIZE.pack(min(rows, 0xFFFF), min(columns, 0xFFFF)))
 
 
@@ -97,7 +96,6 @@ class PendingInput:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether there is input to send."""
         return bool(self._waiting)
 
     @property
@@ -106,11 +104,9 @@ class PendingInput:
         return len(self._waiting) >= _FULL
 
     def put(self, data: bytes) -> None:
-        """Add input."""
         self._waiting += data
 
     def put_end(self) -> None:
-        """End the input after the buffered data."""
         self._is_ended = True
         self._end_if_empty()
 
@@ -198,7 +194,6 @@ class CommandMarks:
         return own + self.rest() if self.has_begun else own
 
     def rest(self) -> bytes:
-        """Return what was held back, at the end of the output."""
         held, self._held = self._held, b""
         return self._own(held)
 

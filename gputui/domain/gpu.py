@@ -39,7 +39,6 @@ class DiskUse(Struct, frozen=True):
 
     @property
     def used(self) -> float:
-        """Used share, 0 to 1."""
         return 1 - self.free / self.total if self.total else 1.0
 
 
@@ -161,7 +160,6 @@ class Gpu(Struct, frozen=True):
 
     @property
     def shown_uuid(self) -> str:
-        """Return the driver's UUID if it is known, else what stands for it."""
         return self.drivers_uuid or self.uuid
 
 
@@ -404,7 +402,6 @@ class GpuView(Struct, frozen=True):
 
     @property
     def foreign(self) -> tuple[Holder, ...]:
-        """Foreign processes and containers on it."""
         return tuple(each for each in self.holders if each.kind != "job")
 
     @property

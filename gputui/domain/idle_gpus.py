@@ -144,7 +144,6 @@ class IdleUse(Struct, frozen=True):
 
     @property
     def labels(self) -> str:
-        """Return `GPU 2` or `GPUs 2,3`."""
         return f"{'GPU' if len(self.gpus) == 1 else 'GPUs'} {index_ranges([index_of(view) for view in self.gpus])}"
 
 

@@ -77,7 +77,6 @@ class Attempt(Struct, frozen=True):
 
     @property
     def gpu_count(self) -> int:
-        """Number of GPUs allocated to it."""
         return len(self.gpus) or self.unnamed_gpus
 
     @property
@@ -237,7 +236,6 @@ class Job(Struct, frozen=True, weakref=True):
         return replace(self, state=state, **changes)
 
     def evolve(self, **changes: Any) -> Job:
-        """Return the next Job, in the same state."""
         return replace(self, **changes)
 
     def unheld(self, **changes: Any) -> Job:
@@ -249,11 +247,9 @@ class Job(Struct, frozen=True, weakref=True):
         return self.evolve(priority=min(MAX_PRIORITY, max(0, wanted)), topped_at=None, placed=None)
 
     def topped(self, at: datetime) -> Job:
-        """Return the job, put at the head of the queue."""
         return self.evolve(topped_at=at, placed=None)
 
     def put(self, placed: Placed) -> Job:
-        """Return the job, placed beside another."""
         return self.evolve(priority=placed.priority, topped_at=placed.topped_at, placed=placed)
 
     @property
@@ -281,12 +277,10 @@ class Job(Struct, frozen=True, weakref=True):
 
     @property
     def count(self) -> int:
-        """Number of jobs it represents: the elements of an entry, else 1."""
         return arrays.count(self.runs) if self.runs else 1
 
     @property
     def ids(self) -> Iterator[JobId]:
-        """Ids of the jobs it represents, in order."""
         return arrays.ids(self.runs) if self.runs else iter((self.id,))
 
     @property
@@ -349,7 +343,6 @@ class Job(Struct, frozen=True, weakref=True):
 
     @property
     def attempt(self) -> Attempt | None:
-        """The current attempt, else the last one."""
         return self.attempts[-1] if self.attempts else None
 
     @property

@@ -265,7 +265,6 @@ class JobSpec(Struct, frozen=True):
         return self.image is None
 
     def runtime_in(self, present: Iterable[str]) -> str:
-        """Return the name of the runtime among these that runs the job; empty if none does."""
         return runtime_in(present, is_host=self.is_host)
 
 
@@ -303,7 +302,6 @@ def shared_id(number: int, name: str, own: JobId) -> JobId:
 
 
 def own_id(job_id: JobId) -> JobId:
-    """Return the id that the job has on its server."""
     return job_id & _OWN if job_id > _OWN else job_id
 
 

@@ -39,7 +39,6 @@ class KeepLimits(Struct, frozen=True):
 
     @property
     def are_set(self) -> bool:
-        """Return whether there is any limit."""
         return self.max_age is not None or self.max_size is not None
 
 
@@ -76,7 +75,6 @@ class Finding(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Return it as a line."""
         return f"{self.where}: {self.text}" + (" (harmless)" if self.is_harmless else "")
 
 
@@ -100,7 +98,6 @@ class Recovery(Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """Return a line for the audit log."""
         lost = f"{len(self.lost)} lost: {id_ranges(self.lost)}" if self.lost else "none lost"
         return f"{plural(self.jobs, 'job')} from {self.source}, {lost}"
 

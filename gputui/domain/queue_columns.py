@@ -63,7 +63,6 @@ class QueueColumn(Struct, frozen=True):
     """Capability without which a cluster has no values for it."""
 
     def order(self, job: Job, seen: ColumnData) -> Value:
-        """Return what the job is sorted by."""
         found = self.value(job, seen) if self.value else None
         return found.casefold() if isinstance(found, str) and self.shown is None else found
 
@@ -165,10 +164,6 @@ def _left(job: Job, seen: ColumnData) -> timedelta | str | None:
     return job.limit_at - seen.now if job.limit_at > seen.now else "over"
 
 
-def _where(job: Job, seen: ColumnData) -> str:
-    return ",".join(seen.gpu_names.get(uuid, "?") for uuid in (job.attempt.gpus if job.attempt else ()))
-
-
 _amount = partial(QueueColumn, right=True, is_down=True)
 _forecast = partial(
     QueueColumn,
@@ -247,7 +242,7 @@ _ALL = (
         8,
         "the indices of its GPUs",
         None,
-        _where,
+        lambda job, seen: ",".join(seen.gpu_names.get(uuid, "?") for uuid in (job.attempt.gpus if job.attempt else ())),
         lambda job, _: "plain" if job.gpus else "dim",
         capability=Capability.GPU_IDS,
     ),

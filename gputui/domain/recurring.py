@@ -205,7 +205,6 @@ def latest_until(expression: str, zone: tzinfo, first: datetime, until: datetime
 
 
 def _wall(at: datetime, offset: timedelta) -> datetime:
-    """Return the wall-clock time at that offset from UTC."""
     return at.replace(tzinfo=None) + offset
 
 
@@ -346,5 +345,4 @@ class Recurrence(Struct, frozen=True):
 
 
 def live_jobs(jobs: Iterable[Job], recurring: JobId) -> list[Job]:
-    """Return the jobs that this recurring job submitted and that have not ended."""
     return [job for job in jobs if job.recurring == recurring and not job.state.is_terminal]

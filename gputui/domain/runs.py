@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -26,7 +27,6 @@ class Run(NamedTuple):
 
     @property
     def ids(self) -> range:
-        """The ids of the elements."""
         return range(self.id, self.id + self.count)
 
     @property
@@ -40,7 +40,6 @@ class Run(NamedTuple):
         return self.id + self.count
 
     def index_of(self, job_id: int) -> int:
-        """Return the index of one of its elements."""
         return self.index + (job_id - self.id) * self.step
 
     def part(self, start: int, end: int) -> Run:
@@ -60,17 +59,14 @@ Runs = tuple[Run, ...]
 
 
 def count(runs: Iterable[Run]) -> int:
-    """Return the number of elements."""
     return sum(run.count for run in runs)
 
 
 def ids(runs: Iterable[Run]) -> Iterator[int]:
-    """Yield the ids of the elements, in order."""
     return chain.from_iterable(run.ids for run in runs)
 
 
 def indices(runs: Iterable[Run]) -> Iterator[int]:
-    """Yield the indices of the elements, in the order of their ids."""
     return chain.from_iterable(run.indices for run in runs)
 
 
@@ -78,46 +74,37 @@ def runs_of(first: int, chosen: Sequence[int]) -> Runs:
     """Return the runs of elements with these indices and consecutive ids from `first`."""
     found, start = [], 0
     while start < len(chosen):
-        end = _end_of_run(chosen, start)
-        step = chosen[start + 1] - chosen[start] if end - start > 1 else 1
-        found.append(Run(first + start, chosen[start], end - start, step))
+        end = start + 1
+        step = chosen[end] - chosen[start] if end < len(chosen) else 0
+        while step > 0 and end < len(chosen) and chosen[end] - chosen[end - 1] == step:
+            end += 1
+        if step > 1 and end - start < _SHORTEST:
+            end = start + 1
+        found.append(Run(first + start, chosen[start], end - start, step if end - start > 1 else 1))
         start = end
     return tuple(found)
 
 
-def _end_of_run(chosen: Sequence[int], start: int) -> int:
-    end = start + 1
-    step = chosen[end] - chosen[start] if end < len(chosen) else 0
-    if step < 1:
-        return end
-    while end < len(chosen) and chosen[end] - chosen[end - 1] == step:
-        end += 1
-    return end if step == 1 or end - start >= _SHORTEST else start + 1
-
-
 def merged(runs: Iterable[Run]) -> Runs:
-    """Return the same elements in as few runs as possible."""
+    """Return the same elements in as few runs as possible; two single ones are joined only if they are neighbours."""
     found: list[Run] = []
     for run in sorted(runs):
-        joined_spans = _joined(found[-1], run) if found else None
-        if joined_spans is None:
+        last = found[-1] if found else None
+        step = run.index - last.indices[-1] if last else 0
+        if (
+            last is None
+            or last.end != run.id
+            or step < 1
+            or (last.count == run.count == 1 and step != 1)
+            or any(each.count > 1 and each.step != step for each in (last, run))
+        ):
             found.append(run)
         else:
-            found[-1] = joined_spans
+            found[-1] = Run(last.id, last.index, last.count + run.count, step)
     return tuple(found)
 
 
-def _joined(first: Run, second: Run) -> Run | None:
-    """Return both as one run; None if impossible. Two single elements are joined only if they are neighbours."""
-    step = second.index - first.indices[-1]
-    if first.end != second.id or step < 1 or (first.count == second.count == 1 and step != 1):
-        return None
-    fits = all(run.count == 1 or run.step == step for run in (first, second))
-    return Run(first.id, first.index, first.count + second.count, step) if fits else None
-
-
 def find(runs: Sequence[Run], job_id: int) -> Run | None:
-    """Return the run that contains the element; None if there is none."""
     place = bisect_right(runs, job_id, key=lambda run: run.id) - 1
     return runs[place] if place >= 0 and job_id < runs[place].end else None
 
@@ -131,20 +118,16 @@ class Spans(Struct, frozen=True):
     def __contains__(self, job_id: object) -> bool:
         if not isinstance(job_id, int):
             return False
-        place = bisect_right(self.parts, job_id, key=_start) - 1
+        place = bisect_right(self.parts, job_id, key=itemgetter(0)) - 1
         return place >= 0 and job_id < self.parts[place][1]
 
     def overlaps(self, run: Run) -> Iterator[tuple[int, int]]:
-        place = max(bisect_right(self.parts, run.id, key=_start) - 1, 0)
+        place = max(bisect_right(self.parts, run.id, key=itemgetter(0)) - 1, 0)
         while place < len(self.parts) and self.parts[place][0] < run.end:
             start, end = max(self.parts[place][0], run.id), min(self.parts[place][1], run.end)
             if start < end:
                 yield start, end
             place += 1
-
-
-def _start(span: tuple[int, int]) -> int:
-    return span[0]
 
 
 def spans_of(chosen: Iterable[int] | Spans) -> Spans:

@@ -162,7 +162,6 @@ class Window(Struct, frozen=True):
 
     @property
     def for_nobody(self) -> bool:
-        """Return whether no job may run in it at all."""
         return self.tenant is None and self.priority is None
 
     def admits(self, tenant: str, priority: int) -> bool:
@@ -378,7 +377,6 @@ class HookSettings(Struct, frozen=True):
 
     @property
     def has_receivers(self) -> bool:
-        """Return whether anybody is told of events."""
         return bool(self.on_job_end or self.on_notice or self.webhook or self.mail_to)
 
 

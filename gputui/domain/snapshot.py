@@ -249,7 +249,6 @@ class Snapshot(Struct, frozen=True, weakref=True):
 
     @property
     def count(self) -> int:
-        """Number of jobs, each element of an entry counted."""
         return sum(job.count for job in self.jobs)
 
     def sharing(self) -> dict[JobId, tuple[JobId, ...]]:

@@ -28,7 +28,6 @@ class JobState(StrEnum):
 
     @property
     def short(self) -> str:
-        """The short form that squeue prints."""
         return _SHORT[self]
 
     @property
@@ -38,7 +37,6 @@ class JobState(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Return whether the job has ended by a fault, neither completed nor cancelled."""
         return self in FAILURES
 
     @property

@@ -126,13 +126,11 @@ def shown_name(name: str, sweep: Pairs, index: int) -> str:
 
 
 def words(values: Mapping[str, str]) -> str:
-    """Return `lr=1e-3 seed=4`, shortened."""
     text = " ".join(f"{name}={value}" for name, value in values.items())
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
 def variables(values: Mapping[str, str]) -> Pairs:
-    """Return the environment variables with these values: `GPUTUI_SWEEP_LR`."""
     return tuple((f"{VARIABLE}{name.upper()}", value) for name, value in values.items())
 
 
@@ -178,7 +176,6 @@ def _value(text: str, place: int) -> str:
 
 
 def _part(word: str) -> _Part:
-    """Return the values of an unquoted word: a range, or the word itself."""
     if not word:
         raise InputError("has an empty value", hint='write "" where that is meant')
     hint = "ranges are of whole numbers, 0-10 or 0-10:2; write the values one by one, or quote the text"

@@ -72,7 +72,6 @@ class AttemptTelemetry(Struct, frozen=True):
 
     @property
     def kilowatt_hours(self) -> float | None:
-        """`energy` in kWh."""
         return None if self.energy is None else self.energy / 3_600_000
 
 

@@ -65,7 +65,6 @@ _DRAWN = re.compile(r"[ -~°·–…─-▟⠀-⣿]+")
 
 
 def is_narrow(text: str) -> bool:
-    """Return whether each character certainly takes one cell."""
     return (text.isascii() and text.isprintable()) or _DRAWN.fullmatch(text) is not None
 
 
@@ -140,7 +139,6 @@ def plain_log(line: str) -> str:
 
 
 def plain_bytes(raw: bytes) -> str:
-    """Return a job's output as text that is safe to show; bytes that are not UTF-8 become �."""
     return plain_log(raw.decode("utf-8", "replace"))
 
 
