@@ -41,11 +41,9 @@ class ActionChange(Protocol):
     @property
     def done(self) -> str:
         """Sentence about the restored state."""
-        ...
 
     def subject(self, indices: Mapping[str, str]) -> str:
         """Return the name of the changed object; `indices` has the displayed index of each GPU, by UUID."""
-        ...
 
 
 class Performer(Protocol):
@@ -60,17 +58,14 @@ class Performer(Protocol):
         is ignored. `on_progress` is called now and then with the number of finished jobs and the total; an exception in
         it undoes the action.
         """
-        ...
 
     def foresee(self, action: Action, /) -> Done:
         """Return what `act` would do, with the jobs as they would be; raises the same errors, and changes nothing."""
-        ...
 
     def undo(
         self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
     ) -> Sequence[tuple[Any, str]]:
         """Undo changes, latest first; return each with the reason why it was not undone, empty if it was."""
-        ...
 
 
 class About(Struct, frozen=True):
@@ -127,18 +122,15 @@ class AwaitedChannel(Protocol):
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `channel` has news."""
-        ...
 
     def channel(self) -> Channel | None:
         """Return the streams; None while the job has not started. Does not wait.
 
         Raises GputuiError if there will be none, as of a job that has ended, or if the owner of the queue has.
         """
-        ...
 
     def close(self) -> None:
         """Give up waiting. The streams, once returned, are closed by themselves."""
-        ...
 
 
 class Snapshots(Protocol):
@@ -146,11 +138,9 @@ class Snapshots(Protocol):
 
     def version(self) -> object:
         """Return a token that differs once `read` would return something else. Costs a stat; never blocks."""
-        ...
 
     def read(self) -> Snapshot:
         """Return the present snapshot. Blocks on files or an engine."""
-        ...
 
 
 class Backend(Performer, Protocol):
@@ -170,22 +160,18 @@ class Backend(Performer, Protocol):
 
     def about(self, server: str = "") -> About:
         """Return its description; with several servers, that of the one named."""
-        ...
 
     def snapshots(self) -> Snapshots:
         """Return its snapshots."""
-        ...
 
     def job(self, job_id: JobId) -> Job:
         """Return a job, waiting, running or ended, however long ago; an element of an entry alone."""
-        ...
 
     def history(self, since: datetime | None = None) -> Iterable[Job]:
         """Yield ended jobs that no snapshot has any more, the latest month first; with `since`, those that ended since.
 
         A job is in the snapshot or here, never in both.
         """
-        ...
 
     def log(
         self,
@@ -201,35 +187,27 @@ class Backend(Performer, Protocol):
         The lines are complete, or the iteration raises GputuiError. With `follow` the output of a running attempt
         continues to its end. With `stamped` lines begin with their times where these are known.
         """
-        ...
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         """Run a command in a running job, or attach to its streams."""
-        ...
 
     def shell(self, job_id: JobId) -> Shell:
         """Return the command that opens a shell in a running job, for the terminal of this process."""
-        ...
 
     def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
         """Return the present processes of a running job."""
-        ...
 
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
         """Return the telemetry of each attempt of a job, by number; empty for a job that never started."""
-        ...
 
     def why_unread(self, job: Job) -> Mapping[int, str]:
         """Return by number of attempt why nothing is known of its use of GPUs; empty where the scheduler measures."""
-        ...
 
     def images(self, server: str = "") -> Iterable[str]:
         """Return the names of images that the engine has; empty if it does not answer."""
-        ...
 
     def close(self) -> None:
         """End all streams and connections; a second call does nothing."""
-        ...
 
 
 class DirectBackend(Backend, Protocol):
@@ -238,38 +216,30 @@ class DirectBackend(Backend, Protocol):
     @property
     def queue(self) -> Queue:
         """Queue, opened when it is first read."""
-        ...
 
     def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, AwaitedChannel | None]:
         """Submit one job; return its id, and its streams from the start on where that waits for this client."""
-        ...
 
     def output(self, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
         """Yield the output of an ended attempt in pieces, each with whether it is known to be standard error."""
-        ...
 
     def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:
         """Return the streams of a job from its next start on, which waits for this client; None: none would wait."""
-        ...
 
     def is_scheduled(self) -> bool:
         """Return whether a scheduler or an engine starts jobs now."""
-        ...
 
     def known_gpus(self) -> tuple[Gpu, ...]:
         """Return the GPUs that the scheduler lists now, without reading any; none where an engine refuses itself."""
-        ...
 
     def gpus(self, tell: Callable[[str], object]) -> Snapshot:
         """Return a snapshot with its GPUs, read by this process where no scheduler reads them; `tell` as below."""
-        ...
 
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
         """Return the snapshot with readings by this process of the GPUs that no scheduler reads.
 
         `tell` is called with a sentence for each node whose GPUs could not be read; `probe` reads already.
         """
-        ...
 
 
 class CommandLine(Struct, frozen=True, forbid_unknown_fields=True):

@@ -24,44 +24,34 @@ class Channel(Protocol):
     @property
     def is_tty(self) -> bool:
         """Return whether they belong to a terminal; then all output is standard output."""
-        ...
 
     @property
     def has_pending(self) -> bool:
         """Return whether `receive` returns at once, regardless of `fileno`."""
-        ...
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when there is output."""
-        ...
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
         """Wait for output and return it in pieces, each with whether it is standard error; None at the end."""
-        ...
 
     def input_fileno(self) -> int:
         """Return a descriptor that is writable when a small piece can be sent without waiting; -1: no input is read."""
-        ...
 
     def send(self, data: bytes) -> None:
         """Write to standard input. Raises OSError when the command no longer reads."""
-        ...
 
     def end_input(self) -> None:
         """End standard input; a terminal has no end."""
-        ...
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the size of its terminal."""
-        ...
 
     def exit_code(self) -> int | None:
         """Return the exit code after the end; None when it is unknown."""
-        ...
 
     def close(self) -> None:
         """Detach; the command keeps running."""
-        ...
 
 
 def wait_for(channel: Channel, pending: PendingInput, others: Mapping[int, int]) -> dict[int, int]:

@@ -38,17 +38,14 @@ class Cluster(Protocol):
     @property
     def name(self) -> str:
         """Name of the cluster, as the engine knows it."""
-        ...
 
     @property
     def user(self) -> str:
         """Name by which the engine knows this process's user; empty until it has answered. Never blocks."""
-        ...
 
     @property
     def caps(self) -> Caps:
         """The engine's capabilities, as far as this user may use them. Never blocks."""
-        ...
 
     def snapshot(self) -> Snapshot:
         """Return all jobs that are not older than the engine remembers, all nodes and GPUs, reasons and starts.
@@ -56,7 +53,6 @@ class Cluster(Protocol):
         Jobs of other users and tools are included. Costs the engine one request for jobs and one for nodes, shared by
         all processes of this machine that ask within two seconds.
         """
-        ...
 
     def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
         """Submit jobs; return their ids, one for each element of an array.
@@ -64,25 +60,21 @@ class Cluster(Protocol):
         Idempotent: with the same `key`, a call repeated after a crash returns the jobs of the first one. `is_new`
         promises that no other state directory has seen the key, so a first call need not look for it.
         """
-        ...
 
     def note(self, submission: Submission) -> str:
         """Return in a sentence what the engine decides for such a job, such as its time limit; empty for nothing.
 
         Raises the same errors as `submit`, as far as they are known without asking the engine.
         """
-        ...
 
     def expected_start(self, submission: Submission) -> datetime | None:
         """Return when the job would start if it were submitted now; None if the engine cannot tell."""
-        ...
 
     def draft(self, submission: Submission) -> str:
         """Return what the engine would be given for a job, in its own language, once it agrees to that.
 
         Empty where `expected_start` tells about a job before it is submitted. Raises as `submit` does.
         """
-        ...
 
     def act(self, action: EngineAction) -> tuple[JobId, ...]:
         """Carry out an action on jobs or nodes, which are known to the engine; return the ids of the changed jobs.
@@ -91,27 +83,21 @@ class Cluster(Protocol):
         and never relative; `Top` puts jobs before the user's others, or before all where the user may. Of an edit only
         the time limit, which is never None, is the engine's.
         """
-        ...
 
     def job(self, job_id: JobId) -> Job:
         """Return a job from the engine, or from the records kept after the engine forgot it; raises NotFoundError."""
-        ...
 
     def last_known(self, job_id: JobId) -> Job | None:
         """Return a job as it was last seen, for its output, without asking the engine; None if nobody saw it."""
-        ...
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         """Yield jobs that have ended, from the engine's accounting, else from our own records."""
-        ...
 
     def log(self, job: Job, *, tail: int | None, follow: bool) -> StampedLogStream:
         """Return the output of a job."""
-        ...
 
     def place(self, job: Job) -> str:
         """Return where `enter` runs commands, in words; raises ClusterRefusedError for a job of another user."""
-        ...
 
     def enter(self, job: Job, request: Entry) -> Channel:
         """Run a command in a running job, in its container or beside its processes, or attach to its streams.
@@ -120,16 +106,12 @@ class Cluster(Protocol):
         that was submitted with a terminal or input can be attached to. That waits for its container; what the job
         writes before anybody attaches is in its output.
         """
-        ...
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Return the present processes of a running job."""
-        ...
 
     def faults(self) -> Sequence[ClusterFault]:
         """Return what is in the way of jobs, as far as the engine's own settings tell; raises ClusterRefusedError."""
-        ...
 
     def close(self) -> None:
         """Close connections."""
-        ...

@@ -18,39 +18,30 @@ class Monitor(Protocol):
 
     def published(self, snapshot: Snapshot) -> None:
         """Record the snapshot at the end of a tick."""
-        ...
 
     def took(self, step: str, seconds: float) -> None:
         """Record the duration of a step: `tick` or `plan`."""
-        ...
 
     def failed(self, part: str) -> None:
         """Record a fault of a part of the scheduler."""
-        ...
 
     def wrote(self, seconds: float) -> None:
         """Record the duration of a write to the journal, until it was on disk."""
-        ...
 
     def called(self, runtime: str, call: str, result: str, seconds: float) -> None:
         """Record a call to a runtime; the result is `ok`, `error` or `unavailable`."""
-        ...
 
     def delivered(self, hook: str, result: str) -> None:
         """Record a delivery to a hook; the result is `ok`, `failed` (one try) or `dropped`."""
-        ...
 
     def notices(self) -> tuple[Notice, ...]:
         """Return notices of problems of the monitor itself."""
-        ...
 
     def page(self) -> bytes:
         """Return what was recorded as a page for Prometheus; empty: it keeps nothing."""
-        ...
 
     def close(self) -> None:
         """End with the scheduler's term."""
-        ...
 
 
 class Monitors:
