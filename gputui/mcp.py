@@ -1,4 +1,4 @@
-"""Tools of an agent: what each takes, checked strictly, what it asks the owner of the queue, and bounded answers.
+"""Tools of an agent, served on standard input and output: strict arguments, and bounded answers of the queue's owner.
 
 Arguments come from the table of routes where a tool asks one of them. The owner knows who calls, and refuses what the
 user may not do, and what agents may not; nothing here decides that.

@@ -1,4 +1,4 @@
-"""Spans of the life of a job, as plain values without a tracing library.
+"""Spans of the life of a job, and the monitor that sends those of ended jobs to an OpenTelemetry collector.
 
 A trace has one job. Its root lasts from the submission to the end. Below it are `queued`, for each wait, and `attempt`,
 from the claim of its GPUs to its end, with `start` and `run`. Ids are hashes of the job: links can point to jobs that

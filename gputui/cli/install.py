@@ -308,7 +308,11 @@ _TEMPORARY = "ReadWritePaths=/tmp /var/tmp"
 
 
 def units(options: Options, backups: Path | None = None) -> dict[str, str]:
-    words = scheduler_command(options)
+    script = Path(sys.executable).with_name("gputui")
+    words = [str(script)] if script.exists() else [sys.executable, "-P", "-m", "gputui"]
+    words += ["--state", str(options.state)]
+    words += ["--config", str(options.config)] if options.config is not None else []
+    words += ["--runtime", options.runtime] if options.runtime != "docker" else []
     for word in (*words, *((str(backups),) if backups is not None else ())):
         if not _PLAIN.fullmatch(word):
             hint = "systemd would read other characters its own way: use a path of letters, digits and /._-"
@@ -333,14 +337,6 @@ def units(options: Options, backups: Path | None = None) -> dict[str, str]:
         service, timer = _BACKUP
         found |= {service: _filled(_backup(options, backups), values), timer: _filled(_template(timer), values)}
     return found
-
-
-def scheduler_command(options: Options) -> list[str]:
-    script = Path(sys.executable).with_name("gputui")
-    words = [str(script)] if script.exists() else [sys.executable, "-P", "-m", "gputui"]
-    settings = ["--config", str(options.config)] if options.config is not None else []
-    runtime = ["--runtime", options.runtime] if options.runtime != "docker" else []
-    return [*words, "--state", str(options.state), *settings, *runtime]
 
 
 def _serves_users(options: Options) -> bool:

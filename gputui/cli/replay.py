@@ -183,18 +183,6 @@ def sentences(history: JobHistory, found: Mapping[str, Figures], offered: float,
     return [*([said] if said else []), *notes(history, offered, limits)]
 
 
-def history_json(history: JobHistory) -> dict[str, Any]:
-    return {
-        "since": history.since.isoformat(),
-        "until": history.until.isoformat(),
-        "tenants": len({job.tenant for job in history.jobs}),
-        "failed": history.failed,
-        "left_out": history.left_out,
-        "shared": history.shared,
-        "without_limit": sum(job.stated is None for job in history.jobs),
-    }
-
-
 def meaning(found: Mapping[str, Figures], history: JobHistory) -> str:
     """Return a sentence on the effect of a static split; empty unless that policy was replayed."""
     if "plan" not in found or "static-equal" not in found:
@@ -639,7 +627,16 @@ class Replay(Struct, frozen=True):
     ) -> dict[str, Any]:
         head = self.head() | {"settings": settings_json(base.settings, base.changes)}
         if self.source.own is not None:
-            head |= {"history": history_json(self.source.own)}
+            own = self.source.own
+            head["history"] = {
+                "since": own.since.isoformat(),
+                "until": own.until.isoformat(),
+                "tenants": len({job.tenant for job in own.jobs}),
+                "failed": own.failed,
+                "left_out": own.left_out,
+                "shared": own.shared,
+                "without_limit": sum(job.stated is None for job in own.jobs),
+            }
         if told or self.source.own is not None:
             head |= {"notes": list(told)}
         if tried:

@@ -6,7 +6,7 @@ import platform
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,9 @@ from gputui.domain.as_json import MASK, explanation_json, job_detail_json
 from gputui.domain.errors import GputuiError, NotFoundError, signal_name
 from gputui.domain.filter import meant
 from gputui.domain.job import Attempt, Job, element_spec, sweep_values
-from gputui.domain.job_spec import JobSpec, LimitWarning
+from gputui.domain.job_spec import JobSpec
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
+from gputui.domain.state import JobState, Reason
 from gputui.domain.telemetry_series import summary_lines
 from gputui.domain.text import format_duration, format_size, plain
 from gputui.request.job_options import DOCKER_KEYS
@@ -146,11 +146,6 @@ def _suspended(job: Job) -> str:
     return " (to be woken)" if job.is_suspended else ""
 
 
-def warning_words(warning: LimitWarning) -> str:
-    """Return `SIGTERM 1m before the limit`."""
-    return f"{signal_name(warning.number)} {format_duration(warning.before)} before the limit"
-
-
 def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     options, gpus = spec.options, spec.gpus
     yield "command", shlex.join(spec.command)
@@ -159,7 +154,8 @@ def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     yield "GPU model", gpus.model
     yield "driver caps", ", ".join(gpus.capabilities)
     yield "time limit", format_duration(spec.time_limit) if spec.time_limit else None
-    yield "warning", warning_words(spec.warning) if spec.warning else None
+    if warning := spec.warning:
+        yield "warning", f"{signal_name(warning.number)} {format_duration(warning.before)} before the limit"
     yield "idle timeout", format_duration(spec.idle_timeout) if spec.idle_timeout else None
     if spec.interactive:
         streams = ["a terminal"] * spec.interactive.tty + ["input"] * spec.interactive.stdin
@@ -258,34 +254,30 @@ def explained(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
 
 
 def engine_story(job: Job, snapshot: Snapshot) -> Iterator[str]:
-    reason, at = snapshot.of_elements().reasons.get(job.id), _expected(job, snapshot)
-    place = _place(job, snapshot)
+    reason, place, at = _in_engine(job, snapshot)
     yield f"job {job.shown_id} {job.name}: number {place} of {len(snapshot.order)} waiting"
     yield f"why       {reason.local(snapshot.taken_at) if reason else 'the engine gives no reason'}"
     if at is not None:
-        left = format_duration(max(at - snapshot.taken_at, at - at))
+        left = format_duration(max(at - snapshot.taken_at, timedelta()))
         yield f"expected  {at.astimezone():%Y-%m-%d %H:%M:%S %Z}, in {left}"
     yield f"priority  {job.priority}"
 
 
 def engine_json(job: Job, snapshot: Snapshot) -> dict[str, Any]:
-    reason, at = snapshot.of_elements().reasons.get(job.id), _expected(job, snapshot)
+    reason, place, at = _in_engine(job, snapshot)
     return {
         "id": job.id,
         "reason": {"code": str(reason.code), "text": reason.text} if reason else None,
-        "position": _place(job, snapshot),
+        "position": place,
         "waiting": len(snapshot.order),
         "expected_start_at": at.isoformat() if at else None,
         "priority": job.priority,
     }
 
 
-def _expected(job: Job, snapshot: Snapshot) -> datetime | None:
+def _in_engine(job: Job, snapshot: Snapshot) -> tuple[Reason | None, int | None, datetime | None]:
+    """Return why the job waits, the place of it or of its entry among those that wait, and when it should start."""
     entry = snapshot.entry(job.id)
-    return snapshot.expected_starts.get(job.id) or (snapshot.expected_starts.get(entry.id) if entry else None)
-
-
-def _place(job: Job, snapshot: Snapshot) -> int | None:
-    """Return the place of the job, or of the entry that contains it, among those that wait."""
-    entry = snapshot.entry(job.id)
-    return snapshot.order.index(entry.id) + 1 if entry and entry.id in snapshot.order else None
+    place = snapshot.order.index(entry.id) + 1 if entry and entry.id in snapshot.order else None
+    at = snapshot.expected_starts.get(job.id) or (snapshot.expected_starts.get(entry.id) if entry else None)
+    return snapshot.of_elements().reasons.get(job.id), place, at

@@ -254,17 +254,6 @@ def parse(text: str) -> tuple[str, Any]:
     return kind, content
 
 
-async def obey(kind: str, content: Any, viewer: Viewer) -> None:
-    if kind == "stdin":
-        await viewer.send_bytes(content.encode("utf-8", "replace"))
-    elif kind == "resize":
-        await viewer.set_terminal_size(*content)
-    elif kind == "blur":
-        await viewer.blur()
-    elif kind == "focus":
-        await viewer.focus()
-
-
 MOST_VIEWERS = 16
 """Maximum number of open consoles; each is a process of about 80 MB."""
 _HANDLER = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -423,8 +412,14 @@ async def _take_frames(socket: web.WebSocketResponse, viewer: Viewer) -> None:
             return
         if kind == "ping":
             await socket.send_json(["pong", content])
-        else:
-            await obey(kind, content, viewer)
+        elif kind == "stdin":
+            await viewer.send_bytes(content.encode("utf-8", "replace"))
+        elif kind == "resize":
+            await viewer.set_terminal_size(*content)
+        elif kind == "blur":
+            await viewer.blur()
+        elif kind == "focus":
+            await viewer.focus()
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
