@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 
-from gputui.cluster.kubernetes.calls import CALLS
-from gputui.cluster.kubernetes.site import KubeSite
+from gputui.cluster.kubernetes.site import CALLS, KubeSite
 from gputui.cluster.kubernetes.site import caps_of as kubernetes_caps_of
 from gputui.cluster.slurm.site import SlurmSite, caps_of
 from gputui.domain.cluster import Capability, Caps

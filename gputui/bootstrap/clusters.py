@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from gputui.domain.node_readings import NodeCheck
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.backend import EngineBackend
+    from gputui.engine.cluster.changes import EngineQueue
     from gputui.engine.cluster.hooks import ClusterHooks
     from gputui.engine.cluster.measurements import ClusterTelemetry, MeasuredJobs
     from gputui.engine.cluster.migration import Migration
     from gputui.engine.cluster.poll import ClusterPoll, Duty, NodeReader, SharedDuty
-    from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
     from gputui.engine.hooks import RecordEnds
     from gputui.gpus.node_probes import NodeCommand
@@ -100,13 +100,13 @@ def _short(text: str, length: int = 8) -> str:
 def open_backend(options: Options) -> EngineBackend:
     """Return the queue of the cluster as a backend. Asks the engine when it is first used."""
     from gputui.engine.cluster.backend import EngineBackend
-    from gputui.engine.cluster.queue import EngineQueue
+    from gputui.engine.cluster.changes import EngineQueue
 
     cluster, directory = open_cluster(options), directory_of(options)
 
     @cache
     def measured() -> MeasuredJobs:
-        from gputui.cluster.records import TelemetryRecords  # not needed to submit
+        from gputui.cluster.journal import TelemetryRecords  # not needed to submit
         from gputui.engine.cluster.measurements import MeasuredJobs
 
         ends_after = options.settings.scheduler.idle_gpus_end
@@ -157,7 +157,7 @@ def hooks_duty(
     """Return the duty of telling hooks; deliveries are reported to `monitor`."""
 
     def begin(_: Snapshot) -> ClusterHooks:
-        from gputui.cluster.records import ToldEnds
+        from gputui.cluster.journal import ToldEnds
         from gputui.engine.cluster.hooks import ClusterHooks
         from gputui.engine.hooks import Announcer, made_report, sinks, weekly_of
         from gputui.engine.host import DELIVERY_WORKERS
@@ -181,7 +181,7 @@ def hooks_duty(
 
 def telemetry_duty(options: Options, queue: EngineQueue, waits: Callable[[], object] = lambda: None) -> SharedDuty:
     def begin(_: Snapshot) -> ClusterTelemetry:
-        from gputui.cluster.records import TelemetryRecords
+        from gputui.cluster.journal import TelemetryRecords
         from gputui.engine.cluster.measurements import DIRECTORY, ClusterTelemetry, IdleEnds
         from gputui.engine.saved_logs import LogSweeper
         from gputui.threads import DaemonExecutor
@@ -249,16 +249,16 @@ def exported(options: Options, target: str, submission: Submission, key: str) ->
 
 def kubernetes_rbac(namespace: str, kind: str, name: str, *, is_operator: bool, is_wide: bool) -> str:
     """Return the manifest of roles and bindings for a `User`, a `Group`, or a `ServiceAccount` `NAMESPACE:NAME`."""
-    from gputui.cluster.kubernetes import calls, manifest
+    from gputui.cluster.kubernetes import manifest, site
 
     place, _, account = name.partition(":")
     if kind == "ServiceAccount":
         if not (place and account):
             raise InputError("is not NAMESPACE:NAME", where="--service-account")
-        subject = calls.RbacSubject(kind, account, place)
+        subject = site.RbacSubject(kind, account, place)
     else:
-        subject = calls.RbacSubject(kind, name)
-    documents = calls.rbac(namespace, subject, is_operator=is_operator, is_wide=is_wide)
+        subject = site.RbacSubject(kind, name)
+    documents = site.rbac(namespace, subject, is_operator=is_operator, is_wide=is_wide)
     return "---\n".join(map(manifest.as_yaml, documents))
 
 

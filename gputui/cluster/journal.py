@@ -1,19 +1,26 @@
-"""Append-only files of JSON lines, shared by the processes of one user."""
+"""Append-only files of JSON lines, shared by the processes of one user: notes of submissions, and records of jobs."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from gputui.domain.decoding import JsonDecoder, json_decoder
+from gputui.domain.decoding import JsonDecoder, decode_json, json_decoder
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.telemetry import AttemptTelemetry
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -156,3 +163,186 @@ def write_whole(path: Path, content: bytes) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
     draft.replace(path)
+
+
+class Note(Struct, frozen=True, omit_defaults=True):
+    """A step of a submission: first what is going to be submitted, then the jobs that it has become."""
+
+    key: str
+    at: datetime
+    submission: Submission | None = None
+    output: str = ""
+    namespace: str = ""
+    number: int | None = None
+    uids: tuple[str, ...] = ()
+
+
+class Submitted(Struct, frozen=True):
+    key: str
+    at: datetime
+    submission: Submission
+    output: str = ""
+    """Pattern of the file with its output; in Slurm."""
+    namespace: str = ""
+    """Namespace of its jobs; in Kubernetes."""
+    number: int | None = None
+    """Slurm's number of the job or the array."""
+    known_at: datetime | None = None
+    """When its number, its uids or its refusal were noted."""
+    uids: tuple[str, ...] = ()
+    """Kubernetes' uids of its jobs, in the order of its indices; empty until the server has told all of them."""
+
+
+class Submissions:
+    """Specs of the jobs that were submitted from this state directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._journal = Journal(directory / "submissions.jsonl", Note)
+        self._by_key: dict[str, Submitted] = {}
+        self._by_job: dict[int | str, Submitted] = {}
+
+    def intend(self, key: str, submission: Submission, *, output: str = "", namespace: str = "") -> None:
+        """Note durably what is going to be submitted."""
+        self._journal.append([Note(key, datetime.now(UTC), submission, output, namespace)])
+
+    def settle(self, key: str, number: int | None = None, uids: tuple[str, ...] = ()) -> None:
+        """Note durably which jobs it has become, none if it was refused; a full disk leaves it to who sees the jobs."""
+        with suppress(OSError):
+            self._journal.append([Note(key, datetime.now(UTC), number=number, uids=uids)])
+
+    def of_key(self, key: str) -> Submitted | None:
+        if not self._journal.mentions(key.encode()):
+            return None
+        self.refresh()
+        return self._by_key.get(key)
+
+    def of_number(self, number: int) -> Submitted | None:
+        self.refresh()
+        return self._by_job.get(number)
+
+    def all(self) -> Collection[Submitted]:
+        """Return all submissions, the oldest first."""
+        self.refresh()
+        return self._by_key.values()
+
+    def of_uid(self, uid: str, key: str, namespace: str) -> Submitted | None:
+        """Return the submission that became a job, as of the last `refresh`; others may give theirs any label."""
+        found = self._by_job.get(uid)
+        if found is None and (named := self._by_key.get(key)) is not None:
+            found = named if not named.uids and named.namespace == namespace else None
+        return found
+
+    def refresh(self) -> None:
+        """Read what other processes have noted."""
+        is_new, notes = self._journal.fresh()
+        if is_new:
+            self._by_key, self._by_job = {}, {}
+        for note in notes:
+            if note.submission is not None:
+                self._by_key[note.key] = Submitted(note.key, note.at, note.submission, note.output, note.namespace)
+            elif (known := self._by_key.get(note.key)) is not None:
+                settled = self._by_key[note.key] = replace(known, number=note.number, uids=note.uids, known_at=note.at)
+                jobs: tuple[int | str, ...] = note.uids if note.number is None else (note.number,)
+                self._by_job |= dict.fromkeys(jobs, settled)
+
+
+_LASTS = timedelta(seconds=30)
+"""Time after which idle GPUs that nobody has marked again are not marked any more."""
+_AGAIN = timedelta(seconds=10)
+_MOST_BYTES = 4 * 1024**2
+
+
+class TelemetryRecord(Struct, frozen=True):
+    """Telemetry of a run of a job."""
+
+    job: JobId
+    started: int
+    """Second since 1970, which tells runs apart."""
+    telemetry: AttemptTelemetry
+    gpus: tuple[str, ...] = ()
+    """GPUs that it had, as far as they were known."""
+
+
+class EndNote(Struct, frozen=True):
+    """Reason why a run of a job was ended from here."""
+
+    job: JobId
+    started: int
+    words: str
+
+
+class IdleMarks(Struct, frozen=True):
+    """GPUs that are idle, with the time since which they are."""
+
+    at: datetime
+    gpus: Mapping[str, datetime] = field(default_factory=dict)
+
+
+class TelemetryRecords:
+    """Telemetry by job and start, as long as the file keeps it; shared by the processes of one user."""
+
+    def __init__(self, directory: Path) -> None:
+        self._records = Index(directory / "telemetry.jsonl", TelemetryRecord, lambda each: (each.job, each.started))
+        self._found: Mapping[tuple[JobId, int], TelemetryRecord] = {}
+        self._ends = Index(directory / "ends.jsonl", EndNote, lambda each: (each.job, each.started))
+        self._ended: Mapping[tuple[JobId, int], EndNote] = {}
+        self._marks = directory / "idle.json"
+        self._marked: IdleMarks | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._found and not self._marks.exists()
+
+    def refresh(self) -> None:
+        self._found, self._ended = self._records.all(), self._ends.all()
+
+    def of(self, job_id: JobId, started_at: datetime) -> tuple[AttemptTelemetry, tuple[str, ...]] | None:
+        found = self._found.get((job_id, int(started_at.timestamp())))
+        return (found.telemetry, found.gpus) if found is not None else None
+
+    def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry, gpus: tuple[str, ...]) -> None:
+        self._records.add([TelemetryRecord(job_id, int(started_at.timestamp()), found, gpus)])
+
+    def note_end(self, job_id: JobId, started_at: datetime, words: str) -> None:
+        self._ends.add([EndNote(job_id, int(started_at.timestamp()), words)])
+
+    def end_of(self, job_id: JobId, started_at: datetime) -> str:
+        found = self._ended.get((job_id, int(started_at.timestamp())))
+        return found.words if found is not None else ""
+
+    def idle(self, now: datetime) -> Mapping[str, datetime]:
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            marks = decode_json(self._marks.read_bytes(), IdleMarks)
+            if abs(now - marks.at) <= _LASTS:
+                return marks.gpus
+        return {}
+
+    def mark(self, gpus: Mapping[str, datetime], now: datetime) -> None:
+        before = self._marked
+        if before is not None and before.gpus == gpus and (not gpus or now - before.at < _AGAIN):
+            return
+        self._marked = IdleMarks(now, dict(gpus))
+        write_whole(self._marks, msgspec.json.encode(self._marked))
+
+
+class Told(Struct, frozen=True):
+    """An end that was told."""
+
+    event: str
+    """Id of the event."""
+    at: float
+    """Second since 1970."""
+
+
+class ToldEnds:
+    """Ids of the events that were told, as long as the file keeps them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._told = Index(directory / "told.jsonl", Told, lambda each: each.event, _MOST_BYTES)
+
+    def events(self) -> Collection[str]:
+        return self._told.all().keys()
+
+    def add(self, events: Iterable[str]) -> None:
+        now = time.time()
+        self._told.add(Told(event, now) for event in events)

@@ -7,7 +7,7 @@ import select
 import time
 from contextlib import closing
 
-from gputui.cluster.command_channel import CommandChannel
+from gputui.cluster.ssh import CommandChannel
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError
 from gputui.domain.frames import CommandMarks

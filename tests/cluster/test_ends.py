@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gputui.cluster.journal import Submissions
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.poll import RunNote, parse_note
-from gputui.cluster.submissions import Submissions
 from gputui.domain.action import Cancel, Requeue
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import Cause, CauseCode, ClusterRefusedError, ClusterUnavailableError, NotFoundError
@@ -22,7 +22,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from gputui.domain.state import JobState
 from gputui.engine.cluster.backend import EngineBackend
-from gputui.engine.cluster.queue import EngineQueue
+from gputui.engine.cluster.changes import EngineQueue
 from tests.factories import spec
 
 ME = pwd.getpwuid(os.getuid()).pw_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.cluster.slurm import ids
+from gputui.cluster.slurm import commands
 from gputui.domain.cluster import array_of, element_id, index_of, is_element
 from tests.cases import cases
 
@@ -16,6 +16,6 @@ def test_elements_are_told_from_jobs(number: int, index: int) -> None:
     element = element_id(number, index)
     assert (is_element(number), is_element(element)) == (False, True)
     assert (array_of(element), index_of(element)) == (number, index)
-    assert (ids.words(number), ids.words(element)) == (f"{number}", f"{number}_{index}")
-    assert (ids.of_words(ids.words(number)), ids.of_words(ids.words(element))) == (number, element)
+    assert (commands.words(number), commands.words(element)) == (f"{number}", f"{number}_{index}")
+    assert (commands.of_words(commands.words(number)), commands.of_words(commands.words(element))) == (number, element)
     assert element < 1 << 53, "programs that read JSON numbers as floating point lose digits"

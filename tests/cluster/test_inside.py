@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.cluster.command_channel import CommandChannel
 from gputui.cluster.slurm.batch_script import shell_text
 from gputui.cluster.slurm.site import SlurmSite, caps_of
+from gputui.cluster.ssh import CommandChannel
 from gputui.domain.cluster import Capability
 from gputui.domain.container import parse_ps
 from gputui.domain.errors import ClusterRefusedError, GputuiError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from gputui.cluster.slurm.states import is_admin_hold, is_held, reason_of
+from gputui.cluster.slurm.listings import is_admin_hold, is_held, reason_of
 from gputui.domain.state import PendingReason
 from tests.cases import cases
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.cluster.journal import Submissions
 from gputui.cluster.slurm.changes import JobChanger
 from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.slurm.listings import JobRow
 from gputui.cluster.slurm.poll import Poll, Polled
 from gputui.cluster.slurm.site import SlurmSite
-from gputui.cluster.submissions import Submissions
 from gputui.domain.action import Cancel, DrainGpus, Edit, EditJobs, Hold, JobAction, Requeue, SetPriority, Signal
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
 from tests.cases import cases

@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.bootstrap.clusters import open_cluster
+from gputui.cluster.journal import Submissions
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.listings import Ended, JobDetail
 from gputui.cluster.slurm.poll import Poll, Polled
-from gputui.cluster.submissions import Submissions
 from gputui.config import Options
 from gputui.domain.action import Cancel
 from gputui.domain.errors import InputError, StoreAccessError

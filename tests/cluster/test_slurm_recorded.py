@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.cluster.slurm import listings, site, states, texts
-from gputui.cluster.slurm.accounting import ended_job, ended_jobs, parse_accounts
+from gputui.cluster.journal import Submissions
+from gputui.cluster.slurm import commands, listings, site
 from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.listings import JobRow
+from gputui.cluster.slurm.listings import JobRow, ended_job, ended_jobs, parse_accounts, reason_of
 from gputui.cluster.slurm.picture import Pictures, job_of
 from gputui.cluster.slurm.poll import Polled, parted
-from gputui.cluster.slurm.states import reason_of
-from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import array_of, element_id, is_element
 from gputui.domain.errors import CauseCode, ClusterRefusedError
 from gputui.domain.gpu import GpuState
@@ -185,8 +183,8 @@ def row(**changes: str) -> JobRow:
     ],
 )
 def test_states_and_their_causes(word: str, state: JobState, code: CauseCode | None) -> None:
-    assert states.state_of(word) is state
-    cause = states.cause_of(word, 0, 0, nodes=("gpu3",))
+    assert listings.state_of(word) is state
+    cause = listings.cause_of(word, 0, 0, nodes=("gpu3",))
     assert (cause.code if cause else None) is code
     assert cause is None or word.split(" ")[0] in cause.text
 
@@ -208,14 +206,14 @@ def test_limits_of_accounts_and_qos(word: str, text: str) -> None:
 
 
 def test_what_slurm_words_as_a_signal_and_is_none() -> None:
-    unwritable = states.cause_of("FAILED", 0, 53, nodes=("gpu3",))
+    unwritable = listings.cause_of("FAILED", 0, 53, nodes=("gpu3",))
     assert unwritable is not None
     assert unwritable.text == "could not be started on node gpu3: its output cannot be written there"
-    unfit = states.cause_of("CANCELLED", 0, 0, reason="DependencyNeverSatisfied")
+    unfit = listings.cause_of("CANCELLED", 0, 0, reason="DependencyNeverSatisfied")
     assert unfit is not None
     assert unfit.text == "cancelled by Slurm: a job that it depends on failed (DependencyNeverSatisfied)"
     asked = (("FAILED", 53), ("OUT_OF_MEMORY", 125), ("FAILED", 9))
-    assert [states.exit_code_of(word, 0, signal) for word, signal in asked] == [None, None, 137]
+    assert [listings.exit_code_of(word, 0, signal) for word, signal in asked] == [None, None, 137]
 
 
 def test_a_held_or_suspended_state_shows(tmp_path: Path) -> None:
@@ -323,7 +321,7 @@ SHARING = {
 
 @cases(("text", "found"), SHARING.values())
 def test_gpus_shared_by_shards_and_mps(text: str, found: dict[int, float]) -> None:
-    assert texts.shared_gpus(text) == found
+    assert commands.shared_gpus(text) == found
 
 
 def test_a_shared_gpu_is_allocated_and_its_jobs_have_their_parts_of_it() -> None:
@@ -424,7 +422,7 @@ def test_accounts_of_one_job_have_its_whole_exit_code(tmp_path: Path, code: str)
     ],
 )
 def test_lists_of_hosts(text: str, found: tuple[str, ...]) -> None:
-    assert texts.hosts(text) == found
+    assert commands.hosts(text) == found
 
 
 @cases(
@@ -439,7 +437,7 @@ def test_lists_of_hosts(text: str, found: tuple[str, ...]) -> None:
     ],
 )
 def test_durations(text: str, span: timedelta | None) -> None:
-    assert texts.span(text) == span
+    assert commands.span(text) == span
 
 
 @cases(
@@ -455,4 +453,4 @@ def test_durations(text: str, span: timedelta | None) -> None:
     ],
 )
 def test_numbers_of_gpus(text: str, count: int) -> None:
-    assert texts.gpu_count(text) == count
+    assert commands.gpu_count(text) == count

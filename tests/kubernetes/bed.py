@@ -8,8 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gputui.cluster.kubernetes.api_server import connect
-from gputui.cluster.kubernetes.calls import RbacSubject, rbac
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
+from gputui.cluster.kubernetes.site import RbacSubject, rbac
 from gputui.domain.settings import ClusterSettings, Settings
 from tests.kubernetes.control_plane import ControlPlane, binaries
 

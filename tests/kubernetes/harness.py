@@ -10,10 +10,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gputui.cluster.kubernetes.api_server import connect
-from gputui.cluster.kubernetes.calls import RbacSubject, rbac
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.jobs import elements_of, number_of
 from gputui.cluster.kubernetes.objects import INDEX, KubeJob, Reader
+from gputui.cluster.kubernetes.site import RbacSubject, rbac
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings

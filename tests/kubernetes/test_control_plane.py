@@ -14,10 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, Query, connect
-from gputui.cluster.kubernetes.calls import CALLS
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.mirror import PAGE, Reflector
 from gputui.cluster.kubernetes.objects import KubeEvent
+from gputui.cluster.kubernetes.site import CALLS
 from gputui.domain.action import Cancel, DrainGpus, Hold, Release, ResumeGpus
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, CauseCode, ClusterError, ClusterRefusedError

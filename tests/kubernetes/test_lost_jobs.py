@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.cluster.kubernetes import mirror, records
-from gputui.cluster.kubernetes.calls import RbacSubject, rbac
 from gputui.cluster.kubernetes.picture import KubeObjects
+from gputui.cluster.kubernetes.site import RbacSubject, rbac
 from gputui.domain.action import Cancel
 from gputui.domain.errors import CauseCode, ClusterError, ClusterUnavailableError
 from gputui.domain.job_spec import JobId, Submission

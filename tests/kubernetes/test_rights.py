@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.cluster.kubernetes.api_server import connect
-from gputui.cluster.kubernetes.calls import CALLS, SUBMIT, RbacSubject, rbac
-from gputui.cluster.kubernetes.site import Sites
+from gputui.cluster.kubernetes.site import CALLS, SUBMIT, RbacSubject, Sites, rbac
 from gputui.domain.action import Cancel, DrainGpus, Release, ResumeGpus
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, ClusterRefusedError

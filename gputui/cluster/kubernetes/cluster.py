@@ -10,6 +10,7 @@ from threading import RLock
 
 from msgspec.structs import replace
 
+from gputui.cluster.journal import Submissions
 from gputui.cluster.kubernetes import pod_channel, site, submission
 from gputui.cluster.kubernetes.api_server import ApiServer
 from gputui.cluster.kubernetes.jobs import JobParts, elements_of, newest, number_of, state_of, whole_uid
@@ -21,7 +22,6 @@ from gputui.cluster.kubernetes.pod_channel import PodChannel
 from gputui.cluster.kubernetes.records import KeptLog, KubeRecords, PodLog
 from gputui.cluster.kubernetes.site import KubeSite, Sites
 from gputui.cluster.kubernetes.submission import KubeSubmitter
-from gputui.cluster.submissions import Submissions
 from gputui.domain.action import DrainGpus, EditJobs, Hold, Release, ResumeGpus
 from gputui.domain.arrays import LEAST_LONG
 from gputui.domain.cluster import Capability, Caps, ClusterFault

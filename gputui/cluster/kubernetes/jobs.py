@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.cluster.journal import Submitted
 from gputui.cluster.kubernetes.manifest import COMMENT, NAME, QUEUE, SUBMITTER
 from gputui.cluster.kubernetes.objects import (
     ARRAY,
@@ -23,7 +24,6 @@ from gputui.cluster.kubernetes.objects import (
     condition,
     is_true,
 )
-from gputui.cluster.submissions import Submitted
 from gputui.domain.cluster import INDEX_BITS, element_id
 from gputui.domain.errors import Cause, CauseCode, cause_of_exit
 from gputui.domain.job import ArrayRef, Attempt, Job

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from gputui.cluster.kubernetes import calls
+from gputui.cluster.kubernetes import site
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, ApiStream
 from gputui.cluster.kubernetes.jobs import whole_uid
 from gputui.cluster.kubernetes.objects import (
@@ -280,21 +280,21 @@ class KubeMirror:
     """Jobs, pods, nodes, warnings and workloads, as far as the user may see them."""
 
     def __init__(
-        self, server: ApiServer, site: KubeSite, namespace: str, monotonic: Callable[[], float] = time.monotonic
+        self, server: ApiServer, rights: KubeSite, namespace: str, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._server = server
-        self._site = site
+        self._site = rights
         self._namespace = namespace
         self._monotonic = monotonic
         self._listed_at: float | None = None
         self._heard_at = 0.0
-        core, kueue = "/api/v1", site.kueue
-        jobs = self._path("/apis/batch/v1", "jobs", calls.ALL_JOBS)
+        core, kueue = "/api/v1", rights.kueue
+        jobs = self._path("/apis/batch/v1", "jobs", site.ALL_JOBS)
         self.jobs = Reflector(server, jobs, KubeJob, removed=self._remember_job)
         self.nodes = Reflector(server, f"{core}/nodes", KubeNode)
         self._gone: dict[str, KubePod] = {}
         self._deleted: dict[str, KubeJob] = {}
-        pods = self._path(core, "pods", calls.ALL_PODS)
+        pods = self._path(core, "pods", site.ALL_PODS)
         self._pods = Reflector(server, pods, KubePod, query=_OF_JOBS, removed=self._remember_pod)
         self._others = Reflector(
             server,
@@ -305,8 +305,8 @@ class KubeMirror:
             keeps=lambda pod: pod.job_uid or pod.spec.gpus,  # most have no GPU, and most changes are theirs
         )
         warnings = {"fieldSelector": "type=Warning"}
-        self._events = Reflector(server, self._path(core, "events", calls.ALL_EVENTS), KubeEvent, query=warnings)
-        self.workloads = Reflector(server, self._path(kueue, "workloads", calls.ALL_WORKLOADS), KubeWorkload)
+        self._events = Reflector(server, self._path(core, "events", site.ALL_EVENTS), KubeEvent, query=warnings)
+        self.workloads = Reflector(server, self._path(kueue, "workloads", site.ALL_WORKLOADS), KubeWorkload)
 
     def refresh(self) -> object:
         """Bring the copy up to date; return a token that changes with it. Raises ClusterError."""
@@ -366,7 +366,7 @@ class KubeMirror:
 
     def sees(self, namespace: str) -> bool:
         """Return whether the copy has the jobs of this namespace."""
-        return namespace == self._namespace or self._site.may(calls.ALL_JOBS)
+        return namespace == self._namespace or self._site.may(site.ALL_JOBS)
 
     def close(self) -> None:
         for _, reflector in self._reflectors():
@@ -389,9 +389,9 @@ class KubeMirror:
         yield True, self._pods
         yield True, self._others
         optional: Mapping[tuple[str, ...], Kinds] = {
-            (calls.NODES,): self.nodes,
-            (calls.ALL_EVENTS, calls.OWN_EVENTS): self._events,
-            (calls.ALL_WORKLOADS, calls.OWN_WORKLOADS): self.workloads,
+            (site.NODES,): self.nodes,
+            (site.ALL_EVENTS, site.OWN_EVENTS): self._events,
+            (site.ALL_WORKLOADS, site.OWN_WORKLOADS): self.workloads,
         }
         yield from ((False, kind) for names, kind in optional.items() if any(map(self._site.may, names)))
 

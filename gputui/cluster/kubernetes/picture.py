@@ -12,6 +12,7 @@ from itertools import groupby
 
 from msgspec import Struct, field
 
+from gputui.cluster.journal import Submissions
 from gputui.cluster.kubernetes.jobs import JobParts, elements_of, job_of, newest, numbers_of, sentence, told, whole_uid
 from gputui.cluster.kubernetes.manifest import KEY, QUEUE
 from gputui.cluster.kubernetes.objects import (
@@ -26,7 +27,6 @@ from gputui.cluster.kubernetes.objects import (
     gpus_in,
     is_true,
 )
-from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import element_runs, index_of
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import Job

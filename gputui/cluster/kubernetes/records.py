@@ -14,13 +14,12 @@ from threading import Event
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.cluster.journal import Index, write_whole
+from gputui.cluster.journal import Index, Submissions, Submitted, write_whole
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, ApiStream
 from gputui.cluster.kubernetes.jobs import JobParts, array_number, exit_code_of, job_of, newest, single_number
 from gputui.cluster.kubernetes.manifest import label
 from gputui.cluster.kubernetes.objects import KubePod
 from gputui.cluster.kubernetes.picture import KubePicture
-from gputui.cluster.submissions import Submissions, Submitted
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import Cause, CauseCode, ClusterError, ClusterUnavailableError, NotFoundError, end_unknown
 from gputui.domain.job import ArrayRef, Job

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from gputui.cluster.bash import NAME, array, gpu_value, option_words, profiles, word
-from gputui.cluster.slurm import ids
+from gputui.cluster.slurm import commands
 from gputui.domain import docker_args
 from gputui.domain.cluster import Caps
 from gputui.domain.errors import InputError
@@ -180,7 +180,7 @@ def _queue(submission: Submission) -> Iterator[str]:
 
 
 def _after(kind: str, chosen: Iterable[JobId]) -> Iterator[str]:
-    if found := [ids.words(each) for each in chosen]:
+    if found := [commands.words(each) for each in chosen]:
         yield ":".join((kind, *found))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from gputui.cluster.change_results import ChangeResults
-from gputui.cluster.slurm import ids, states
+from gputui.cluster.slurm import commands, listings
 from gputui.cluster.slurm.batch_script import clock, nice_of
 from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.slurm.listings import Ended, JobDetail, JobRow
@@ -136,8 +136,8 @@ class JobChanger:
     def _prioritise(self, action: SetPriority, rows: Mapping[JobId, JobRow], results: ChangeResults) -> None:
         """Set nice values, which outlast a hold and a release; a held job gets none where Slurm would let it start."""
         is_kept = self._poll.site().keeps_holds
-        held = {job_id for job_id, row in rows.items() if states.is_held(row.state, row.reason) and not is_kept}
-        for named, _ in ids.grouped(held):
+        held = {job_id for job_id, row in rows.items() if listings.is_held(row.state, row.reason) and not is_kept}
+        for named, _ in commands.grouped(held):
             results.refuse(named, _WOULD_START, "release it, then change its priority")
         others = [job_id for job_id in rows if job_id not in held]
         self._each(others, results, _update(f"Nice={nice_of(action.value)}"))
@@ -173,7 +173,7 @@ class JobChanger:
 
         self._each((job_id for job_id, row in rows.items() if row.life.is_active), results, orders, is_once=True)
         if not self._can_requeue:  # of itself, for example after a node was lost
-            for named, _ in ids.grouped(job_id for job_id in results.changed if self._is_ours(rows[job_id])):
+            for named, _ in commands.grouped(job_id for job_id in results.changed if self._is_ours(rows[job_id])):
                 self._commands.run("scontrol", "update", f"JobId={named}", "Requeue=0")
         asked, before = [job_id for job_id, row in rows.items() if row.life.is_terminal], set(results.changed)
         try:
@@ -215,7 +215,7 @@ class JobChanger:
 
         Some of the many are changed then, so those that must not get an order twice get it one by one.
         """
-        groups, size = list(ids.grouped(chosen)), 1 if is_once else _TOGETHER
+        groups, size = list(commands.grouped(chosen)), 1 if is_once else _TOGETHER
         for start in range(0, len(groups), size):
             batch = groups[start : start + size]
             refusal = self._refusal(orders([named for named, _ in batch]))
@@ -249,7 +249,7 @@ def _cancelled(rows: Mapping[JobId, JobRow]) -> Iterator[Ended]:
     at = int(time.time())
     now = str(at)
     for job_id, row in rows.items():
-        _, index = ids.parts(job_id)
+        _, index = commands.parts(job_id)
         each = row if index is None else replace(row, index=str(index))
         if row.life is JobState.PENDING:
             each = replace(each, state="CANCELLED", reason="None", started=now, ended=now, nodes="")

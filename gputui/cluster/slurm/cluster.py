@@ -11,16 +11,15 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from gputui.cluster.slurm import ids, site
+from gputui.cluster.journal import Submissions
+from gputui.cluster.slurm import commands, site
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.submission import BatchSubmitter, expanded, is_refused, key_of_comment
-from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
 from gputui.domain.text import format_duration
 
 if TYPE_CHECKING:
-    from gputui.cluster.command_channel import CommandChannel
     from gputui.cluster.slurm.changes import JobChanger
     from gputui.cluster.slurm.inside import RemoteLog, SharedFileLog, StepPlace
     from gputui.cluster.slurm.listings import Ended, JobRow
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from gputui.cluster.slurm.picture import Pictures
     from gputui.cluster.slurm.poll import Ends, Poll, Polled
     from gputui.cluster.slurm.site import SlurmSite
+    from gputui.cluster.ssh import CommandChannel
     from gputui.domain.cluster import Caps, ClusterFault
     from gputui.domain.container import ProcessRow
     from gputui.domain.job import Job
@@ -174,30 +174,30 @@ class SlurmCluster:
             job_id = element_id(job_id, array.submission.array[0])
         ended = self._settled().of(job_id)
         if ended is None and polled.site.has_accounting:
-            from gputui.cluster.slurm import accounting
+            from gputui.cluster.slurm import listings
 
-            ended = accounting.ended_job(self._commands, job_id)
+            ended = listings.ended_job(self._commands, job_id)
         if ended is None:
-            raise NotFoundError(f"Slurm knows no job {ids.words(job_id)}, and nothing was recorded of it")
+            raise NotFoundError(f"Slurm knows no job {commands.words(job_id)}, and nothing was recorded of it")
         return self._pictures.job_of(ended.row, ended.detail, polled.site.user)
 
     def last_known(self, job_id: JobId) -> Job | None:
         from gputui.cluster.slurm.poll import unseen
 
         polled, ended = self._poll.last(), self._poll.ends.of(job_id)
-        submitted = self._submissions.of_number(ids.parts(job_id)[0]) if ended is None else None
+        submitted = self._submissions.of_number(commands.parts(job_id)[0]) if ended is None else None
         if submitted is not None:
             (ended,) = self._poll.ends.completed([unseen(job_id, submitted, polled.site.user)], has_accounting=False)
         return None if ended is None else self._pictures.job_of(ended.row, ended.detail, polled.site.user)
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
-        from gputui.cluster.slurm import accounting
+        from gputui.cluster.slurm import listings
         from gputui.cluster.slurm.poll import is_later
 
         self._settled()
         polled = self._latest()
         found = {job_id: each for job_id, each in self._poll.records.all().items() if each.row.life.is_terminal}
-        for each in accounting.ended_jobs(self._commands, since) if polled.site.has_accounting else ():
+        for each in listings.ended_jobs(self._commands, since) if polled.site.has_accounting else ():
             ours = found.get(each.row.job_id)
             if ours is None or is_later(each, ours):  # ours has GPUs by index, and its comment
                 found[each.row.job_id] = each
@@ -285,7 +285,9 @@ class SlurmCluster:
             if job_id not in known and with_past:
                 self.job(job_id)
             elif job_id not in known:
-                raise NotFoundError(f"Slurm knows no job {ids.words(job_id)}; it forgets jobs minutes after their end")
+                raise NotFoundError(
+                    f"Slurm knows no job {commands.words(job_id)}; it forgets jobs minutes after their end"
+                )
         return {job_id: known[job_id] for job_id in chosen if job_id in known}
 
     def _is_ours(self, row: JobRow) -> bool:
@@ -298,12 +300,12 @@ class SlurmCluster:
 
     def _forgotten(self, key: str, since: datetime) -> int | None:
         """Return the number of an ended job of this user with that key, from our records, its note, or the accounts."""
-        from gputui.cluster.slurm import accounting
+        from gputui.cluster.slurm import listings
 
         here = self._latest().site
         every: Iterable[Ended] = tuple(self._poll.records.all().values())
         if here.has_accounting:
-            every = chain(every, accounting.ended_jobs(self._commands, since))
+            every = chain(every, listings.ended_jobs(self._commands, since))
         rows = (each.row for each in every if each.row.user == here.user and not is_refused(each.row))
         if (found := next((row.owner for row in rows if key_of_comment(row.comment) == key), None)) is not None:
             return found
@@ -320,7 +322,7 @@ class SlurmCluster:
         return self._poll.ends
 
     def _output(self, job: Job) -> str:
-        number, _ = ids.parts(job.id)
+        number, _ = commands.parts(job.id)
         submitted = self._submissions.of_number(number)
         if submitted is not None and submitted.output:
             return expanded(submitted.output, job.id)

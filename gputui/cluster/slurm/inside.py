@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from gputui.cluster.slurm import ids, texts
+from gputui.cluster.slurm import commands
 from gputui.cluster.slurm.batch_script import shell_text
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.listings import JobRow
@@ -25,7 +25,7 @@ from gputui.domain.frames import CommandMarks
 from gputui.domain.text import tail_start
 
 if TYPE_CHECKING:
-    from gputui.cluster.command_channel import CommandChannel
+    from gputui.cluster.ssh import CommandChannel
 
 _OWN = ("Access/permission denied", "Invalid user")
 _PAUSE = 0.25
@@ -81,7 +81,7 @@ def processes(commands: SlurmCommands, row: JobRow, place: StepPlace) -> tuple[P
 
 def refusal(row: JobRow, complaint: str) -> GputuiError:
     """Return the error that says why a step did not run, from the messages of srun and of the step."""
-    job = f"job {ids.words(row.job_id)}"
+    job = f"job {commands.words(row.job_id)}"
     words = next(_told(complaint), "srun did not run the command")
     return not_theirs(row) if any(each in words for each in _OWN) else ClusterRefusedError(words, where=job)
 
@@ -89,12 +89,12 @@ def refusal(row: JobRow, complaint: str) -> GputuiError:
 def not_theirs(row: JobRow) -> GputuiError:
     """Return the error for another user's job; Slurm refuses even its administrators."""
     hint = "Slurm lets only its submitter enter it"
-    return ClusterRefusedError(f"job {ids.words(row.job_id)} is a job of {row.user}", hint=hint)
+    return ClusterRefusedError(f"job {commands.words(row.job_id)} is a job of {row.user}", hint=hint)
 
 
 def place_words(row: JobRow, place: StepPlace) -> str:
     """Return where commands in the job run, in words."""
-    node = next(iter(texts.hosts(row.nodes)), "its node")
+    node = next(iter(commands.hosts(row.nodes)), "its node")
     return f"node {node}, beside the job" if place is StepPlace.NODE else f"container gputui-{row.number} on {node}"
 
 
@@ -107,7 +107,7 @@ def _told(complaint: str) -> Iterator[str]:
 
 
 def _srun(row: JobRow, place: StepPlace) -> list[str]:
-    node = texts.hosts(row.nodes)[:1]
+    node = commands.hosts(row.nodes)[:1]
     return [
         "srun",
         "--quiet",  # errors are told all the same

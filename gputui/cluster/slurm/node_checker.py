@@ -17,10 +17,9 @@ from gputui.cluster.bash import word
 from gputui.cluster.slurm import picture
 from gputui.cluster.slurm.batch_script import JOB_ID, body, directive_line, directives, shell_text
 from gputui.cluster.slurm.commands import Result, SlurmCommands
-from gputui.cluster.slurm.listings import JobRow, NodeRow
+from gputui.cluster.slurm.listings import JobRow, NodeRow, reason_of
 from gputui.cluster.slurm.poll import Polled
 from gputui.cluster.slurm.site import SlurmSite
-from gputui.cluster.slurm.states import reason_of
 from gputui.cluster.slurm.submission import output_directory, sbatch_line
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from gputui.cluster.slurm import ids, states, texts
+from gputui.cluster.journal import Submissions, Submitted
+from gputui.cluster.slurm import commands, listings
 from gputui.cluster.slurm.batch_script import NICE_STEP
 from gputui.cluster.slurm.listings import JobDetail, JobRow, NodeRow
 from gputui.cluster.slurm.poll import Polled
 from gputui.cluster.slurm.submission import key_of_comment, streams_of_comment
-from gputui.cluster.submissions import Submissions, Submitted
 from gputui.domain.cluster import element_runs
 from gputui.domain.errors import Cause, CauseCode, end_unknown
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
@@ -59,23 +59,23 @@ def job_of(
     detail = detail or _NO_DETAIL
     spec = _spec(row, detail, submitted)
     is_waiting = row.life is JobState.PENDING
-    is_stopped = row.life.is_active and (suspended or row.state in states.SUSPENDED)
+    is_stopped = row.life.is_active and (suspended or row.state in listings.SUSPENDED)
     attempt = None if is_waiting else _attempt(row, detail, spec.time_limit, is_stopped)
-    held = is_waiting and states.is_held(row.state, row.reason)
+    held = is_waiting and listings.is_held(row.state, row.reason)
     indices, array = row.indices, int(row.array) if row.indices else 0
     cause = _cause(row, detail, spec.time_limit)
     lacked_memory = cause is not None and cause.code is CauseCode.OUT_OF_MEMORY  # Slurm knows nothing of containers
     job = Job(
         row.job_id,
         spec,
-        texts.moment(row.submitted) or _LONG_AGO,
+        commands.moment(row.submitted) or _LONG_AGO,
         state=JobState.OUT_OF_MEMORY if lacked_memory else row.life,
         priority=priority_of(row.nice),
         held=held,
-        hold_reason="held by an administrator" if held and states.is_admin_hold(row.reason) else None,
+        hold_reason="held by an administrator" if held and listings.is_admin_hold(row.reason) else None,
         held_by=row.user if held and row.reason == "JobHeldUser" else "",
         started_at=attempt.started_at if attempt else None,
-        ended_at=texts.moment(row.ended) if row.life.is_terminal else None,
+        ended_at=commands.moment(row.ended) if row.life.is_terminal else None,
         exit_code=attempt.exit_code if attempt else None,
         cause=cause,
         attempts=(attempt,) if attempt else (),
@@ -90,7 +90,7 @@ def job_of(
 
 def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped: bool) -> Attempt | None:
     """Return the present run, or the last one; None if the job never ran."""
-    nodes, started = detail.nodes or texts.hosts(row.nodes), texts.moment(row.started)
+    nodes, started = detail.nodes or commands.hosts(row.nodes), commands.moment(row.started)
     if not nodes:
         return None
     has_ended = row.life.is_terminal
@@ -98,8 +98,8 @@ def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped
         detail.restarts + 1,
         tuple(gpu_name(node, index) for node, index in detail.gpus),
         started_at=started,
-        ended_at=texts.moment(row.ended) if has_ended else None,
-        exit_code=states.exit_code_of(row.state, detail.exit_code, detail.signal) if has_ended else None,
+        ended_at=commands.moment(row.ended) if has_ended else None,
+        exit_code=listings.exit_code_of(row.state, detail.exit_code, detail.signal) if has_ended else None,
         cause=_cause(row, detail, limit),
         node=",".join(nodes),
         suspended_at=started if is_stopped else None,
@@ -109,12 +109,12 @@ def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped
 
 
 def _cause(row: JobRow, detail: JobDetail, limit: timedelta | None) -> Cause | None:
-    if row.state == states.END_UNKNOWN:
+    if row.state == listings.END_UNKNOWN:
         after = datetime.fromtimestamp(detail.alive, UTC)
-        return end_unknown(after, max(after, texts.moment(row.ended) or after))
-    nodes = detail.nodes or texts.hosts(row.nodes)
-    reason, told = texts.some(row.reason), _printable(detail.told)
-    return states.cause_of(
+        return end_unknown(after, max(after, commands.moment(row.ended) or after))
+    nodes = detail.nodes or commands.hosts(row.nodes)
+    reason, told = commands.some(row.reason), _printable(detail.told)
+    return listings.cause_of(
         row.state, detail.exit_code, detail.signal, nodes=nodes, limit=limit, reason=reason, told=told
     )
 
@@ -125,16 +125,16 @@ def _spec(row: JobRow, detail: JobDetail, submitted: Submitted | None) -> JobSpe
     known = submitted.submission.spec if submitted else None
     count = _gpu_count(row, detail)
     base = known or JobSpec(
-        command=(_printable(row.command),) if texts.some(row.command) else (),
+        command=(_printable(row.command),) if commands.some(row.command) else (),
         name=_printable(row.name),
         gpus=GpuRequest(count, count),
-        comment="" if key_of_comment(row.comment) else _printable(texts.some(row.comment)),
-        interactive=streams_of_comment(texts.some(row.comment)),
+        comment="" if key_of_comment(row.comment) else _printable(commands.some(row.comment)),
+        interactive=streams_of_comment(commands.some(row.comment)),
     )
     return replace(
         base,
-        tenant=_printable(texts.some(row.account)) or base.tenant or _printable(row.user),
-        time_limit=texts.span(row.limit),
+        tenant=_printable(commands.some(row.account)) or base.tenant or _printable(row.user),
+        time_limit=commands.span(row.limit),
         priority=base.priority if known else priority_of(row.nice),
         after=after or base.after,
         after_any=after_any or base.after_any,
@@ -147,17 +147,17 @@ def _gpu_count(row: JobRow, detail: JobDetail) -> int:
     if detail.requested:
         return detail.requested
     nodes = int(row.node_count) if row.node_count.isdigit() else 1
-    return texts.gpu_count(row.gres) * max(1, nodes)
+    return commands.gpu_count(row.gres) * max(1, nodes)
 
 
 def dependencies(text: str) -> tuple[tuple[JobId, ...], tuple[JobId, ...]]:
     """Return the jobs that have to succeed and those that have to end, of `afterok:1(unfulfilled),afterany:3_4`."""
     after: list[JobId] = []
     after_any: list[JobId] = []
-    for part in texts.some(text).replace("?", ",").split(","):
+    for part in commands.some(text).replace("?", ",").split(","):
         kind, *named = part.split("(")[0].split(":")
         found = [
-            job_id for each in named if (job_id := ids.of_words(each.split("+")[0].removesuffix("_*"))) is not None
+            job_id for each in named if (job_id := commands.of_words(each.split("+")[0].removesuffix("_*"))) is not None
         ]
         if kind in ("afterok", "aftercorr"):
             after += found
@@ -292,14 +292,14 @@ def _rank(pair: tuple[JobRow, Job]) -> tuple[bool, int, datetime, JobId]:
 
 def _reason(row: JobRow, detail: JobDetail | None, now: datetime) -> Reason:
     word = "JobHeldUser" if row.state == "REQUEUE_HOLD" else row.reason
-    reason = states.reason_of(word, texts.some(row.dependency), texts.moment(row.started), now)
+    reason = listings.reason_of(word, commands.some(row.dependency), commands.moment(row.started), now)
     return replace(reason, text=f"requeued: {reason.text}") if detail and detail.restarts else reason
 
 
 def _starts(waiting: Iterable[tuple[JobRow, Job]], now: datetime) -> Iterable[tuple[JobId, datetime]]:
     for row, job in waiting:
-        start = texts.moment(row.started)
+        start = commands.moment(row.started)
         if start is None or start < now or job.held:
             continue
-        if states.reason_of(row.reason, "", None, now).code is not PendingReason.DEPENDENCY:
+        if listings.reason_of(row.reason, "", None, now).code is not PendingReason.DEPENDENCY:
             yield job.id, start

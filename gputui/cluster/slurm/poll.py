@@ -21,10 +21,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.cluster.journal import Index, locked, write_whole
-from gputui.cluster.slurm import ids, site, states, texts
+from gputui.cluster.journal import Index, Submissions, Submitted, locked, write_whole
+from gputui.cluster.slurm import commands, listings, site
 from gputui.cluster.slurm.batch_script import COMMENT, clock, nice_of, record_file
-from gputui.cluster.slurm.commands import SlurmCommands, mark_of
+from gputui.cluster.slurm.commands import NOTHING, SlurmCommands, mark_of
 from gputui.cluster.slurm.listings import (
     Ended,
     JobDetail,
@@ -39,8 +39,6 @@ from gputui.cluster.slurm.listings import (
 )
 from gputui.cluster.slurm.site import SlurmSite
 from gputui.cluster.slurm.submission import key_of_comment
-from gputui.cluster.slurm.texts import NOTHING
-from gputui.cluster.submissions import Submissions, Submitted
 from gputui.domain.cluster import element_id
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterError, ClusterUnavailableError
@@ -94,7 +92,7 @@ def told_by(ended: Ended, note: RunNote) -> Ended:
     """Return the end with what the batch script noted of the same run."""
     row, detail = ended.row, ended.detail
     gpus = tuple((note.node, index) for index in note.gpus) or detail.gpus
-    if row.state != states.END_UNKNOWN:
+    if row.state != listings.END_UNKNOWN:
         if not _is_same(row, detail, note):
             return ended
         code = detail.exit_code if note.code is None or row.state == "COMPLETED" else note.code
@@ -113,14 +111,18 @@ def told_by(ended: Ended, note: RunNote) -> Ended:
 
 def _failure(row: JobRow, note: RunNote) -> str:
     """Return the state of a run that has failed: Slurm ends one by a signal once its time limit is over."""
-    limit = texts.span(row.limit)
+    limit = commands.span(row.limit)
     is_late = limit is not None and (note.ended or 0) - note.started >= limit.total_seconds() - _LATE
     return "TIMEOUT" if is_late and note.code in _STOPPED else "FAILED"
 
 
 def _is_same(row: JobRow, detail: JobDetail, note: RunNote) -> bool:
     """Return whether the note is of that run: on its only node, and begun while it lasted; clocks may differ."""
-    nodes, start, end = detail.nodes or texts.hosts(row.nodes), texts.moment(row.started), texts.moment(row.ended)
+    nodes, start, end = (
+        detail.nodes or commands.hosts(row.nodes),
+        commands.moment(row.started),
+        commands.moment(row.ended),
+    )
     if nodes != (note.node,) or start is None or end is None:
         return False
     return start.timestamp() - _SKEW <= note.started <= end.timestamp() + _SKEW
@@ -144,7 +146,7 @@ class Ends:
         ours = {each.row.job_id: known for each in ends if (known := self._lacking(each)) is not None}
         if not ours:
             return list(ends)
-        unseen = [each.row.owner for each in ends if each.row.state == states.END_UNKNOWN]
+        unseen = [each.row.owner for each in ends if each.row.state == listings.END_UNKNOWN]
         told = self._accounts(unseen) if has_accounting and unseen else {}
         notes = self._notes(ours)
         return [self._completed(each, told.get(each.row.job_id), notes.get(each.row.job_id)) for each in ends]
@@ -176,9 +178,9 @@ class Ends:
         found = {}
         for line in self._commands.run("find", *sorted(folders), *named).out.split("\n"):
             path, _, noted = line.partition("\0")
-            job_id, note = ids.of_words(path.rpartition("/.")[2].removesuffix(".run")), parse_note([noted])
+            job_id, note = commands.of_words(path.rpartition("/.")[2].removesuffix(".run")), parse_note([noted])
             if job_id is not None and note is not None and note.key in {each.key for each in submissions}:
-                found[note.key] = ids.parts(job_id)[0], note.started
+                found[note.key] = commands.parts(job_id)[0], note.started
         return found
 
     def _lacking(self, ended: Ended) -> Submitted | None:
@@ -191,7 +193,9 @@ class Ends:
         return submitted if submitted is not None and key_of_comment(row.comment) == submitted.key else None
 
     def _notes(self, ours: Mapping[JobId, Submitted]) -> dict[JobId, RunNote]:
-        paths = {record_file(each.output, ids.words(job_id)): job_id for job_id, each in ours.items() if each.output}
+        paths = {
+            record_file(each.output, commands.words(job_id)): job_id for job_id, each in ours.items() if each.output
+        }
         lines: dict[str, list[str]] = {}
         told = self._commands.script(_READ, "grep", stdin="".join(f"{path}\n" for path in paths))
         for line in told.out.split("\n"):
@@ -201,22 +205,22 @@ class Ends:
         return {job_id: note for job_id, note in found.items() if note is not None and note.key == ours[job_id].key}
 
     def _accounts(self, owners: Iterable[int]) -> dict[JobId, Ended]:
-        from gputui.cluster.slurm import accounting
+        from gputui.cluster.slurm import listings
 
         words, found = [str(each) for each in dict.fromkeys(owners)], dict[JobId, Ended]()
         with suppress(ClusterError):  # what they do not tell now is asked again
             for start in range(0, len(words), _TOGETHER):
-                told = accounting.ended_jobs(self._commands, None, tuple(words[start : start + _TOGETHER]))
+                told = listings.ended_jobs(self._commands, None, tuple(words[start : start + _TOGETHER]))
                 found |= {each.row.job_id: each for each in told}
         return found
 
     def _completed(self, ended: Ended, told: Ended | None, note: RunNote | None) -> Ended:
-        if ended.row.state == states.END_UNKNOWN and told is not None:
+        if ended.row.state == listings.END_UNKNOWN and told is not None:
             row = replace(told.row, comment=ended.row.comment)
             ended = replace(ended, row=row, detail=replace(told.detail, run_key=row.run_key))
         if note is not None:
             ended = told_by(ended, note)
-        if ended.row.state == states.END_UNKNOWN and ended.cancelled_at:
+        if ended.row.state == listings.END_UNKNOWN and ended.cancelled_at:
             row = replace(ended.row, state="CANCELLED", ended=ended.cancelled_at)
             ended = replace(ended, row=row, detail=replace(ended.detail, state=row.state))
         return ended
@@ -224,8 +228,8 @@ class Ends:
 
 def is_later(told: Ended, recorded: Ended) -> bool:
     """Return whether accounts tell of a later run than the record, or of an end that nobody noted."""
-    begun, ended = texts.moment(told.row.started), texts.moment(recorded.row.ended)
-    return recorded.row.state == states.END_UNKNOWN or (begun is not None and ended is not None and begun > ended)
+    begun, ended = commands.moment(told.row.started), commands.moment(recorded.row.ended)
+    return recorded.row.state == listings.END_UNKNOWN or (begun is not None and ended is not None and begun > ended)
 
 
 def ids_of(row: JobRow) -> Iterator[JobId]:
@@ -241,13 +245,13 @@ def unseen(job_id: JobId, submitted: Submitted, user: str, known: Ended | None =
     now = str(int(time.time()))
     if known is not None:
         is_over = known.row.life.is_terminal
-        return known if is_over else replace(known, row=replace(known.row, state=states.END_UNKNOWN, ended=now))
-    spec, (number, index) = submitted.submission.spec, ids.parts(job_id)
+        return known if is_over else replace(known, row=replace(known.row, state=listings.END_UNKNOWN, ended=now))
+    spec, (number, index) = submitted.submission.spec, commands.parts(job_id)
     row = JobRow(
         number=str(number),
         array=str(number),
         index="N/A" if index is None else str(index),
-        state=states.END_UNKNOWN,
+        state=listings.END_UNKNOWN,
         submitted=str(int(submitted.at.timestamp())),
         ended=now,
         limit=clock(spec.time_limit) if spec.time_limit else "",
@@ -268,7 +272,7 @@ def _is_open(known: Ended | None, now: float) -> bool:
     """Return whether it is to be looked for the end of a job."""
     if known is None or not known.row.life.is_terminal:
         return True
-    return known.row.state == states.END_UNKNOWN and now - float(known.row.ended or 0) < _RETRIED
+    return known.row.state == listings.END_UNKNOWN and now - float(known.row.ended or 0) < _RETRIED
 
 
 MOST_DETAILS = 200
@@ -398,7 +402,7 @@ class Poll:
         for row, text in zip(wanted, answers[1:], strict=False):
             if (detail := parse_detail(text, row)) is not None:
                 runs[row.run_key] = _with_gpus(detail, runs.get(row.run_key))
-                if row.life.is_terminal and states.state_of(detail.state).is_terminal:
+                if row.life.is_terminal and listings.state_of(detail.state).is_terminal:
                     ended.append(Ended(row, replace(runs[row.run_key], state=row.state)))
         told = self.ends.completed(
             [*ended, *self._vanished(before, rows, known, now)], has_accounting=known.has_accounting
@@ -448,8 +452,8 @@ def _vanished(before: Polled, rows: Iterable[JobRow], user: str, now: float) -> 
             if is_over:
                 yield Ended(row, replace(detail, state=row.state))
             else:
-                _, index = ids.parts(job_id)
-                ended = replace(row, state=states.END_UNKNOWN, ended=str(int(now)))
+                _, index = commands.parts(job_id)
+                ended = replace(row, state=listings.END_UNKNOWN, ended=str(int(now)))
                 ended = ended if index is None else replace(ended, index=str(index))
                 yield Ended(
                     ended, replace(detail, state=ended.state, alive=max(int(before.rows_at), int(row.submitted)))

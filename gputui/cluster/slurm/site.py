@@ -132,9 +132,9 @@ class SlurmSite(Struct, frozen=True):
 
     @property
     def started_at(self) -> datetime | None:
-        from gputui.cluster.slurm import texts
+        from gputui.cluster.slurm import commands
 
-        return texts.moment(str(self.booted_at or ""))
+        return commands.moment(str(self.booted_at or ""))
 
 
 class _Known(Struct, frozen=True):
@@ -167,11 +167,11 @@ def ask(commands: SlurmCommands) -> SlurmSite:
 
 def parse(output: str) -> SlurmSite:
     """Return the site of the user's name, number and home on three lines, and of `scontrol show config`."""
-    from gputui.cluster.slurm import texts  # not needed for a known site
+    from gputui.cluster.slurm import commands
 
     user, uid, home, config = (*output.split("\n", 3), "", "", "", "")[:4]
-    values = {name: texts.some(value.strip()) for name, value in re.findall(_LINE, config)}
-    booted = texts.moment(values.get("BOOT_TIME", ""))
+    values = {name: commands.some(value.strip()) for name, value in re.findall(_LINE, config)}
+    booted = commands.moment(values.get("BOOT_TIME", ""))
     return SlurmSite(
         cluster=values.get("ClusterName", ""),
         version=values.get("SLURM_VERSION", ""),
@@ -190,10 +190,10 @@ def parse(output: str) -> SlurmSite:
 
 
 def _partition(name: str, rest: str) -> Partition:
-    from gputui.cluster.slurm import texts
+    from gputui.cluster.slurm import commands
 
     values = dict(re.findall(r"(\w+)=(\S+)", rest))
-    default, longest = (texts.span(values.get(key, "")) for key in ("DefaultTime", "MaxTime"))
+    default, longest = (commands.span(values.get(key, "")) for key in ("DefaultTime", "MaxTime"))
     return Partition(name, values.get("Default") == "YES", default, longest)
 
 

@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from gputui.cluster.slurm import ids
+from gputui.cluster.journal import Submissions
+from gputui.cluster.slurm import commands
 from gputui.cluster.slurm.batch_script import COMMENT, INPUT, TERMINAL, batch_script
 from gputui.cluster.slurm.commands import Result, SlurmCommands
-from gputui.cluster.submissions import Submissions
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError, LostAnswerError
 from gputui.domain.job_spec import Interactive, JobId, Submission
@@ -140,7 +140,7 @@ class BatchSubmitter:
 
     def expected_start(self, submission: Submission, home: str) -> datetime | None:
         """Return when Slurm would start the job if it were submitted now."""
-        from gputui.cluster.slurm import texts
+        from gputui.cluster.slurm import commands
 
         script = batch_script(
             submission, "test", self._settings, _pattern(output_directory(self._settings, home), submission)
@@ -151,7 +151,7 @@ class BatchSubmitter:
         match = re.search(_START, result.err + result.out)
         if match is None:
             return None
-        return texts.moment(match[1]) or datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
+        return commands.moment(match[1]) or datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
 
     def _one(self, submission: Submission, key: str, script: str, output: str, *, is_new: bool) -> int:
         known = self._submissions.of_key(key)
@@ -214,7 +214,7 @@ def output_directory(settings: Settings, home: str) -> str:
 
 def expanded(pattern: str, job_id: JobId) -> str:
     """Return the path of a job's output from the pattern that sbatch got."""
-    number, index = ids.parts(job_id)
+    number, index = commands.parts(job_id)
     return pattern.replace("%A", str(number)).replace("%a", str(index)).replace("%j", str(number)).replace("%%", "%")
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import Any, Protocol
 
-from gputui.cluster.command_channel import CommandChannel
+from gputui.cluster.ssh import CommandChannel
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError
 from tests.cluster.talk import local_command
