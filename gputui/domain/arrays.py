@@ -255,10 +255,10 @@ def chosen(entries: Entries, ids: Iterable[JobId]) -> Iterator[Job | JobId]:
             continue
         if spans is None:
             spans = joined_spans((each, each + 1) for each in wanted)
-        taken, _ = entry.divided(spans)
-        assert taken is not None
-        done.update(taken.ids)
-        yield taken
+        wanted_part, _ = entry.divided(spans)
+        assert wanted_part is not None
+        done.update(wanted_part.ids)
+        yield wanted_part
 
 
 class ArrayPlaces(Mapping[int, JobId]):

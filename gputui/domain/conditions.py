@@ -386,17 +386,16 @@ class ConditionTracker:
 
     def update(self, found: Iterable[Condition], now: datetime) -> tuple[Condition, ...]:
         """Track the given conditions, and return the shown ones; one that is just over has its last words."""
-        told = ranked(found)
-        loose = [each for each in told if each.fluctuates]
-        held = self._steady.update(
-            (each.key for each in loose), now, {each.key: each.since for each in loose if each.since}
-        )
-        present = {each.key for each in told}
-        over = [each for each in self.shown if each.key in held and each.key not in present]
+        present = ranked(found)
+        loose = [each for each in present if each.fluctuates]
+        began = {each.key: each.since for each in loose if each.since}
+        held = self._steady.update((each.key for each in loose), now, began)
+        keys = {each.key for each in present}
+        over = [each for each in self.shown if each.key in held and each.key not in keys]
         begun = now if self._has_begun else None
-        self._first = {each.key: self._first.get(each.key, begun) for each in (*told, *over)}
+        self._first = {each.key: self._first.get(each.key, begun) for each in (*present, *over)}
         self._has_begun = True
-        kept = (each for each in told if not each.fluctuates or each.key in held)
+        kept = (each for each in present if not each.fluctuates or each.key in held)
         dated = (each if each.since else replace(each, since=self._first[each.key], is_seen=True) for each in kept)
         self.shown = ranked([*dated, *over])
         return self.shown

@@ -102,19 +102,15 @@ def decode_json(data: bytes | str, kind: Any = Any) -> Any:
     except _FAULTS as error:
         raise _fault(error) from None
     raw = data.encode(errors="surrogatepass") if isinstance(data, str) else bytes(data)  # or a msgspec.Raw
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _is_deep(raw):
-        raise msgspec.DecodeError("it is nested too deeply")
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST:  # what follows takes a seventh of the time of decoding
+        if b"\\" in raw:
+            raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+        brackets = _TEXT.sub(b"", raw.translate(None, _OTHERS).replace(b'""', b""))
+        for _ in range(DEEPEST):
+            brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if brackets:
+            raise msgspec.DecodeError("it is nested too deeply")
     return value
-
-
-def _is_deep(data: bytes) -> bool:
-    """Return whether a valid JSON text has more than `DEEPEST` levels. Takes a seventh of the time of decoding it."""
-    if b"\\" in data:
-        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = _TEXT.sub(b"", data.translate(None, _OTHERS).replace(b'""', b""))
-    for _ in range(DEEPEST):
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    return bool(brackets)
 
 
 def decode_msgpack(data: bytes, kind: type[T]) -> T:

@@ -162,8 +162,8 @@ def with_error(cause: Cause | None, error: str) -> str:
     if not error or error in cause.text or cause.blame is not Blame.JOB:
         return cause.text
     what, semicolon, notes = cause.text.partition("; ")
-    told = error if cause.code is CauseCode.NON_ZERO_EXIT else f"{what}: {error}"
-    return f"{told}{semicolon}{notes}"
+    text = error if cause.code is CauseCode.NON_ZERO_EXIT else f"{what}: {error}"
+    return f"{text}{semicolon}{notes}"
 
 
 def signal_name(number: int) -> str:

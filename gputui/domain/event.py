@@ -151,11 +151,11 @@ def disk_low(path: str, left: int, words: str, now: datetime) -> Event:
     return Event(f"disk-{now.timestamp():.3f}", "disk_low", now, words, {"path": path, "free": left})
 
 
-def weekly_report(made: Mapping[str, Any], at: datetime) -> Event:
+def weekly_report(report: Mapping[str, Any], at: datetime) -> Event:
     """Return the event for the report of the last week, with its `report`, its `table` and its `page`."""
-    hours = made["report"]["total"]["gpu_hours"]
-    text = f"Weekly report: {hours:,.1f} GPU-hours, {made['report']['total']['jobs']:,} jobs"
-    return Event(f"report-{at.isoformat()}", "weekly_report", at, text, made)
+    hours = report["report"]["total"]["gpu_hours"]
+    text = f"Weekly report: {hours:,.1f} GPU-hours, {report['report']['total']['jobs']:,} jobs"
+    return Event(f"report-{at.isoformat()}", "weekly_report", at, text, report)
 
 
 _OUTCOMES = {

@@ -23,7 +23,7 @@ class Steady(Generic[K]):
     """States of which each is told while it holds."""
 
     def __init__(self) -> None:
-        self._told: frozenset[K] | None = None
+        self._holding: frozenset[K] | None = None
         self._changing: dict[K, datetime] = {}
         """Time since which each state differs from what is told."""
 
@@ -35,12 +35,12 @@ class Steady(Generic[K]):
         At first all do: nothing is known of the time before.
         """
         found = frozenset(present)
-        told = found if self._told is None else self._told
-        changing = {key: self._changing.get(key) or since.get(key, now) for key in told ^ found}
+        before = found if self._holding is None else self._holding
+        changing = {key: self._changing.get(key) or since.get(key, now) for key in before ^ found}
         changed = {key for key, begun in changing.items() if abs(now - begun) >= HOLD}
         self._changing = {key: begun for key, begun in changing.items() if key not in changed}
-        self._told = told ^ changed
-        return self._told
+        self._holding = before ^ changed
+        return self._holding
 
 
 def holds(readings: Iterable[bool | None]) -> bool | None:
@@ -234,15 +234,15 @@ class GpuHistory:
         Call it once. Only steps of the last hour count; steps in the future were written with another clock.
         """
         began = self._began or now
-        told = [each for each in earlier if began - KEPT * STEP <= each.at < began]
+        known = [each for each in earlier if began - KEPT * STEP <= each.at < began]
         before: dict[str, list[Step]] = {}
         steps = 0
-        for place, each in enumerate(told):
-            steps += _missing(told[place - 1].at, each.at) if place else 0
+        for place, each in enumerate(known):
+            steps += _missing(known[place - 1].at, each.at) if place else 0
             for uuid, step in each.gpus.items():
                 _pad(before.setdefault(uuid, []), steps).append(step)
             steps += 1
-        steps += _missing(told[-1].at, began) if told else 0
+        steps += _missing(known[-1].at, began) if known else 0
         for uuid, found in before.items():
             past = self.past_of(uuid)
             ended = past.ended if past.steps else int(began.timestamp())

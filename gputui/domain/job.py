@@ -319,8 +319,8 @@ class Job(Struct, frozen=True, weakref=True):
         """Return its jobs with these ids, and the others; None where there are none."""
         if not self.runs:
             return (self, None) if self.id in arrays.spans_of(ids) else (None, self)
-        taken, left = arrays.divided(self.runs, ids)
-        return self.with_runs(taken) if taken else None, self.with_runs(left) if left else None
+        chosen, left = arrays.divided(self.runs, ids)
+        return self.with_runs(chosen) if chosen else None, self.with_runs(left) if left else None
 
     def without(self, ids: Iterable[JobId] | Spans) -> Job | None:
         """Return its jobs without these ids; None if none is left."""
@@ -379,8 +379,8 @@ class Job(Struct, frozen=True, weakref=True):
     @property
     def end_info(self) -> str:
         """Return why its last attempt ended and, unless it failed, how it used its GPUs."""
-        told = self.attempt.efficiency if self.attempt and self.state is not JobState.FAILED else None
-        return " · ".join(words for words in (self.end_words, told.short if told else "") if words)
+        use = self.attempt.efficiency if self.attempt and self.state is not JobState.FAILED else None
+        return " · ".join(words for words in (self.end_words, use.short if use else "") if words)
 
     @property
     def end_words(self) -> str:

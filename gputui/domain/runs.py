@@ -159,18 +159,18 @@ def joined_spans(parts: Iterable[tuple[int, int]]) -> Spans:
 def divided(runs: Runs, chosen: Iterable[int] | Spans) -> tuple[Runs, Runs]:
     """Return the elements with the chosen ids, and the others. Unknown ids are ignored."""
     spans = spans_of(chosen)
-    taken: list[Run] = []
+    inside: list[Run] = []
     left: list[Run] = []
     for run in runs:
         at = run.id
         for start, end in spans.overlaps(run):
             if start > at:
                 left.append(run.part(at, start))
-            taken.append(run.part(start, end))
+            inside.append(run.part(start, end))
             at = end
         if at < run.end:
             left.append(run.part(at, run.end))
-    return tuple(taken), tuple(left)
+    return tuple(inside), tuple(left)
 
 
 def words(runs: Iterable[Run], longest: int | None = None) -> str:

@@ -244,8 +244,8 @@ class Snapshot(Struct, frozen=True, weakref=True):
     def of_elements(self) -> Snapshot:
         """Return the snapshot with the reason of each entry repeated for its elements."""
         entries = ((job, self.reasons.get(job.id)) for job in self.jobs if job.runs)
-        told = {job_id: reason for job, reason in entries if reason is not None for job_id in job.ids}
-        return replace(self, reasons={**told, **self.reasons}) if told else self
+        repeated = {job_id: reason for job, reason in entries if reason is not None for job_id in job.ids}
+        return replace(self, reasons={**repeated, **self.reasons}) if repeated else self
 
     @property
     def count(self) -> int:

@@ -114,18 +114,18 @@ class Reason(Struct, frozen=True):
 
     def mentions(self, at: datetime) -> bool:
         """Return whether the text already contains that minute."""
-        return any(abs(at - told) < _MINUTE for told in self.times)
+        return any(abs(at - other) < _MINUTE for other in self.times)
 
     def local(self, now: datetime, zone: tzinfo | None = None) -> str:
         """Return the text with its times in that zone; None: in local time."""
-        text, told, today = self.text, "", now.astimezone(zone).date()
+        text, local, today = self.text, "", now.astimezone(zone).date()
         for at in self.times:
             words = next((words for words in (f"{at:{_DAY}}", f"{at:{_CLOCK}}") if words in text), None)
             if words is not None:
                 here = at.astimezone(zone)
                 before, _, text = text.partition(words)
-                told += before + (f"{here:%H:%M}" if here.date() == today else f"{here:%Y-%m-%d %H:%M}")
-        return told + text
+                local += before + (f"{here:%H:%M}" if here.date() == today else f"{here:%Y-%m-%d %H:%M}")
+        return local + text
 
 
 _MINUTE = timedelta(minutes=1)

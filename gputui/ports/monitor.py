@@ -52,9 +52,9 @@ class Monitors:
     @classmethod
     def of(cls, *monitors: Monitor) -> Monitors:
         """Return these as one."""
-        made = cls()
-        made._monitors = monitors
-        return made
+        several = cls()
+        several._monitors = monitors
+        return several
 
     def published(self, snapshot: Snapshot) -> None:
         for monitor in self._monitors:
