@@ -85,11 +85,6 @@ class Allowance:
         self._seen_at = time.monotonic()
 
     @property
-    def is_full(self) -> bool:
-        most = self._limits.of_operator if self.is_operator else self._limits.of_user
-        return self.connections >= most
-
-    @property
     def longest_body(self) -> int:
         return self._limits.operator_body if self.is_operator else self._limits.body
 
@@ -133,10 +128,11 @@ class Allowances:
 
     def refusal(self, allowance: Allowance) -> str:
         """Return why the user gets no further connection; empty: he gets one."""
-        if allowance.is_full:
+        limits = self._limits
+        if allowance.connections >= (limits.of_operator if allowance.is_operator else limits.of_user):
             return f"you have {allowance.connections} connections open, the most for one user"
-        is_full = self.connections >= self._limits.connections
-        if is_full or (not allowance.is_operator and self._of_users >= self._limits.of_users):
+        is_full = self.connections >= limits.connections
+        if is_full or (not allowance.is_operator and self._of_users >= limits.of_users):
             return f"{self.connections} connections are open, the most for all users"
         return ""
 

@@ -232,16 +232,8 @@ class QueueChanges(Struct, frozen=True):
         for job_id, reason in reasons.items():
             jobs_of.setdefault(reason, []).append(job_id)
         grouped = tuple((Raw(own_json(each)), tuple(ids)) for each, ids in jobs_of.items())
-        return SnapshotUpdate(
-            fields,
-            tuple(jobs),
-            self.gone,
-            self.order,
-            grouped,
-            self.no_reason,
-            self.starts,
-            self.no_start,
-        )
+        starts = (self.starts, self.no_start)
+        return SnapshotUpdate(fields, tuple(jobs), self.gone, self.order, grouped, self.no_reason, *starts)
 
 
 class Tracker:

@@ -220,8 +220,12 @@ class EventHub:
                     present = list(self._subscribers.values())
                 if present:
                     alone_since = time.monotonic()
-                elif time.monotonic() - alone_since > _REST_AFTER and self._rest():
-                    return
+                elif time.monotonic() - alone_since > _REST_AFTER:  # forget everything, unless somebody has come
+                    with self._lock:
+                        if not self._subscribers:
+                            self._thread = None
+                            self._reset()
+                            return
                 try:
                     if time.monotonic() - looked_at >= SEND_EVERY and self._look():
                         looked_at = time.monotonic()
@@ -246,15 +250,6 @@ class EventHub:
             gone, self._subscribers = list(self._subscribers.values()), {}
         for each in gone:
             each.outbox.close()
-
-    def _rest(self) -> bool:
-        """Forget everything, as nobody has listened for a while; return False if somebody has come."""
-        with self._lock:
-            if self._subscribers:
-                return False
-            self._thread = None
-            self._reset()
-            return True
 
     def _reset(self) -> None:
         self._rests += 1

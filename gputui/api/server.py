@@ -283,7 +283,14 @@ class _ServedClient:
         body = await self._receive_body(int(headers.get("content-length", "0")))
         request = Request(method, path, query, headers, body, self._peer)
         self._is_answering, self._awaited_until = True, 0.0
-        answer = await self._answer(request)
+        of_users = self._server.of_users
+        assert of_users is not None
+        async with self._allowance.turn:
+            if self._allowance.is_operator:
+                answer = await self._handled(request)
+            else:
+                async with of_users:
+                    answer = await self._handled(request)
         if isinstance(answer, Handoff):
             early, given = self._protocol.trailing_data[0], self._socket.dup()
             given.setblocking(True)
@@ -373,16 +380,6 @@ class _ServedClient:
     def _check_head(self, received: bytearray, end: int) -> None:
         if end > self._limits.head or received.count(b"\n", 0, end) > self._limits.lines:
             raise HttpError(431, "the head of the request is too long")
-
-    async def _answer(self, request: Request) -> Answer:
-        """Have the handler answer, when it is this user's turn."""
-        of_users = self._server.of_users
-        assert of_users is not None
-        async with self._allowance.turn:
-            if self._allowance.is_operator:
-                return await self._handled(request)
-            async with of_users:
-                return await self._handled(request)
 
     async def _handled(self, request: Request) -> Answer:
         try:
