@@ -75,7 +75,6 @@ class Follower:
         self._thread = Watcher("follower", self._run)
 
     def start(self) -> None:
-        """Begin to follow; a second call does nothing."""
         if self._thread.ident is None:
             self._thread.start()
 
@@ -105,7 +104,6 @@ class Follower:
                 self._client.request("PUT", "/v1/focus", Focus(self._name, self._focus))
 
     def close(self) -> None:
-        """End, without waiting."""
         self._closed.set()
         if (stream := self._stream) is not None:
             stream.close()
@@ -137,7 +135,6 @@ class Follower:
             self._closed.wait(pause * random.uniform(0.8, 1.2))
 
     def _follow(self) -> str:
-        """Read a stream to its end; return why it ended."""
         self._stream = stream = open_events(self._client, self._last_id)
 
         def heard() -> Iterator[bytes]:
@@ -325,13 +322,12 @@ class StreamClient:
     def submit(self, jobs: bytes, query: Mapping[str, str], key: str) -> tuple[JobId, AwaitedStream]:
         """Submit a job, and wait for its start on the same connection; with the same key it is the same job.
 
-        `jobs` are `messages.NewJobs` as JSON.
+        `jobs` are `http.NewJobs` as JSON.
         """
         awaited = AwaitedStream(*self._client.upgrade(SUBMIT, UPGRADE, jobs, query=query, key=key))
         return awaited.job_id(), awaited
 
     def log(self, job_id: JobId, wanted: FollowLog) -> OutputStream:
-        """Return the output of an attempt, line by line."""
         return OutputStream(*self._log(job_id, wanted))
 
     def _log(self, job_id: JobId, wanted: FollowLog) -> tuple[socket.socket, bytes]:

@@ -208,7 +208,6 @@ class SimulatedProbe:
         self._resumed = resumed
 
     def follow(self, jobs: Iterable[Job]) -> None:
-        """Set the jobs that hold GPUs from now on."""
         held: dict[str, tuple[Job, ...]] = {}
         for job in jobs:
             for uuid in job.gpus:
@@ -225,12 +224,10 @@ class SimulatedProbe:
             thread.join(2.0)
 
     def lose(self, index: int) -> None:
-        """Simulate that this GPU falls off the bus."""
         self._lost[self.gpus[index].uuid] = self._clock.now()
         self.refresh()
 
     def xid(self, index: int, code: int) -> None:
-        """Simulate an Xid of this GPU."""
         self._xids[self.gpus[index].uuid] = code
         self._xid_at[self.gpus[index].uuid] = self._clock.now()
         self.refresh()
@@ -242,7 +239,6 @@ class SimulatedProbe:
         self.refresh()
 
     def cap(self, index: int, watts: float) -> None:
-        """Simulate a power limit below the board's."""
         self._caps[self.gpus[index].uuid] = watts
         self.refresh()
 
@@ -495,7 +491,6 @@ def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
 
 
 def ticks_of(at: datetime | None) -> int | None:
-    """Return the start time of a simulated process as its ticks."""
     return None if at is None else int(at.timestamp() * _TICKS)  # never after it: no process is younger than its job
 
 

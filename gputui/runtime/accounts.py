@@ -89,8 +89,13 @@ def _account(uid: int) -> Account:
 def _chosen(user: str, submitter: Account, may_name_others: str = "root") -> Account:
     """Return the requested account: any for root, else the submitter's own with one of its groups."""
     name, _, group = user.partition(":")
-    entry = _user(name)
-    uid = entry.pw_uid if entry else int(name)
+    if _is_id(name):
+        uid = int(name)  # there may be no such account
+    else:
+        try:
+            uid = pwd.getpwnam(name).pw_uid
+        except (KeyError, ValueError):
+            raise refused(f"--user: this host has no user {name!a}") from None
     if uid != submitter.uid and submitter.uid != 0:
         rule = f"jobs run as their submitter, here {submitter.name}; only {may_name_others} may name another user"
         raise refused(f"--user {user!a}: {rule}")
@@ -101,17 +106,6 @@ def _chosen(user: str, submitter: Account, may_name_others: str = "root") -> Acc
     if submitter.uid != 0 and gid not in (submitter.gid, *submitter.groups):
         raise refused(f"--user {user!a}: {submitter.name} is not in the group {group!a}")
     return replace(account, gid=gid, groups=(gid,))
-
-
-def _user(name: str) -> pwd.struct_passwd | None:
-    """Return the account entry; None for a uid without one."""
-    is_number = _is_id(name)
-    try:
-        return pwd.getpwuid(int(name)) if is_number else pwd.getpwnam(name)
-    except (KeyError, ValueError):
-        if is_number:
-            return None
-        raise refused(f"--user: this host has no user {name!a}") from None
 
 
 def _group(name: str) -> int:

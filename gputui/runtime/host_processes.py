@@ -52,7 +52,6 @@ def boot_id() -> str:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Return a process; None if it is gone or a zombie."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if len(fields) < 20 or fields[0] in {b"Z", b"X"}:
         return None
@@ -144,8 +143,6 @@ def _read(path: str) -> bytes:
 
 
 class _Sampled(Struct, frozen=True):
-    """Sample of a process, to compare with the next one."""
-
     start: int
     """Start time in clock ticks since boot."""
     at: float
@@ -304,7 +301,6 @@ class LocalProcesses:
 
 @contextmanager
 def _pidfd(pid: int) -> Iterator[int | None]:
-    """Open a pidfd; None if the system has none."""
     try:
         fd = os.pidfd_open(pid)
     except OSError as error:

@@ -353,12 +353,14 @@ class Tunnel:
                 return
 
     def _failed(self, otherwise: str) -> RuntimeUnavailableError:
+        """Return why the connection ended, and refuse to connect for a while."""
         self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
         self._not_before = time.monotonic() + self._pause
         self._last_error = self._explained(self._said() or [otherwise])
         return self._last_error
 
     def _said(self, within: float = math.inf) -> list[str]:
+        """Return what ssh said, if its last words are no older than so many seconds."""
         with suppress(OSError):
             if time.time() - self._file("said").stat().st_mtime <= within:
                 lines = self._file("said").read_text(errors="replace").splitlines()

@@ -78,36 +78,35 @@ class EngineFacts(Struct, frozen=True):
 def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
     podman = is_podman(version)
     too_old = _numbers(version.get("ApiVersion")) < _LEAST_API
+    mode = _gpu_mode(version, info, podman, too_old)
+    security = [str(option) for option in info.get("SecurityOptions") or ()]
+    runtimes = {str(name): str(one.get("path") or "") for name, one in (info.get("Runtimes") or {}).items()}
+    listed = tuple(str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or ())
+    gpus = EngineGpus(
+        mode=str(mode),
+        runtimes=tuple(sorted(runtimes.items())),
+        cdi_devices=listed if "DiscoveredDevices" in info else None,
+        is_rootless=any("rootless" in option for option in security),
+        is_podman=podman,
+        warnings=tuple(_gpu_warnings(version, info, podman, too_old)),
+    )
     return EngineFacts(
         version=str(version.get("Version", "?")),
         cpus=int(info.get("NCPU") or 0),
-        gpu_mode=_gpu_mode(version, info, podman, too_old),
+        gpu_mode=mode,
         is_podman=podman,
         is_too_old=too_old,
         api=() if podman else _numbers(version.get("ApiVersion")),
         default_runtime=str(info.get("DefaultRuntime") or "runc"),
         warnings=tuple(_warnings(version, info, podman)),
         data_root=str(info.get("DockerRootDir") or ""),
-        gpus=_gpus(version, info, podman, too_old),
-        remaps_users="name=userns" in (info.get("SecurityOptions") or ()),
+        gpus=gpus,
+        remaps_users="name=userns" in security,
     )
 
 
 def is_podman(version: EngineJson) -> bool:
     return any("podman" in str(part.get("Name", "")).lower() for part in version.get("Components") or ())
-
-
-def _gpus(version: EngineJson, info: EngineJson, is_podman: bool, too_old: bool) -> EngineGpus:
-    runtimes = {str(name): str(one.get("path") or "") for name, one in (info.get("Runtimes") or {}).items()}
-    listed = [str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or ()]
-    return EngineGpus(
-        mode=str(_gpu_mode(version, info, is_podman, too_old)),
-        runtimes=tuple(sorted(runtimes.items())),
-        cdi_devices=tuple(listed) if "DiscoveredDevices" in info else None,
-        is_rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()),
-        is_podman=is_podman,
-        warnings=tuple(_gpu_warnings(version, info, is_podman, too_old)),
-    )
 
 
 def _gpu_mode(version: EngineJson, info: EngineJson, is_podman: bool, too_old: bool) -> GpuMode:
@@ -204,8 +203,10 @@ class MachineFacts(Struct, frozen=True):
     @classmethod
     def here(cls) -> MachineFacts:
         """Return the facts of this machine, read in the same way as the engine does."""
-        system = os.uname()
-        return cls(system.nodename, system.release, _memory())
+        system, memory = os.uname(), None
+        with suppress(OSError, ValueError, IndexError):
+            memory = int(Path("/proc/meminfo").read_text().partition("MemTotal:")[2].split()[0]) * 1024
+        return cls(system.nodename, system.release, memory)
 
     @property
     def is_complete(self) -> bool:
@@ -239,12 +240,6 @@ def runs_here(info: Mapping[str, Any], endpoint: Endpoint | None) -> bool:
                 probe.bind((address[0], 0))  # only an address of this machine can be bound to
                 return True
     return False
-
-
-def _memory() -> int | None:
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/meminfo").read_text().partition("MemTotal:")[2].split()[0]) * 1024
-    return None
 
 
 def engine_began(endpoint: Endpoint | None) -> datetime | None:

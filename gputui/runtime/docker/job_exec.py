@@ -249,6 +249,15 @@ class DockerExec:
             )
         )
         run = str(made["Id"])
+
+        def exit_code(client: APIClient) -> int | None:
+            for _ in range(_EXEC_LOOKS):  # the engine may notice its end shortly after the stream's
+                found = client.exec_inspect(run)
+                if not found.get("Running"):
+                    return None if found.get("ExitCode") is None else int(found["ExitCode"])
+                time.sleep(0.01)
+            return None
+
         body: dict[str, object] = {"Detach": False, "Tty": request.tty}
         if request.tty:
             body["ConsoleSize"] = [request.rows, request.columns]
@@ -258,7 +267,7 @@ class DockerExec:
             rest,
             is_tty=request.tty,
             resize=lambda rows, columns: self._call(lambda client: client.exec_resize(run, rows, columns)),
-            exit_code=lambda: self._call(lambda client: _exec_code(client, run)),
+            exit_code=lambda: self._call(exit_code),
         )
 
     def _inspected(self, name: str) -> EngineJson:
@@ -279,13 +288,3 @@ def _exit_code(client: APIClient, container: str) -> int | None:
     if found is None or found["State"].get("Running") or found["State"].get("Status") == "created":
         return None  # one that was only created has the exit code 0 as well
     return int(found["State"]["ExitCode"])
-
-
-def _exec_code(client: APIClient, run: str) -> int | None:
-    """Return the exit code of an executed command; the engine may notice its end shortly after the stream's."""
-    for _ in range(_EXEC_LOOKS):
-        found = client.exec_inspect(run)
-        if not found.get("Running"):
-            return None if found.get("ExitCode") is None else int(found["ExitCode"])
-        time.sleep(0.01)
-    return None

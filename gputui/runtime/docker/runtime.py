@@ -301,21 +301,14 @@ class DockerRuntime:
             except RuntimeFault as error:
                 if not is_conflict(error):
                     raise
-            if found := self._adopt(launch):
-                return found
+            inspected = self._call(lambda client: by_name(client, launch.name))
+            if inspected is None:  # another call is creating or removing it
+                time.sleep(_NAME_PAUSE)
+            elif adoptable(inspected, launch):
+                return Created(str(inspected["Id"]), adopted=True)
+            else:
+                self.remove(str(inspected["Id"]))
         raise fault(f"the name {launch.name} is taken by a container that is not visible")
-
-    def _adopt(self, launch: Launch) -> Created | None:
-        """Return the container of that name as adopted; None if it is gone or was removed for replacement."""
-        inspected = self._call(lambda client: by_name(client, launch.name))
-        if inspected is None:
-            # another call is creating or removing it
-            time.sleep(_NAME_PAUSE)
-            return None
-        if adoptable(inspected, launch):
-            return Created(str(inspected["Id"]), adopted=True)
-        self.remove(str(inspected["Id"]))
-        return None
 
     def start(self, container_id: str) -> None:
         """Start the container unless it was, or may have been, started earlier; remove it if it cannot be started."""

@@ -83,7 +83,6 @@ def plan_of(launch: Launch, *, log_limit: int) -> bytes:
 
 
 def _encoded(records: Iterable[tuple[str, str]]) -> bytes:
-    """Return the records in the wrapper's format."""
     encoded = []
     for key, value in records:
         try:
@@ -162,7 +161,6 @@ class ExitWatch:
         self._closed = False
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        """Call `wake` from now on, from the thread, which is started if necessary."""
         with self._lock:
             self._wakes.append(wake)
             if self._thread is None and not self._closed:
@@ -358,7 +356,6 @@ class ProcessRuntime:
             self._send(container_id, signal.SIGSTOP)
 
     def unsuspend(self, container_id: str) -> None:
-        """Continue its processes, if they were suspended."""
         folder = self._folder(container_id)
         if not folder.is_suspended():
             return
@@ -444,7 +441,6 @@ class ProcessRuntime:
         self._index.forget(container_id)
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when an attempt of this store may have ended."""
         self._watch.subscribe(wake)
         self.check()
         with suppress(RuntimeFault):  # the disk is unavailable: attempts are found when it is back
