@@ -10,7 +10,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 from rich.style import Style
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
@@ -119,22 +119,18 @@ class FlagField(Static, can_focus=True):
         super().__init__("", id=id, classes=classes, markup=False)
         self._words = words
 
-    def on_mount(self) -> None:
-        self._draw()
-
     def watch_value(self) -> None:
         if self.is_attached:
             self._draw()
             self.post_message(self.Changed(self))
 
+    @on(events.Mount)
     def _draw(self) -> None:
         self.update(f"[{'x' if self.value else ' '}] {self._words}")
 
+    @on(events.Click)
     def action_tick(self) -> None:
         self.value = not self.value
-
-    def on_click(self) -> None:
-        self.action_tick()
 
 
 Field = TextField | FlagField
@@ -205,9 +201,7 @@ class FieldRow(Horizontal):
     def is_wrong(self) -> bool:
         return any(self._wrong.values())
 
-    def on_resize(self) -> None:
-        self._show()
-
+    @on(events.Resize)
     def _show(self) -> None:
         lines = self._wrong if self.is_wrong else self._known
         named = len(self.names) > 1
@@ -250,9 +244,7 @@ class Fold(Static, can_focus=True):
         self.count = count
         self.is_open = False
 
-    def on_mount(self) -> None:
-        self.draw()
-
+    @on(events.Mount)
     def draw(self) -> None:
         if self.is_attached:  # only the console knows the command's key
             key = keymap_of(self).told(MORE_FIELDS).first_key or "the command more_fields"

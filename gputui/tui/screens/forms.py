@@ -293,9 +293,6 @@ class Submit(Dialog[None]):
             return False
         return super().check_action(action, parameters)
 
-    def on_resize(self) -> None:
-        self._show_outlook()
-
     def on_unmount(self) -> None:
         """Release the forecast and the queue: the screen may stay in memory for a while."""
         self._forecast.close()
@@ -401,6 +398,7 @@ class Submit(Dialog[None]):
         self._forecast.take(message)
         self._show_outlook()
 
+    @on(events.Resize)
     def _show_outlook(self) -> None:
         if (end := self.purpose.outlook(self.draft(), self._now)) is not None:
             self._lay_out((end,))

@@ -42,6 +42,7 @@ from gputui.tui.present.status import no_gpu_words, status_line, summary_line
 from gputui.tui.queue.folding import LookedAt
 from gputui.tui.queue.rows import ChosenColumns, QueueRows
 from gputui.tui.queue.tab_models import HistoryRead, ScoreLoader, ScoresMade
+from gputui.tui.screens.dialogs import Choose, Prompt
 from gputui.tui.screens.job_screen import GpuScreen
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogController
@@ -113,8 +114,6 @@ class ServerChoice:
         if len(names) < 2:
             chosen(*self.scope)
             return
-        from gputui.tui.screens.dialogs import Choose
-
         first = self.name
         names.sort(key=lambda name: name != first)
 
@@ -125,8 +124,6 @@ class ServerChoice:
         self._screen.app.push_screen(Choose(question, names, none=""), answered)
 
     def action_pause(self) -> None:
-        from gputui.tui.screens.dialogs import Prompt
-
         server = self.name
 
         def answered(reason: str | None) -> None:
@@ -253,8 +250,8 @@ class Main(GpuScreen):
         self.show_snapshot(self._snapshot)
 
     def on_unmount(self) -> None:
-        self.jobs.close()
-        self.editor.close()
+        self.jobs.history.close()
+        self.editor.mover.close()
         self.scores.close()
 
     @property

@@ -244,9 +244,6 @@ class CommandFinder(Pointed):
         self.find(event.value)
 
     @on(Input.Submitted)
-    def _entered(self, event: Input.Submitted) -> None:
-        self.action_take_line()
-
     def action_take_line(self) -> None:
         """Choose that command if it is available; the sentence below says why not."""
         if not self._found:

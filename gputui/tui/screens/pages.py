@@ -73,10 +73,10 @@ class TelemetryLoader:
 
     def __init__(self, post: Callable[[Message], object], backend: Backend) -> None:
         self._backend = backend
-        self._worker = LatestWorker(post, lambda error: TelemetryLoaded({}))
+        self.worker = LatestWorker(post, lambda error: TelemetryLoaded({}))
         self._asked_for: object = None
         self._asked_at = 0.0
-        self._measured: Mapping[int, Measured] = {}
+        self.measured: Mapping[int, Measured] = {}
 
     def update(self, job: Job) -> None:
         attempt = _shown(job)
@@ -86,24 +86,18 @@ class TelemetryLoader:
         if wanted == self._asked_for and (attempt.is_over or now - self._asked_at < _AGAIN):
             return
         self._asked_for, self._asked_at = wanted, now
-        self._worker.ask(lambda is_wanted: TelemetryLoaded(self._backend.measured(job.id)))
-
-    def take(self, message: TelemetryLoaded) -> None:
-        self._measured = message.measured
+        self.worker.ask(lambda is_wanted: TelemetryLoaded(self._backend.measured(job.id)))
 
     def lines(self, job: Job, room: int, *, has_graphs: bool, is_tall: bool) -> list[tuple[str, Cell]]:
         """Return the lines of the page about the latest started attempt; empty before they were read."""
         attempt = _shown(job)
-        measured = self._measured.get(attempt.number) if attempt else None
+        measured = self.measured.get(attempt.number) if attempt else None
         if attempt is None or measured is None:
             return []
         lines = telemetry_lines(attempt, measured, room, has_graphs=has_graphs, is_tall=is_tall)
         if not lines and (why := self._backend.why_unread(job).get(attempt.number)):
             return [("measured", cell(why, DIM))]
         return lines
-
-    def close(self) -> None:
-        self._worker.close()
 
 
 def _shown(job: Job) -> Attempt | None:
@@ -191,7 +185,7 @@ class Detail(JobScreen):
 
     def on_unmount(self) -> None:
         self._explainer.close()
-        self._telemetry.close()
+        self._telemetry.worker.close()
         self._explained = None
 
     def on_resize(self) -> None:
@@ -267,10 +261,7 @@ class Detail(JobScreen):
         return (lines[0], *array_lines(job, self._snapshot), *lines[1:])
 
     def _graphs(self, job: Job, room: int, rows: int) -> list[Cell]:
-        """Return the lines that fit below the page: the past of the GPUs that the job holds, or may wait for.
-
-        Series that were measured for the job itself also belong here, before those of its GPUs.
-        """
+        """Return the lines that fit below the page: the past of the GPUs that the job holds, or may wait for."""
         is_waiting = job.state is JobState.PENDING and gpus_wanted(job.spec.gpus) != "-"
         if not (job.state.is_active or is_waiting) or not self._services.pace.has_graphs:
             return []
@@ -301,7 +292,7 @@ class Detail(JobScreen):
         self.show_snapshot(self._snapshot)
 
     def on_telemetry_loaded(self, message: TelemetryLoaded) -> None:
-        self._telemetry.take(message)
+        self._telemetry.measured = message.measured
         self.show_snapshot(self._snapshot)
 
     def action_follow(self) -> None:

@@ -136,12 +136,12 @@ class ProcessPage(ScrollingDialog):
 
     def on_mount(self) -> None:
         self.show_lines()
-        self._worker.ask(lambda is_wanted: self._read())
+        self._worker.ask(self._read)
 
     def on_unmount(self) -> None:
         self._worker.close()
 
-    def _read(self) -> EnvironmentRead:
+    def _read(self, is_wanted: IsWanted) -> EnvironmentRead:
         target = process_target(self._row)
         if self._use is None or target is None:
             return EnvironmentRead(None, "it cannot be read from here")
@@ -209,13 +209,13 @@ class ContainerScreen(JobScreen):
 
     def on_mount(self) -> None:
         self._draw()
-        self._worker.ask(lambda is_wanted: self._read())
+        self._worker.ask(self._read)
         pane = self.query_one(LogPane)
         pane.follow(
             LogFollower(ContainerLog(self._use, self._container_id), 0, None), f"container {plain(self._called, 60)}"
         )
         pane.focus()
-        self.set_interval(5.0, lambda: self._worker.ask(lambda is_wanted: self._read()))
+        self.set_interval(5.0, lambda: self._worker.ask(self._read))
 
     def on_unmount(self) -> None:
         super().on_unmount()
@@ -224,7 +224,7 @@ class ContainerScreen(JobScreen):
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw)
 
-    def _read(self) -> ContainerRead:
+    def _read(self, is_wanted: IsWanted) -> ContainerRead:
         try:
             return ContainerRead(self._use.container(self._container_id))
         except GputuiError as error:

@@ -36,6 +36,7 @@ from gputui.tui.progress import IsWanted, LatestWorker
 from gputui.tui.queue.folding import FOLD, EndedRows, Marks
 from gputui.tui.queue.rows import ChosenColumns
 from gputui.tui.queue.tab_models import HistoryLoader, HistoryRead
+from gputui.tui.screens.dialogs import ColumnChooser, Confirm, Prompt
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.services import Services
 from gputui.tui.widgets.job_table import JobTable
@@ -81,9 +82,6 @@ class QueueController:
             "clear_marks": lambda _: bool(table.live.marks),
             **dict.fromkeys(_ON_JOBS, lambda _: self.may_fold),
         }
-
-    def close(self) -> None:
-        self.history.close()
 
     @property
     def has_focus(self) -> bool:
@@ -265,8 +263,6 @@ class QueueController:
         self._redraw()
 
     def action_columns(self) -> None:
-        from gputui.tui.screens.dialogs import ColumnChooser
-
         def chosen(columns: ChosenColumns | None) -> None:
             if columns is not None:
                 self.table.live.chosen = columns
@@ -366,7 +362,7 @@ class QueueEditor:
 
             return MoveFound((), Move(refusal=str(error)))
 
-        self._mover = LatestWorker(screen.post_message, not_moved)
+        self.mover = LatestWorker(screen.post_message, not_moved)
         self._drag = Drag()
         self.conditions: dict[str, Predicate] = {
             "move": lambda _: bool(self._waiting()),
@@ -377,9 +373,6 @@ class QueueEditor:
             "pause_recurring": lambda _: (entry := self._own_recurring()) is not None and not entry.paused,
             "resume_recurring": lambda _: (entry := self._own_recurring()) is not None and entry.paused,
         }
-
-    def close(self) -> None:
-        self._mover.close()
 
     def _waiting(self) -> list[Job]:
         if not self._queue.has_focus:
@@ -423,7 +416,7 @@ class QueueEditor:
             )
             return MoveFound(ids, queue_order.move_by_steps(order, ids, steps), steps)
 
-        self._mover.ask(work)
+        self.mover.ask(work)
 
     def take_move(self, message: MoveFound) -> None:
         move, ids = message.move, message.job_ids
@@ -466,7 +459,6 @@ class QueueEditor:
         job = self._screen.subject()
         if job is None:
             return
-        from gputui.tui.screens.dialogs import Prompt
 
         def answered(expression: str | None) -> None:
             if not expression:
@@ -491,8 +483,6 @@ class QueueEditor:
             self._screen.request(ResumeRecurring((entry.id,)), shown_id(entry.id))
 
     def action_remove(self) -> None:
-        from gputui.tui.screens.dialogs import Confirm
-
         entry, view = self._recurring(), self._window()
         if view is not None and view.source == "command" and self._screen.shows_what_if:
             from gputui.tui.proposals import WindowProposal

@@ -313,11 +313,11 @@ class TimelineScreen(OverlayScreen):
         self._snapshot = snapshot.of_server(self._snapshot.server_name)
         self.tick()
 
-    def on_screen_resume(self) -> None:
-        self.tick()
-
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw)
+
+    def on_screen_resume(self) -> None:
+        self.tick()
 
     def tick(self) -> None:
         """Advance the time, and request a new plan if it may have changed."""

@@ -119,10 +119,9 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         return self._answer.comparison if self._answer.proposal == self.proposal else None
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        snapshot = snapshot.of_server(self._snapshot.server_name)
-        before, self._snapshot = self._snapshot, snapshot
-        if snapshot.jobs is not before.jobs:
-            self._names = Names(snapshot.jobs)
+        before, self._snapshot = self._snapshot, snapshot.of_server(self._snapshot.server_name)
+        if self._snapshot.jobs is not before.jobs:
+            self._names = Names(self._snapshot.jobs)
         self.tick()
 
     def tick(self) -> None:
@@ -144,8 +143,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
             if base.before is None:  # it serves every change based on this snapshot, so it is completed
                 base.before = timeline(base.snapshot, settings, base.now, is_wanted=lambda: base is self._base)
             change = proposal.change(base.now)
-            found = compared(base.snapshot, change, settings, base.now, base.before, is_wanted)
-            return Foreseen(proposal, found)
+            return Foreseen(proposal, compared(base.snapshot, change, settings, base.now, base.before, is_wanted))
 
         self._newest.ask(work)
 
