@@ -172,26 +172,26 @@ def client_of(
     tell = waiting or log.warning
     sudo = bootstrap.sudo_uid() if os.geteuid() == 0 else None
     headers = {} if sudo is None else {SUDO_UID: str(sudo)}
+
+    def name(server: Server) -> tuple[str, str]:
+        """Return the owner's name for a sentence, and what helps if it hangs; its lock file tells who may read it."""
+        from gputui.engine.leadership import current_leader
+
+        leader = current_leader(options.state) if options.sockets.in_process else None
+        if leader is None or not leader.pid:
+            return plain_name(server)
+        return f"{leader.kind} of {leader.user} (pid {leader.pid})", cure_of(leader.pid)
+
     return ApiClient(
         dial,
         patience=limit,
         tell=tell,
-        name=partial(_name, options),
+        name=name,
         headers=headers | ({VIA: via} if via else {}),
         absence=absence,
         waited=waited,
         keep=keep,
     )
-
-
-def _name(options: Options, server: Server) -> tuple[str, str]:
-    """Return the name of the owner for a sentence, and what helps if it hangs; its lock file tells who may read it."""
-    from gputui.engine.leadership import current_leader
-
-    leader = current_leader(options.state) if options.sockets.in_process else None
-    if leader is None or not leader.pid:
-        return plain_name(server)
-    return f"{leader.kind} of {leader.user} (pid {leader.pid})", cure_of(leader.pid)
 
 
 def ask_again(
@@ -290,31 +290,27 @@ class OwnerBehind:
 
         threads = DaemonExecutor(1, "owner")
         try:
-            await asyncio.get_running_loop().run_in_executor(threads, self._publish_all)
+            await asyncio.get_running_loop().run_in_executor(threads, self._publish)
         finally:
             self._events.stop()
             threads.shutdown()
 
-    def _publish_all(self) -> None:
-        while not self._stopped.is_set():
-            if not self._publish():
-                self._stopped.wait(LONGEST_PAUSE)
-
-    def _publish(self) -> bool:
-        """Publish what the owner tells next; return False if there is none."""
+    def _publish(self) -> None:
+        """Publish what the owner tells, or the last again if there is none, until stopped."""
         from gputui.engine.tick import snapshot_builder
 
-        now = bootstrap.clock().now()
-        found = self._events.next(1.0, self._wanted)
-        if found is not None:
-            self._last, self._heard_at = found[0], time.monotonic() - found[1]
-            if self._told is not None and (about := self._events.about) is not None:
-                self._told(about)
-            self._feed.publish(snapshot_builder.as_told(*found, self._options.settings, now))
-            return True
-        where = " and ".join(self._options.sockets.paths)
-        told = Notice("error", f"no scheduler answers at {where}; this is what it said last", True, "no answer")
-        silence = time.monotonic() - self._heard_at
-        old = snapshot_builder.as_told(self._last, silence, self._options.settings, now)
-        self._feed.publish(replace(old, notices=(told,)))
-        return False
+        while not self._stopped.is_set():
+            now = bootstrap.clock().now()
+            found = self._events.next(1.0, self._wanted)
+            if found is not None:
+                self._last, self._heard_at = found[0], time.monotonic() - found[1]
+                if self._told is not None and (about := self._events.about) is not None:
+                    self._told(about)
+                self._feed.publish(snapshot_builder.as_told(*found, self._options.settings, now))
+                continue
+            where = " and ".join(self._options.sockets.paths)
+            notice = Notice("error", f"no scheduler answers at {where}; this is what it said last", True, "no answer")
+            silence = time.monotonic() - self._heard_at
+            old = snapshot_builder.as_told(self._last, silence, self._options.settings, now)
+            self._feed.publish(replace(old, notices=(notice,)))
+            self._stopped.wait(LONGEST_PAUSE)

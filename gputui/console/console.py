@@ -171,7 +171,7 @@ class ScreenSupervisor:
 
     async def _show(self, news: str) -> BaseException | None:
         """Run one screen to its end; return its error, None if the user left it."""
-        told = self._let_go()
+        earlier = self._let_go()
         try:
             app = self._make()
         except Exception as error:  # a border: any part of it may fail
@@ -179,7 +179,7 @@ class ScreenSupervisor:
             return error
         self._app = app
         app.painted, app.news = self.painted, news
-        app.notifier.log.extend(told)
+        app.notifier.log.extend(earlier)
         await to_its_end(app)
         return app.fault if app.has_failed else None
 

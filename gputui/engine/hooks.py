@@ -70,10 +70,10 @@ def sinks(settings: HookSettings, host: str) -> Iterator[tuple[str, Callable[[Ev
 
 def _run(command: tuple[str, ...], host: str, seconds: float, event: Event) -> None:
     """Run the command with the event as JSON on its standard input and its main fields in the environment."""
-    told = {"GPUTUI_EVENT": event.name, "GPUTUI_EVENT_ID": event.id, "GPUTUI_TEXT": event.text}
+    variables = {"GPUTUI_EVENT": event.name, "GPUTUI_EVENT_ID": event.id, "GPUTUI_TEXT": event.text}
     if event.is_about_job:
-        told |= {"GPUTUI_JOB_ID": str(event.data["id"]), "GPUTUI_JOB_STATE": event.data["state"]}
-    _spawn(command, json.dumps(event.document(host)).encode(), seconds, told)
+        variables |= {"GPUTUI_JOB_ID": str(event.data["id"]), "GPUTUI_JOB_STATE": event.data["state"]}
+    _spawn(command, json.dumps(event.document(host)).encode(), seconds, variables)
 
 
 def _spawn(command: tuple[str, ...], given: bytes, seconds: float, environ: dict[str, str]) -> None:
@@ -150,8 +150,8 @@ def _mail(sendmail: str, to: tuple[str, ...], host: str, seconds: float, event: 
     message["Subject"] = plain(f"[gputui {host}] {event.text}", 150)
     message["Auto-Submitted"] = "auto-generated"
     message["X-Gputui-Event"] = plain(event.id)
-    told = event.data.get("table") or json.dumps(event.document(host), indent=2)
-    message.set_content(f"{event.text}\n\n{told}\n")
+    text = event.data.get("table") or json.dumps(event.document(host), indent=2)
+    message.set_content(f"{event.text}\n\n{text}\n")
     if page := event.data.get(PAGE):
         message.add_attachment(page, subtype="html", filename=f"gputui-report-{event.at:%Y-%m-%d}.html")
     _spawn((sendmail, "-t", "-i"), message.as_bytes(), seconds, {})
@@ -392,9 +392,9 @@ RecordEnds: TypeAlias = Callable[[Sequence[tuple[Event, Job]]], None]
 def stored_ends(store: JobStore) -> RecordEnds:
     """Return the function that records in the jobs of a store that their ends were announced."""
 
-    def record(told: Sequence[tuple[Event, Job]]) -> None:
+    def record(ends: Sequence[tuple[Event, Job]]) -> None:
         with store.transaction() as transaction:
-            for event, ended_job in told:
+            for event, ended_job in ends:
                 with suppress(NotFoundError):
                     for job in transaction.chosen(ended_job.ids):
                         if job.ended_at == event.at:

@@ -402,23 +402,17 @@ class PlainUser(Struct, frozen=True):
 
 def _as_another(options: ContainerOptions, account: FileAccount) -> Iterator[OptionRefusal]:
     name, _, group = (options.user or "").partition(":")
-    if name and _uid(name) != account.uid:
+    if name and _number(name, lambda word: pwd.getpwnam(word).pw_uid) != account.uid:
         hint = "leave it out, or an operator lists the image in admission.root_images"
         yield OptionRefusal("--user", f"{name!a} is another user than {account.name}, as whom the job runs", hint)
     for option, wanted in (("--user", group), *(("--group-add", each) for each in options.group_add)):
-        if wanted and _gid(wanted) not in {account.gid, *account.groups}:
+        if wanted and _number(wanted, lambda word: grp.getgrnam(word).gr_gid) not in {account.gid, *account.groups}:
             yield OptionRefusal(option, f"{account.name} is not in the group {wanted!a}", "leave it out")
 
 
-def _uid(name: str) -> int | None:
+def _number(name: str, find: Callable[[str], int]) -> int | None:
     with suppress(KeyError, ValueError):
-        return int(name) if name.isascii() and name.isdigit() else pwd.getpwnam(name).pw_uid
-    return None
-
-
-def _gid(name: str) -> int | None:
-    with suppress(KeyError, ValueError):
-        return int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid
+        return int(name) if name.isascii() and name.isdigit() else find(name)
     return None
 
 

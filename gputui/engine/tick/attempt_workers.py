@@ -366,81 +366,87 @@ class AttemptWorkers:
             self._note(key)
 
     def start(self, runtime: Runtime, launch: Launch) -> None:
+        """Create and start the container of a claimed attempt."""
         key = (launch.job_id, launch.attempt)
+
+        def start() -> None:
+            is_known = False
+            """True if the store knows how the start ended. Else the next regular listing shows it: one requested now
+            would repeat the start without a pause."""
+            try:
+                rules = self._permissions
+                permit = partial(rules.permitted, runtime.root_directory) if rules else None
+                fault = start_attempt(
+                    self._store, runtime, launch, self._clock, self._settings, permit, self._before_start
+                )
+                if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
+                    self.pulls.forget(runtime, launch.spec.image)
+                is_known = fault is None or fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE
+            except StoreError as error:  # reconciliation records RUNNING once the store can be written again
+                is_known = True
+                log.warning("job %d was started, but the store cannot say so: %s", launch.job_id, error)
+            except Exception:  # the border of a worker: the next listing shows how far it got
+                log.exception("starting job %d", launch.job_id, extra=about(*key, launch.gpus))
+            finally:
+                self._finish_work(key, runtime.name, tell=is_known)
+
         with self._lock:
             self._busy.add(key)
             self._signalled.pop(key, None)
-        self._pools(WorkKind.START, runtime.name).submit(self._start, runtime, launch)
-
-    def _start(self, runtime: Runtime, launch: Launch) -> None:
-        is_known = False
-        """True if the store knows how the start ended. Else the next regular listing shows it: one requested now would
-        repeat the start without a pause."""
-        try:
-            rules = self._permissions
-            permit = partial(rules.permitted, runtime.root_directory) if rules else None
-            fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, permit, self._before_start)
-            if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
-                self.pulls.forget(runtime, launch.spec.image)
-            is_known = fault is None or fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE
-        except StoreError as error:  # reconciliation records RUNNING once the store can be written again
-            is_known = True
-            log.warning("job %d was started, but the store cannot say so: %s", launch.job_id, error)
-        except Exception:  # the border of a worker: the next listing shows how far it got
-            log.exception("starting job %d", launch.job_id, extra=about(launch.job_id, launch.attempt, launch.gpus))
-        finally:
-            self._finish_work((launch.job_id, launch.attempt), runtime.name, tell=is_known)
+        self._pools(WorkKind.START, runtime.name).submit(start)
 
     def signal_end(self, runtime: Runtime, key: AttemptKey, container_id: str, how: str) -> None:
         """Signal the container to end, once for each `how`: `terminate`, or any other word for SIGKILL.
 
         While a signal is being sent no further one is queued: the next tick asks again.
         """
+
+        def signal() -> None:
+            is_sent = False
+            try:
+                (runtime.terminate if how == "terminate" else runtime.kill)(container_id)
+                is_sent = True
+            except RuntimeFault as fault:
+                log.warning("could not %s %s: %s", how, container_id[:12], fault)
+            except Exception:  # the border of a worker: the next tick asks again
+                log.exception("could not %s %s", how, container_id[:12])
+            finally:
+                with self._lock:
+                    self._signalling.discard(key)
+                    if not is_sent:
+                        self._signalled.pop(key, None)
+
         with self._lock:
             if key in self._signalling or self._signalled.get(key) == how:
                 return
             self._signalled[key] = how
             self._signalling.add(key)
             _forget_oldest(self._signalled)
-        self._pools(WorkKind.STOP, runtime.name).submit(self._signal_end, runtime, key, container_id, how)
-
-    def _signal_end(self, runtime: Runtime, key: AttemptKey, container_id: str, how: str) -> None:
-        is_sent = False
-        try:
-            (runtime.terminate if how == "terminate" else runtime.kill)(container_id)
-            is_sent = True
-        except RuntimeFault as fault:
-            log.warning("could not %s %s: %s", how, container_id[:12], fault)
-        except Exception:  # the border of a worker: the next tick asks again
-            log.exception("could not %s %s", how, container_id[:12])
-        finally:
-            with self._lock:
-                self._signalling.discard(key)
-                if not is_sent:
-                    self._signalled.pop(key, None)
+        self._pools(WorkKind.STOP, runtime.name).submit(signal)
 
     def failure_signs(self, runtime: Runtime, record: ContainerRecord, job: Job) -> FailureSigns | None:
         """Return the cause as the end of the failed attempt's output tells it; None while a worker reads it."""
         key = (record.job_id, record.attempt)
+
+        def read() -> None:
+            signs = NO_SIGNS
+            try:
+                signs = read_signs(runtime, record, job)
+            except Exception:  # the border of a worker: unreadable output shows nothing
+                log.exception("looking at the output of job %d", record.job_id, extra=about(*key))
+            finally:
+                with self._lock:
+                    self._failure_signs[key] = signs
+                self._finish_work(key, runtime.name)
+
         with self._lock:
             begin = key not in self._failure_signs and key not in self._busy
             if begin:
                 self._busy.add(key)
         if begin:
-            self._pools(WorkKind.EXIT, runtime.name).submit(self._read_signs, runtime, record, job)
+            self._pools(WorkKind.EXIT, runtime.name).submit(read)
         with self._lock:
             return self._failure_signs.get(key)
-
-    def _read_signs(self, runtime: Runtime, record: ContainerRecord, job: Job) -> None:
-        key, signs = (record.job_id, record.attempt), NO_SIGNS
-        try:
-            signs = read_signs(runtime, record, job)
-        except Exception:  # the border of a worker: unreadable output shows nothing
-            log.exception("looking at the output of job %d", record.job_id, extra=about(record.job_id, record.attempt))
-        finally:
-            with self._lock:
-                self._failure_signs[key] = signs
-            self._finish_work(key, runtime.name)
 
     def take_failure_signs(self, key: AttemptKey) -> FailureSigns:
         with self._lock:
