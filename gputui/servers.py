@@ -443,10 +443,10 @@ class RemoteBackend:
 
     def about(self, server: str = "") -> About:
         names = [each.name for each in self.servers]
-        told = self.named(server or names[0]).about if server or len(names) == 1 else None
-        if told is None:
+        view = self.named(server or names[0]).about if server or len(names) == 1 else None
+        if view is None:
             return About(server or ", ".join(names), self._user, "", Caps("gputui"))
-        about = about_of(told, told.home)
+        about = about_of(view, view.home)
         return about if server else replace(about, host=names[0], user=self._user)
 
     def snapshots(self) -> RemoteBackend:

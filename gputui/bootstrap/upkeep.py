@@ -72,19 +72,19 @@ def scheduled_backup(
     is_new = not target.exists()
     try:
         with os_errors(folder):
-            made = checked_backup(options, target, now, with_logs=with_logs)
+            result = checked_backup(options, target, now, with_logs=with_logs)
     except BaseException as error:
         with suppress(OSError, GputuiError):  # the first error is the one to tell
             _record_backup(options, folder, now, str(error) or type(error).__name__)
         if is_new and target.exists():
             set_apart(target)
         raise
-    if made.findings:
-        _record_backup(options, folder, now, made.findings[0].sentence)
-        apart = set_apart(made.path)
-        return replace(made, path=apart, removed=thin_damaged(folder) if keep is not None else 0)
+    if result.findings:
+        _record_backup(options, folder, now, result.findings[0].sentence)
+        apart = set_apart(result.path)
+        return replace(result, path=apart, removed=thin_damaged(folder) if keep is not None else 0)
     _record_backup(options, folder, now)
-    return replace(made, removed=rotate(folder, keep, now)) if keep is not None else made
+    return replace(result, removed=rotate(folder, keep, now)) if keep is not None else result
 
 
 def _record_backup(options: Options, folder: Path, now: datetime, problem: str = "") -> None:

@@ -187,11 +187,11 @@ class ScreenSupervisor:
         app, self._app = self._app, None
         if app is None:
             return []
-        told = list(app.notifier.log)
+        earlier = list(app.notifier.log)
         del app
         gc.unfreeze()  # it was frozen as if it were to stay
         gc.collect()
-        return told
+        return earlier
 
 
 async def to_its_end(app: ConsoleApp) -> None:

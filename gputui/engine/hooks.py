@@ -176,12 +176,13 @@ class _Deadline:
         self._timer.daemon = True
         self._timer.start()
 
-    def watch(self, connection: socket.socket) -> None:
+    def watch(self, connection: socket.socket) -> socket.socket:
         """Shut this connection down too; keeps a copy, because TLS takes over the socket."""
         with self._lock:
             self._connections.append(connection.dup())
         if self.is_over:
             self._end()
+        return connection
 
     def close(self) -> None:
         self._timer.cancel()
@@ -243,11 +244,11 @@ def _manager(url: str, deadline: _Deadline) -> PoolManager:
 
     class Plain(HTTPConnection):
         def _new_conn(self) -> socket.socket:
-            return _watched(super()._new_conn(), deadline)
+            return deadline.watch(super()._new_conn())
 
     class Encrypted(HTTPSConnection):
         def _new_conn(self) -> socket.socket:
-            return _watched(super()._new_conn(), deadline)
+            return deadline.watch(super()._new_conn())
 
     pools: dict[str, Any] = {
         "http": type("PlainPool", (urllib3.HTTPConnectionPool,), {"ConnectionCls": Plain}),
@@ -261,11 +262,6 @@ def _manager(url: str, deadline: _Deadline) -> PoolManager:
         manager = urllib3.PoolManager()
     manager.pool_classes_by_scheme = pools
     return manager
-
-
-def _watched(connection: socket.socket, deadline: _Deadline) -> socket.socket:
-    deadline.watch(connection)
-    return connection
 
 
 def _judge(response: BaseHTTPResponse) -> None:
@@ -446,7 +442,7 @@ class Announcer:
         done = [
             (event, job)
             for event, job in self._under_way.values()
-            if not any(outbox.holds(event.id) for outbox in self._outboxes)
+            if not any(event.id in outbox.waiting for outbox in self._outboxes)
         ]
         if done:  # they are forgotten only once that is recorded, so an error of the store loses none
             self._record_ends(done)
@@ -465,7 +461,7 @@ class Announcer:
 
     @property
     def is_telling(self) -> bool:
-        return bool(self._under_way) or any(outbox.has_any for outbox in self._outboxes)
+        return bool(self._under_way) or any(outbox.waiting for outbox in self._outboxes)
 
     def announce(self, event: Event, now: datetime) -> None:
         for outbox in self._outboxes:
@@ -534,7 +530,8 @@ class Outbox:
         self._workers = workers
         self._wake = wake
         self._lock = threading.Lock()
-        self._waiting: dict[str, _Delivery] = {}
+        self.waiting: dict[str, _Delivery] = {}
+        """What is still to be delivered, by the event's id."""
         self._fault = ""
         self._lost = 0
         self._lost_at: datetime | None = None
@@ -542,31 +539,24 @@ class Outbox:
     @property
     def is_busy(self) -> bool:
         """Return whether too many deliveries wait; new ones should then stay in the store."""
-        return len(self._waiting) >= BUSY
-
-    def holds(self, event_id: str) -> bool:
-        return event_id in self._waiting
-
-    @property
-    def has_any(self) -> bool:
-        return bool(self._waiting)
+        return len(self.waiting) >= BUSY
 
     def put(self, event: Event, now: datetime) -> None:
         """Deliver the event, at once if a worker is free; drop it if too many wait."""
         with self._lock:
-            if len(self._waiting) >= MOST:
+            if len(self.waiting) >= MOST:
                 self._lose(event, now, f"{MOST} deliveries wait already")
                 return
-            delivery = self._waiting[event.id] = _Delivery(event)
+            delivery = self.waiting[event.id] = _Delivery(event)
         self._begin(delivery)
 
     def try_again(self, now: datetime) -> None:
         with self._lock:
-            resting = [each for each in self._waiting.values() if each.tries and not each.under_way]
+            resting = [each for each in self.waiting.values() if each.tries and not each.under_way]
         for delivery in resting:
             if delivery.tries >= self._tries:
                 with self._lock:
-                    del self._waiting[delivery.event.id]
+                    del self.waiting[delivery.event.id]
                     self._lose(delivery.event, now, f"{delivery.tries} tries failed")
             elif delivery.again_at is None:
                 delivery.again_at = now + min(_FIRST_PAUSE * 4 ** (delivery.tries - 1), _LONGEST_PAUSE)
@@ -579,7 +569,7 @@ class Outbox:
             if self._lost_at is not None and now - self._lost_at > TOLD_FOR:
                 self._lost, self._lost_at = 0, None
             if self._lost:
-                said.append(f"hooks.{self.name}: deliveries dropped: {self._lost}, waiting: {len(self._waiting)}")
+                said.append(f"hooks.{self.name}: deliveries dropped: {self._lost}, waiting: {len(self.waiting)}")
             return said
 
     def close(self) -> None:
@@ -603,7 +593,7 @@ class Outbox:
             delivery.under_way = False
             self._fault = fault
             if not fault:
-                del self._waiting[delivery.event.id]
+                del self.waiting[delivery.event.id]
         self._delivered(self.name, "failed" if fault else "ok")
         if fault:
             log.warning("hooks.%s: %s, try %d: %s", self.name, delivery.event.id, delivery.tries, fault)

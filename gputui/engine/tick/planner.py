@@ -151,9 +151,9 @@ class Planner:
             usage=self._past_usage.at(now),
             idle_since=context.idle_since,
         )
-        seen = leader_snapshot(context.store.store_id, context.queue, observed, self._leader, context.settings, now)
+        snapshot = leader_snapshot(context.store.store_id, context.queue, observed, self._leader, context.settings, now)
         active = {job.id: job for job in context.queue.active}
-        self._snapshot = replace(seen, nodes=self._idle.marked(seen.nodes, active, now))
+        self._snapshot = replace(snapshot, nodes=self._idle.marked(snapshot.nodes, active, now))
 
 
 def _without(decided: Plan, claims: Iterable[Job], entries: Mapping[JobId, Job]) -> Plan:
@@ -217,14 +217,14 @@ def leader_snapshot(
         controls=queue.controls,
         unreadable=queue.unreadable,
         foreign=_foreign(queue.jobs, observed.runtimes),
-        is_asked=any(seen.begun for seen in observed.runtimes if seen.foreign is None or seen.records is None),
+        is_asked=any(latest.begun for latest in observed.runtimes if latest.foreign is None or latest.records is None),
         freed_at=observed.freed_at,
         # by session leader pid, to identify processes of host jobs with unreadable environments
         sessions={
             record.pid: record.job_id
-            for seen in observed.runtimes
-            if RUNTIMES.get(seen.status.name)
-            for record in seen.records or ()
+            for latest in observed.runtimes
+            if RUNTIMES.get(latest.status.name)
+            for record in latest.records or ()
             if record.pid is not None
         },
         idle_since=observed.idle_since,
@@ -234,7 +234,7 @@ def leader_snapshot(
         gpus=gpu_views(evidence, settings.scheduler, now),
         probe=observed.reading.status,
         driver_version=observed.reading.driver_version,
-        runtimes=tuple(seen.status for seen in observed.runtimes),
+        runtimes=tuple(latest.status for latest in observed.runtimes),
         host=observed.reading.host,
     )
     return Snapshot(
@@ -255,11 +255,11 @@ def leader_snapshot(
 def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> tuple[ForeignContainer, ...] | None:
     """Return foreign containers with GPUs; None if any runtime cannot list them."""
     found: list[ForeignContainer] = []
-    for seen in observations:
-        if seen.foreign is None or seen.records is None:
+    for latest in observations:
+        if latest.foreign is None or latest.records is None:
             return None
-        found += seen.foreign
-        for stray in find_strays(jobs, seen.records):
+        found += latest.foreign
+        for stray in find_strays(jobs, latest.records):
             name = f"job {stray.job_id} of a lost queue"
             if (job := jobs.get(stray.job_id)) is not None:
                 end = "which does not stop" if stray.attempt < job.next_attempt else "which the queue lost"

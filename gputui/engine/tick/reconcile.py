@@ -118,18 +118,18 @@ class Listing(Struct, frozen=True):
 
 
 def find_corrections(
-    jobs: Mapping[JobId, Job], mine: Iterable[Job], seen: Listing, past: Mapping[JobId, Job] = _NO_JOBS
+    jobs: Mapping[JobId, Job], mine: Iterable[Job], listing: Listing, past: Mapping[JobId, Job] = _NO_JOBS
 ) -> list[Correction]:
     """Return the corrections for the active jobs of one runtime (`mine`) and all its containers.
 
     `past` are jobs in history whose containers are still there, because their clean-up failed.
     """
-    by_key = {(record.job_id, record.attempt): record for record in seen.records}
-    corrections = [correction for job in mine for correction in _for_active(job, by_key, seen)]
+    by_key = {(record.job_id, record.attempt): record for record in listing.records}
+    corrections = [correction for job in mine for correction in _for_active(job, by_key, listing)]
     for key, record in by_key.items():
         job = jobs.get(record.job_id) or past.get(record.job_id)
-        if job is not None and not seen.is_busy(key) and not _is_current(job, record):
-            corrections += _for_leftover(job, record, jobs, seen)
+        if job is not None and not listing.is_busy(key) and not _is_current(job, record):
+            corrections += _for_leftover(job, record, jobs, listing)
     return corrections
 
 
@@ -148,18 +148,18 @@ def _is_current(job: Job, record: ContainerRecord) -> bool:
     return job.state.is_active and attempt is not None and not attempt.is_over and attempt.number == record.attempt
 
 
-def _for_active(job: Job, by_key: Mapping[AttemptKey, ContainerRecord], seen: Listing) -> Iterator[Correction]:
+def _for_active(job: Job, by_key: Mapping[AttemptKey, ContainerRecord], listing: Listing) -> Iterator[Correction]:
     attempt = job.attempt
     if attempt is None or attempt.is_over:
-        if job.state is JobState.CONFIGURING and not seen.is_busy((job.id, 0)):
+        if job.state is JobState.CONFIGURING and not listing.is_busy((job.id, 0)):
             yield GiveBack(job.id, 0)
         return
     key = (job.id, attempt.number)
-    if seen.is_busy(key):
+    if listing.is_busy(key):
         return
     record = by_key.get(key)
     if record is None:
-        if seen.covers(key):
+        if listing.covers(key):
             is_starting = job.state is JobState.CONFIGURING
             yield GiveBack(job.id, attempt.number) if is_starting else Vanished(job.id, attempt.number)
     elif record.state is ContainerState.EXITED:
@@ -167,7 +167,7 @@ def _for_active(job: Job, by_key: Mapping[AttemptKey, ContainerRecord], seen: Li
     elif record.state is ContainerState.RUNNING:
         if job.state is JobState.CONFIGURING:
             yield Adopt(job.id, record)
-    elif seen.covers(key):  # it never ran, according to the runtime; but we may have seen it run
+    elif listing.covers(key):  # it never ran, according to the runtime; but we may have seen it run
         if job.state is JobState.CONFIGURING:
             yield StartAgain(job.id, attempt.number)
         else:
@@ -176,17 +176,19 @@ def _for_active(job: Job, by_key: Mapping[AttemptKey, ContainerRecord], seen: Li
             yield Finish(job.id, replace(record, state=ContainerState.EXITED, cause=cause))
 
 
-def _for_leftover(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], seen: Listing) -> Iterator[Correction]:
+def _for_leftover(
+    job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], listing: Listing
+) -> Iterator[Correction]:
     """Yield the correction for a container that is not the current attempt of its job.
 
     If the attempt is unknown to the store, and this process did not release its number, it was lost with a part of the
     queue: its container is never killed. While other jobs hold its GPUs it is left alone.
     """
     is_unknown = record.attempt >= job.next_attempt
-    is_late = record.attempt == job.next_attempt and bool(seen.last_worked_on((job.id, record.attempt)))
+    is_late = record.attempt == job.next_attempt and bool(listing.last_worked_on((job.id, record.attempt)))
     ran = record.state is not ContainerState.CREATED  # an ended one is adopted too, so that its job does not run twice
     may_adopt = is_unknown and ran and job.state is JobState.PENDING
-    if may_adopt and not seen.covers((job.id, record.attempt)):
+    if may_adopt and not listing.covers((job.id, record.attempt)):
         return  # this process is removing it: the next listing shows the result
     holders = [other for other in jobs.values() if any(uuid in other.gpus for uuid in record.gpus)]
     # after a late start, sharing jobs conflict as well: they joined while it was not known to run
@@ -332,11 +334,11 @@ class Reaper:
                         self._past[job_id] = context.store.get(job_id)
         past = {job_id: job for job_id, job in self._past.items() if job is not None}
         for name, observer in context.observers.items():
-            seen, runtime = observer.latest, observer.runtime
-            if seen.records is None:
+            latest, runtime = observer.latest, observer.runtime
+            if latest.records is None:
                 continue
             mine = [job for job in context.queue.active if job.spec.runtime_in(context.observers) == name]
-            listing = Listing(seen.records, seen.begun, workers.is_busy, workers.last_worked_on)
+            listing = Listing(latest.records, latest.begun, workers.is_busy, workers.last_worked_on)
             found = find_corrections(context.queue.jobs, mine, listing, past)
             corrections = [correction for correction in found if not self._is_being_read(correction, runtime)]
             self._write(corrections, now)

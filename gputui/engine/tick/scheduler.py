@@ -114,14 +114,14 @@ class FaultRecorder:
         reading, controls = context.probe.latest(), context.queue.controls
         if reading.status.code is not ProbeCode.OK:
             return
-        seen = FaultEvidence(reading.samples, controls.resumed, boot.boot, now)
-        self._live = frozenset(reported(seen)) | (self._live & controls.faults.keys())
-        seen = replace(seen, live=self._live)
-        if judged(controls.faults, seen) is controls.faults:
+        evidence = FaultEvidence(reading.samples, controls.resumed, boot.boot, now)
+        self._live = frozenset(reported(evidence)) | (self._live & controls.faults.keys())
+        evidence = replace(evidence, live=self._live)
+        if judged(controls.faults, evidence) is controls.faults:
             return
         with context.store.transaction() as transaction:
             before = transaction.controls()
-            after = judged(before.faults, replace(seen, resumed=before.resumed))
+            after = judged(before.faults, replace(evidence, resumed=before.resumed))
             if after is not before.faults:
                 transaction.set_controls(replace(before, faults=after))
         for uuid in after.keys() - before.faults.keys():

@@ -370,12 +370,10 @@ class IdleGpus:
         """Find idle GPUs, report each once, and end the jobs that the settings want ended."""
         running = [job for job in self._context.queue.active if job.state is JobState.RUNNING and job.gpus]
         settings = self._context.settings
-        found = {job.id: self._idle_of(job, settings.scheduler.idle_gpus_after, now) for job in running}
-        marked = {job.id: self._idle_of(job, settings.idle_marked_after, now) for job in running}
+        uses = {job.id: self._context.telemetry.idle_since(job) for job in running}
+        found = {job_id: idle_times(use, settings.scheduler.idle_gpus_after, now) for job_id, use in uses.items()}
+        marked = {job_id: idle_times(use, settings.idle_marked_after, now) for job_id, use in uses.items()}
         self._context.idle_since = idle_by_gpu(running, marked)
         for job, spell in self._spells.update(running, found, boot):
             self._announce(gpus_idle(job, spell.words, spell.gpus, spell.since, now), now)
         begin_stops(self._context, self._spells.causes(running, boot, now), now)
-
-    def _idle_of(self, job: Job, after: timedelta, now: datetime) -> dict[str, datetime]:
-        return idle_times(self._context.telemetry.idle_since(job), after, now)

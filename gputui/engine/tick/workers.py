@@ -158,12 +158,12 @@ class Observer:
         except RuntimeFault as fault:
             self._log(str(fault))
             status = self.runtime.status()
-            seen = Observation(status if not status.up else self.runtime.check(), begun)
+            observed = Observation(status if not status.up else self.runtime.check(), begun)
         else:
             self._log("")
-            seen = Observation(self.runtime.status(), begun, records, foreign)
-        before, self.latest = self.latest, seen
-        if (before.status, before.records, before.foreign) != (seen.status, seen.records, seen.foreign):
+            observed = Observation(self.runtime.status(), begun, records, foreign)
+        before, self.latest = self.latest, observed
+        if (before.status, before.records, before.foreign) != (observed.status, observed.records, observed.foreign):
             self._changed()
 
     def _log(self, trouble: str) -> None:
