@@ -52,6 +52,7 @@ def boot_id() -> str:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
+    """Return a process; None if it is gone or a zombie."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if len(fields) < 20 or fields[0] in {b"Z", b"X"}:
         return None
