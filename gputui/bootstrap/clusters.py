@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from gputui.domain.node_readings import NodeCheck
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.backend import EngineBackend
-    from gputui.engine.cluster.changes import EngineQueue
     from gputui.engine.cluster.hooks import ClusterHooks
     from gputui.engine.cluster.measurements import ClusterTelemetry, MeasuredJobs
     from gputui.engine.cluster.migration import Migration
     from gputui.engine.cluster.poll import ClusterPoll, Duty, NodeReader, SharedDuty
+    from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
     from gputui.engine.hooks import RecordEnds
     from gputui.gpus.node_probes import NodeCommand
@@ -100,7 +100,7 @@ def _short(text: str, length: int = 8) -> str:
 def open_backend(options: Options) -> EngineBackend:
     """Return the queue of the cluster as a backend. Asks the engine when it is first used."""
     from gputui.engine.cluster.backend import EngineBackend
-    from gputui.engine.cluster.changes import EngineQueue
+    from gputui.engine.cluster.queue import EngineQueue
 
     cluster, directory = open_cluster(options), directory_of(options)
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.job import Job
     from gputui.engine.actions.foreign_use import ForeignUse
-    from gputui.engine.cluster.changes import EngineQueue
     from gputui.engine.cluster.poll import Duty
+    from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
     from gputui.engine.host import Adapters, Host
     from gputui.engine.streams import Streams

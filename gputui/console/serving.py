@@ -42,8 +42,8 @@ from gputui.ports.monitor import Monitors
 if TYPE_CHECKING:
     from gputui.bootstrap.door import MakeCommands
     from gputui.domain.arrays import Entries
-    from gputui.engine.cluster.changes import EngineQueue
     from gputui.engine.cluster.poll import Duty
+    from gputui.engine.cluster.queue import EngineQueue
     from gputui.metrics.exporter import Exporter
     from gputui.ports import Monitor
 

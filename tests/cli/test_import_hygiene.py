@@ -168,7 +168,7 @@ NOT_TO_SUBMIT = frozenset(
     {
         "csv", "logging", "shutil", "tempfile",
         "gputui.bootstrap.adapters", "gputui.cluster.ssh",
-        "gputui.cluster.slurm.listings", "gputui.cluster.slurm.changes", "gputui.cluster.slurm.picture",
+        "gputui.cluster.slurm.changes", "gputui.cluster.slurm.picture",
         "gputui.cluster.slurm.inside",
         "gputui.domain.as_json", "gputui.domain.job", "gputui.domain.snapshot", "gputui.domain.sweep", "gputui.ports",
     }

@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from gputui.domain.settings import Settings
 from gputui.engine.cluster.backend import EngineBackend
-from gputui.engine.cluster.changes import EngineQueue
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES, Gputui
 from gputui.tui.services import Services

@@ -37,7 +37,7 @@ from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Settings, Window
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
-from gputui.engine.cluster.changes import EngineQueue
+from gputui.engine.cluster.queue import EngineQueue
 from tests.cases import cases
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, gpu, spec

@@ -18,7 +18,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
-from gputui.engine.cluster.changes import EngineQueue
+from gputui.engine.cluster.queue import EngineQueue
 from tests.cases import cases
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, array, job, snapshot, spec

@@ -22,7 +22,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from gputui.domain.state import JobState
 from gputui.engine.cluster.backend import EngineBackend
-from gputui.engine.cluster.changes import EngineQueue
+from gputui.engine.cluster.queue import EngineQueue
 from tests.factories import spec
 
 ME = pwd.getpwuid(os.getuid()).pw_name

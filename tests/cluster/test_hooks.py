@@ -19,9 +19,9 @@ from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import HookSettings, ReportSettings, Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.cluster.changes import EngineQueue
 from gputui.engine.cluster.hooks import GAP, SILENT_AFTER, STUCK_AFTER, ClusterHooks
 from gputui.engine.cluster.poll import ClusterPoll, SharedDuty, Turn
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed
 from gputui.engine.hooks import Announcer, NotDeliveredError, RecordEnds, weekly_of
 from tests.cluster.fake import FakeCluster

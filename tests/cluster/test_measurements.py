@@ -23,9 +23,9 @@ from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import Consumption
 from gputui.domain.telemetry_series import unread_words
-from gputui.engine.cluster.changes import EngineQueue
 from gputui.engine.cluster.measurements import ClusterTelemetry, IdleEnds, MeasuredJobs, measured
 from gputui.engine.cluster.poll import SharedDuty, Turn
+from gputui.engine.cluster.queue import EngineQueue
 from tests.cluster.commands import Run
 from tests.cluster.fake import FakeCluster
 from tests.engine.fakes import InlineExecutor

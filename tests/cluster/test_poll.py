@@ -14,8 +14,8 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
-from gputui.engine.cluster.changes import EngineQueue
 from gputui.engine.cluster.poll import LONGEST_PAUSE, ClusterPoll
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed
 from tests.cases import cases
 from tests.cluster.fake import FakeCluster

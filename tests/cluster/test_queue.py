@@ -14,7 +14,7 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls
 from gputui.engine.cluster.backend import EngineBackend
-from gputui.engine.cluster.changes import FRESH, EngineQueue
+from gputui.engine.cluster.queue import FRESH, EngineQueue
 from tests.cases import cases
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, spec

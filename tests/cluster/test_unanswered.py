@@ -17,7 +17,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
-from gputui.engine.cluster.changes import EngineQueue, UnansweredSubmissions
+from gputui.engine.cluster.queue import EngineQueue, UnansweredSubmissions
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
 from tests.kubernetes.test_lost_jobs import filled, small_disk

@@ -15,7 +15,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.backend import EngineBackend
-from gputui.engine.cluster.changes import EngineQueue
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.tui.actions import Undo
 from tests.cases import cases
 from tests.cluster.fake import FakeCluster

@@ -13,7 +13,7 @@ from gputui.console import startup
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.settings import ClusterSettings, Settings
 from gputui.engine.cluster.backend import EngineBackend
-from gputui.engine.cluster.changes import EngineQueue
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.ports.backend import About
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from gputui.domain.gpu import Gpu, GpuSample, Health, HealthCode, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.cluster.changes import EngineQueue
 from gputui.engine.cluster.poll import ClusterPoll, NodeReader
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock

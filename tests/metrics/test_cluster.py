@@ -27,8 +27,8 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.settings import MetricsSettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
-from gputui.engine.cluster.changes import EngineQueue
 from gputui.engine.cluster.poll import ClusterPoll
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed
 from gputui.metrics.exporter import Exporter
 from gputui.metrics.families import FAMILIES

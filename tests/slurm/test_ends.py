@@ -15,7 +15,7 @@ from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.domain.accounting import Period, account
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, LimitWarning, Submission
 from gputui.domain.state import JobState
-from gputui.engine.cluster.changes import EngineQueue
+from gputui.engine.cluster.queue import EngineQueue
 from tests.cluster.test_batch_end import COUNTS
 from tests.slurm.accounts import lacking
 from tests.slurm.bed import PATIENCE, Bed

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
-    from gputui.engine.cluster.changes import EngineQueue, UnansweredSubmissions
+    from gputui.engine.cluster.queue import EngineQueue, UnansweredSubmissions
     from gputui.ports import Channel, GpuProbe, LogStream, StampedLogStream
     from gputui.ports.backend import About, Entry
 
@@ -61,7 +61,7 @@ class EngineBackend:
 
     @cached_property
     def _unanswered(self) -> UnansweredSubmissions:
-        from gputui.engine.cluster.changes import UnansweredSubmissions
+        from gputui.engine.cluster.queue import UnansweredSubmissions
 
         return UnansweredSubmissions(self.queue.directory)
 

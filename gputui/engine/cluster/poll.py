@@ -31,7 +31,7 @@ from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
 from gputui.threads import DaemonExecutor, fault_words
 
 if TYPE_CHECKING:
-    from gputui.engine.cluster.changes import EngineQueue
+    from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
     from gputui.ports import Clock, NodeProbes
 
