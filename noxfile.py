@@ -157,5 +157,6 @@ def docs(session: nox.Session) -> None:
     tool(session, "python", "scripts/cluster.py")
     tool(session, "python", "scripts/api.py")
     tool(session, "python", "scripts/man.py")
+    tool(session, "python", "scripts/rooms.py")
     tool(session, "python", "scripts/schemas.py")
     tool(session, "python", "scripts/licences.py")

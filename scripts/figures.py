@@ -194,8 +194,12 @@ def _does_nothing(statement: ast.stmt) -> bool:
 def paths() -> Iterator[tuple[str, int]]:
     """Yield the lengths of the paths through the code that docs/architecture.md lists, in files."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    for name, length in re.findall(r"^\*\*(.+?) \((\d+)\)\.\*\*", text, re.MULTILINE):
-        yield f"files of the path: {name.replace('`', '')}", int(length)
+    for path in re.split(r"(?m)^(?=\*\*)", text.partition("## Four paths")[2].partition("\n## ")[0])[1:]:
+        name, length = re.findall(r"^\*\*(.+?) \((\d+)\)\.\*\*", path)[0]
+        files = set(re.findall(r"`((?:\w+/)*\w+\.py)`", path))
+        assert len(files) == int(length), f"{name}: it lists {len(files)} files"
+        assert all((PACKAGE / each).exists() for each in files), f"{name}: a file is gone"
+        yield f"files of the path: {name.replace('`', '')}", len(files)
 
 
 def main() -> int:

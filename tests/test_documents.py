@@ -71,3 +71,11 @@ def test_the_glossary_names_classes_of_the_code() -> None:
     named = set(re.findall(r"`([A-Z]\w+)`", (ROOT / "docs" / "glossary.md").read_text()))
     assert len(named) > 60
     assert named - defined == set()
+
+
+def test_modules_that_documents_name_exist() -> None:
+    documents = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", ROOT / "docs" / "internals.md"]
+    for document in documents:
+        named = set(re.findall(r"`((?:\w+/)+\w+\.py)", document.read_text(encoding="utf-8")))
+        missing = {each for each in named if not any((place / each).exists() for place in (ROOT, ROOT / "gputui"))}
+        assert not {each for each in missing if "NAME" not in each}, document.name
