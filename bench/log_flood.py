@@ -13,8 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from gputui.tui.log.pattern import pattern_of
 from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.widgets.log_pattern import pattern_of
 from tests.tui.console import Console
 
 RATE = 100_000

@@ -17,7 +17,7 @@ from gputui.domain.submit_action import Done
 from gputui.domain.telemetry_series import Measured
 from gputui.ports import LogStream
 from gputui.ports.backend import About, Entry, Performer
-from gputui.tui.log.follower import LogOpener
+from gputui.tui.widgets.log_follower import LogOpener
 
 
 class Inside(Protocol):

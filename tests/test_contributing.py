@@ -62,7 +62,7 @@ COLUMN = 'QueueColumn("double", "DOUBLE", 6, "twice its priority", lambda job, _
 LOOK_AT_COLUMN = """
 import asyncio
 from gputui.config.settings_file import check_range
-from gputui.tui.queue.rows import ChosenColumns
+from gputui.tui.widgets.queue_rows import ChosenColumns
 from gputui.tui.widgets.job_table import JobTable
 from tests.tui.console import Console
 

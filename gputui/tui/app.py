@@ -41,9 +41,8 @@ from gputui.tui.commands import (
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
 from gputui.tui.notifications import Notifier
-from gputui.tui.pace import Pace
 from gputui.tui.present.gpu_rows import Labels
-from gputui.tui.progress import ProgressDisplay, TaskStarted
+from gputui.tui.progress import Pace, ProgressDisplay, TaskStarted
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.screens.main import Main
 from gputui.tui.services import Pages, Services

@@ -23,9 +23,9 @@ from gputui.tui.present.gpu_rows import GpuLook, Labels, gpu_picture
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import empty_queue_words, no_gpu_words, status_line, summary_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
-from gputui.tui.queue.folding import EndedRows
-from gputui.tui.queue.rows import ChosenColumns, QueueRows
-from gputui.tui.queue.tab_models import QueueTab
+from gputui.tui.widgets.queue_folding import EndedRows
+from gputui.tui.widgets.queue_rows import ChosenColumns, QueueRows
+from gputui.tui.widgets.queue_tabs import QueueTab
 
 K = TypeVar("K")
 

@@ -39,7 +39,7 @@ from gputui.tui.actions import ActionRequested
 from gputui.tui.present.cells import clock
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import job_title
-from gputui.tui.queue.folding import Marks
+from gputui.tui.widgets.queue_folding import Marks
 
 _SOON = timedelta(seconds=30)
 """Reservations that begin within this time begin now, since the snapshot is slightly older than the input."""

@@ -22,10 +22,10 @@ from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import Clock
 from gputui.ports.backend import About, Backend
-from gputui.tui.log.follower import Pinned
-from gputui.tui.pace import SLOW, USUAL, Pace
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.gpu_rows import GpuPictures
+from gputui.tui.progress import SLOW, USUAL, Pace
+from gputui.tui.widgets.log_follower import Pinned
 
 _READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
 

@@ -23,9 +23,9 @@ from gputui.domain.state import JobState
 from gputui.engine.tick.snapshot_builder import with_plan
 from gputui.tui.frame import FrameSize, frame
 from gputui.tui.present.job import JobContext
-from gputui.tui.queue.folding import FOLD, EndedRows, Marks
-from gputui.tui.queue.rows import COLUMNS, ChosenColumns, QueueRows
-from gputui.tui.queue.tab_models import QueueTab
+from gputui.tui.widgets.queue_folding import FOLD, EndedRows, Marks
+from gputui.tui.widgets.queue_rows import COLUMNS, ChosenColumns, QueueRows
+from gputui.tui.widgets.queue_tabs import QueueTab
 from tests.factories import NOW, job, running, snapshot, uuid
 from tests.lane import examples
 

@@ -18,7 +18,7 @@ from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.status import summary_line
 from gputui.tui.present.style import RED
-from gputui.tui.queue.rows import job_loads
+from gputui.tui.widgets.queue_rows import job_loads
 from tests.factories import NOW, running, snapshot, uuid, view
 
 LOST, XID = Health(HealthCode.LOST, "lost: fell off the bus"), Health(HealthCode.XID, "Xid 79")

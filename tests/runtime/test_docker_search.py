@@ -11,10 +11,10 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import LogStream
 from gputui.runtime.docker.runtime import DockerRuntime
-from gputui.tui.log.follower import ANCHOR, TAIL, KnownLines, LogFollower, read_region, scan
-from gputui.tui.log.lines import PackedLines
-from gputui.tui.log.pattern import Pattern
 from gputui.tui.present.log import without_stamp
+from gputui.tui.widgets.log_follower import ANCHOR, TAIL, KnownLines, LogFollower, read_region, scan
+from gputui.tui.widgets.log_lines import PackedLines
+from gputui.tui.widgets.log_pattern import Pattern
 from tests.factories import FakeClock
 from tests.runtime.contract import Harness, shell
 from tests.runtime.dockerd import IMAGE, Dockerd

@@ -9,10 +9,10 @@ from gputui.domain.job import ArrayRef, Job
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.tui.present.job import JobContext
-from gputui.tui.queue.folding import Marks, RowKeys
-from gputui.tui.queue.rows import ChosenColumns, QueueRows, Sorting
-from gputui.tui.queue.tab_models import QueueTab
 from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.queue_folding import Marks, RowKeys
+from gputui.tui.widgets.queue_rows import ChosenColumns, QueueRows, Sorting
+from gputui.tui.widgets.queue_tabs import QueueTab
 from tests.factories import NOW, array, job, running
 from tests.tui import sample
 from tests.tui.console import Console

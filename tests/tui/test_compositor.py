@@ -14,9 +14,9 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gputui.tui.present.cells import Cell
-from gputui.tui.queue.tab_models import Key
 from gputui.tui.textual_internals import ExactCompositor, cut
 from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.queue_tabs import Key
 from tests.tui.console import Console, steady
 
 KEYS = ("down", "up", "j", "k", "tab", "shift+tab", "space", "pagedown", "home", "end", "enter", "escape", "slash", "z")

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.tui.queue.folding import FOLD, GRACE, EndedRows, LookedAt
-from gputui.tui.queue.rows import QueueRows
+from gputui.tui.widgets.queue_folding import FOLD, GRACE, EndedRows, LookedAt
+from gputui.tui.widgets.queue_rows import QueueRows
 from tests.factories import NOW, array, job, running
 
 

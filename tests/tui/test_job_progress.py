@@ -12,7 +12,7 @@ from gputui.domain.state import JobState
 from gputui.domain.text import format_limit
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.job import ArrayCounts, JobContext, array_progress, elapsed_words, job_cells
-from gputui.tui.queue.rows import ChosenColumns, array_counts, job_loads, varied_columns
+from gputui.tui.widgets.queue_rows import ChosenColumns, array_counts, job_loads, varied_columns
 from tests.cases import cases
 from tests.factories import NOW, job, running, sample, view
 

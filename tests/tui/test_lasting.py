@@ -26,9 +26,9 @@ from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions.actions import Actions
 from gputui.tui.actions import ExitChoice, Undo
-from gputui.tui.queue.rows import Sorting
 from gputui.tui.screens.log_pane import HISTORY
 from gputui.tui.screens.main import Main
+from gputui.tui.widgets.queue_rows import Sorting
 from tests.factories import ACTOR, FakeClock, job
 from tests.lane import in_its_lane
 from tests.memory_store import MemoryJobStore

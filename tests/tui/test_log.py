@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import NotFoundError
 from gputui.domain.settings import ConsoleSettings
-from gputui.tui.log.follower import INBOX, LogFollower
-from gputui.tui.log.lines import LogLines, pack_lines
 from gputui.tui.present.log import log_spans
 from gputui.tui.present.style import LOG_NAMES, PLAIN
 from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.widgets.log_follower import INBOX, LogFollower
+from gputui.tui.widgets.log_lines import LogLines, pack_lines
 from tests.cases import cases
 from tests.tui import sample
 from tests.tui.console import Console, FakeLogs

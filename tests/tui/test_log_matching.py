@@ -9,7 +9,7 @@ from io import BytesIO
 
 import pytest
 
-from gputui.tui.log.pattern import Matcher, serve
+from gputui.tui.widgets.log_pattern import Matcher, serve
 
 
 def answers(text: str, *batches: tuple[Sequence[bytes], bool]) -> list[list[int] | None]:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rich.style import Style
 
-from gputui.tui.log import lines as module
-from gputui.tui.log.lines import EARLIER, LogLines, PackedLines, pack_lines
 from gputui.tui.present.log import styles_before
 from gputui.tui.present.style import PLAIN
+from gputui.tui.widgets import log_lines as module
+from gputui.tui.widgets.log_lines import EARLIER, LogLines, PackedLines, pack_lines
 from tests.lane import examples
 
 STYLES = (PLAIN, Style(bold=True), Style(dim=True))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.tui.log.lines import pack_lines
-from gputui.tui.log.model import LogModel
-from gputui.tui.log.pattern import pattern_of
 from gputui.tui.present.log import MOST
+from gputui.tui.widgets.log_lines import pack_lines
+from gputui.tui.widgets.log_model import LogModel
+from gputui.tui.widgets.log_pattern import pattern_of
 
 PIECES = st.lists(
     st.one_of(

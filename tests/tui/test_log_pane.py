@@ -15,12 +15,12 @@ from textual.widgets import Input
 
 from gputui.domain.errors import NotFoundError
 from gputui.runtime.process.log import FileLogStream
-from gputui.tui.log.follower import TAIL, KnownLines, LogFollower, read_earlier
-from gputui.tui.log.lines import EARLIER, LogLines, pack_lines
-from gputui.tui.log.model import MOST_COPIED, copied_text
 from gputui.tui.present.log import STAMP_WIDTH, kept_part, stamp_words, without_stamp
 from gputui.tui.screens.dialogs import Confirm, Prompt
 from gputui.tui.screens.log_pane import LogPane, save_log
+from gputui.tui.widgets.log_follower import TAIL, KnownLines, LogFollower, read_earlier
+from gputui.tui.widgets.log_lines import EARLIER, LogLines, pack_lines
+from gputui.tui.widgets.log_model import MOST_COPIED, copied_text
 from tests.tui import sample
 from tests.tui.console import Console, FakeLogs
 from tests.tui.reader import NUMBERED, begun, looked

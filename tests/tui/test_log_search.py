@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputui.tui.log import lines as module
-from gputui.tui.log.lines import MOST_FOUND, Finder, FoundLines, LogLines, around, pack_lines
-from gputui.tui.log.model import LogModel, LogWindow
-from gputui.tui.log.pattern import TooSlow, impatient, pattern_of, text_of
 from gputui.tui.present.log import highlighted
 from gputui.tui.present.style import AMBER, PLAIN, STRONG
+from gputui.tui.widgets import log_lines as module
+from gputui.tui.widgets.log_lines import MOST_FOUND, Finder, FoundLines, LogLines, around, pack_lines
+from gputui.tui.widgets.log_model import LogModel, LogWindow
+from gputui.tui.widgets.log_pattern import TooSlow, impatient, pattern_of, text_of
 from tests.cases import cases
 from tests.tui.console import Console
 from tests.tui.reader import NUMBERED, begun, looked

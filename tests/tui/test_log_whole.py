@@ -10,10 +10,10 @@ import pytest
 from textual.pilot import Pilot
 
 from gputui.tui.actions import ExitChoice
-from gputui.tui.log.follower import ANCHOR, AROUND, TAIL, KnownLines, LogFollower, ScanResult, read_region, scan
-from gputui.tui.log.lines import Finder, LogLines, pack_lines
-from gputui.tui.log.pattern import Matcher, Pattern
 from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.widgets.log_follower import ANCHOR, AROUND, TAIL, KnownLines, LogFollower, ScanResult, read_region, scan
+from gputui.tui.widgets.log_lines import Finder, LogLines, pack_lines
+from gputui.tui.widgets.log_pattern import Matcher, Pattern
 from tests.tui.console import Console, FakeLogs
 from tests.tui.foresight import until
 from tests.tui.reader import begun

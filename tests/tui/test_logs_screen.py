@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gputui.tui.actions import ExitChoice
-from gputui.tui.log.follower import MOST_PINNED, LogOf, Pinned
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import REST, LogsScreen, columns_for
 from gputui.tui.screens.main import Main
+from gputui.tui.widgets.log_follower import MOST_PINNED, LogOf, Pinned
 from tests.cases import cases
 from tests.tui import sample
 from tests.tui.console import Console

@@ -19,8 +19,6 @@ from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.commands import BY_NAME
 from gputui.tui.present.cells import Cell
-from gputui.tui.queue.folding import FOLD
-from gputui.tui.queue.tab_models import Key
 from gputui.tui.screens.dialogs import LeaveDialog
 from gputui.tui.screens.help import Context, Help
 from gputui.tui.screens.log_pane import LogPane
@@ -31,6 +29,8 @@ from gputui.tui.textual_internals import ExactUpdate, bindings_of
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line_table import LineTable
+from gputui.tui.widgets.queue_folding import FOLD
+from gputui.tui.widgets.queue_tabs import Key
 from gputui.tui.widgets.status_bars import StatusBar
 from tests.factories import NOW, job
 from tests.tui import sample

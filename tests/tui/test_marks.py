@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.runs import joined_spans
-from gputui.tui.queue.folding import Marks
+from gputui.tui.widgets.queue_folding import Marks
 from tests.factories import array, job
 
 spans = st.lists(st.builds(lambda start, count: range(start, start + count), st.integers(0, 30), st.integers(0, 8)))

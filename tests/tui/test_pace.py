@@ -15,7 +15,7 @@ from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Node, Snapshot
 from gputui.domain.state import Reason
 from gputui.tui.app import Pacer
-from gputui.tui.pace import SLOW, USUAL, Pace, Repaints, log_pace
+from gputui.tui.progress import SLOW, USUAL, Pace, Repaints, log_pace
 from tests.cli.conftest import Run, alone, clock, run, store
 from tests.factories import GIB, NOW, sample, view
 from tests.tui.console import Console

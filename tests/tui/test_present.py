@@ -23,7 +23,7 @@ from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuRow
 from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.status import no_gpu_words, scheduler_words, status_line
 from gputui.tui.present.style import DIM, PLAIN
-from gputui.tui.queue.rows import COLUMNS, ChosenColumns
+from gputui.tui.widgets.queue_rows import COLUMNS, ChosenColumns
 from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, job, running, sample, uuid, view
 from tests.tui import sample as samples

@@ -21,13 +21,13 @@ from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.job import job_title
-from gputui.tui.queue.folding import FOLD
-from gputui.tui.queue.rows import COLUMNS, USUAL, ChosenColumns
 from gputui.tui.screens.dialogs import ColumnChooser
 from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.pages import Detail
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.queue_folding import FOLD
+from gputui.tui.widgets.queue_rows import COLUMNS, USUAL, ChosenColumns
 from gputui.tui.widgets.status_bars import FieldNames
 from tests.factories import NOW, job, recurring, running, spec, uuid
 from tests.tui import sample

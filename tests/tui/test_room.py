@@ -22,9 +22,9 @@ from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import status_line
 from gputui.tui.present.style import DIM, PLAIN
-from gputui.tui.queue.rows import COLUMNS, ENDED
-from gputui.tui.queue.tab_models import RECURRING_COLUMNS, WINDOW_COLUMNS
 from gputui.tui.screens.main import Main
+from gputui.tui.widgets.queue_rows import COLUMNS, ENDED
+from gputui.tui.widgets.queue_tabs import RECURRING_COLUMNS, WINDOW_COLUMNS
 from gputui.tui.widgets.status_bars import FilterLine
 from scripts.keys import keys_document
 from tests.cases import cases

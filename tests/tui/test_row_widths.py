@@ -20,8 +20,8 @@ from gputui.tui.present.cells import Cell, PlacedColumn, cell, fitted, lay_out
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
 from gputui.tui.present.job import JobContext, job_cells
-from gputui.tui.queue.rows import INFO_FIRST, ChosenColumns, QueueRows, varied_columns
-from gputui.tui.queue.tab_models import QueueTab
+from gputui.tui.widgets.queue_rows import INFO_FIRST, ChosenColumns, QueueRows, varied_columns
+from gputui.tui.widgets.queue_tabs import QueueTab
 from tests.cases import cases
 from tests.factories import NOW, job, running, uuid
 from tests.tui import days, sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.tui.queue.folding import BLANK, FOOT, Extent, visible
+from gputui.tui.widgets.queue_folding import BLANK, FOOT, Extent, visible
 from tests.cases import cases
 
 sizes = st.integers(0, 40)

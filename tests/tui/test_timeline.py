@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from gputui.domain.gpu import GpuState
 from gputui.domain.policy.whatif import BarKind, Timeline
 from gputui.domain.settings import PolicySettings
-from gputui.tui.log.follower import LogOf
 from gputui.tui.progress import Throttle
 from gputui.tui.screens import timeline as module
 from gputui.tui.screens.main import Main
@@ -18,6 +17,7 @@ from gputui.tui.screens.pages import Detail
 from gputui.tui.screens.timeline import TimelineScreen, TimelineTable
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuGrid
+from gputui.tui.widgets.log_follower import LogOf
 from tests.domain.policy.test_sharing import row, sharing
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import plans, sample

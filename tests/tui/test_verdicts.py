@@ -12,8 +12,8 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import PendingReason, Reason
-from gputui.tui.queue.rows import AT_ONCE, Verdicts
 from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.queue_rows import AT_ONCE, Verdicts
 from tests.factories import NOW, job
 from tests.tui import sample
 from tests.tui.console import Console

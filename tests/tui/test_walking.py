@@ -16,8 +16,8 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
-from gputui.tui.queue.folding import FOLD
 from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.queue_folding import FOLD
 from tests.factories import NOW, job
 from tests.lane import examples
 from tests.tui.console import Console

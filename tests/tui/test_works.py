@@ -20,9 +20,9 @@ from gputui.engine.actions.context import Progress
 from gputui.tui import progress
 from gputui.tui.actions import ActionRequested, ExitChoice
 from gputui.tui.progress import LongTask, TaskCancelledError, work_cell
-from gputui.tui.queue.tab_models import GIVEN_UP
 from gputui.tui.screens.log_pane import save_log
 from gputui.tui.screens.main import Main
+from gputui.tui.widgets.queue_tabs import GIVEN_UP
 from tests.factories import ACTOR, NOW, job
 from tests.tui import sample
 from tests.tui.console import Console

@@ -43,10 +43,10 @@ from gputui.tui.palette import AUTO
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.job import job_title
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
-from gputui.tui.queue.rows import ChosenColumns
 from gputui.tui.textual_internals import SeenThrough, bind_if_free
 from gputui.tui.themes import theme_names
 from gputui.tui.widgets.line_table import CellLines, LineTable, RowOpened
+from gputui.tui.widgets.queue_rows import ChosenColumns
 from gputui.tui.widgets.status_bars import Hints, KeyBar, MessageLine, draw_line, edge_key_at, press
 
 T = TypeVar("T")

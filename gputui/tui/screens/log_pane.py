@@ -19,13 +19,13 @@ from gputui.domain.job_spec import shown_id
 from gputui.domain.text import plain, plural
 from gputui.tui.commands import GIVE_UP, bindings
 from gputui.tui.keymap import keymap_of
-from gputui.tui.log.follower import LogFollower
-from gputui.tui.log.model import copied_text
-from gputui.tui.log.pattern import pattern_of
 from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted
 from gputui.tui.screens.dialogs import Leavable
 from gputui.tui.terminal import copy
 from gputui.tui.widgets.line_table import RIGHT, MenuAsked
+from gputui.tui.widgets.log_follower import LogFollower
+from gputui.tui.widgets.log_model import copied_text
+from gputui.tui.widgets.log_pattern import pattern_of
 from gputui.tui.widgets.log_view import LogRead, LogView
 from gputui.tui.widgets.status_bars import Hints
 

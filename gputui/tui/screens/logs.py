@@ -26,12 +26,12 @@ from gputui.tui.commands import (
     bindings,
 )
 from gputui.tui.keymap import keymap_of
-from gputui.tui.log.follower import MOST_PINNED, LogFollower, LogOf, started_attempt
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.status import SUBMIT, further_ways
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services
+from gputui.tui.widgets.log_follower import MOST_PINNED, LogFollower, LogOf, started_attempt
 from gputui.tui.widgets.status_bars import KeyBar
 
 REST = 0.2

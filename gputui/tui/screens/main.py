@@ -35,13 +35,10 @@ from gputui.tui.commands import (
     bindings,
 )
 from gputui.tui.keymap import keymap_of
-from gputui.tui.pace import Repaints
 from gputui.tui.present.gpu_rows import Labels, holder
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, status_line, summary_line
-from gputui.tui.queue.folding import LookedAt
-from gputui.tui.queue.rows import ChosenColumns, QueueRows
-from gputui.tui.queue.tab_models import HistoryRead, ScoreLoader, ScoresMade
+from gputui.tui.progress import Repaints
 from gputui.tui.screens.dialogs import Choose, Prompt
 from gputui.tui.screens.job_screen import GpuScreen
 from gputui.tui.screens.log_pane import LogPane
@@ -52,6 +49,9 @@ from gputui.tui.services import Services
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable, TitleClicked
 from gputui.tui.widgets.line_table import CursorMoved, Divider, DividerMoved, GripMoved, MenuAsked, RowOpened
+from gputui.tui.widgets.queue_folding import LookedAt
+from gputui.tui.widgets.queue_rows import ChosenColumns, QueueRows
+from gputui.tui.widgets.queue_tabs import HistoryRead, ScoreLoader, ScoresMade
 from gputui.tui.widgets.status_bars import FilterLine, KeyBar, StatusBar, SummaryBar, line_of
 
 

@@ -33,7 +33,6 @@ from gputui.domain.text import UNKNOWN, format_duration, format_size, plain, plu
 from gputui.ports.backend import Backend
 from gputui.tui.commands import APP_COMMANDS, BACK, COPY, GPU_PAGE_COMMANDS, JOB_COMMANDS, PROCESS_VIEW, SHELL, bindings
 from gputui.tui.keymap import keymap_of
-from gputui.tui.log.follower import started_attempt
 from gputui.tui.present.cells import Cell, Column, broken_cell, cell, fitted
 from gputui.tui.present.detail import (
     ExplanationState,
@@ -52,11 +51,12 @@ from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, Labels
 from gputui.tui.present.job import JobContext, job_title
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, GROUND, PLAIN, RED, STRONG
 from gputui.tui.progress import LatestWorker, Throttle, are_alike, failure_words
-from gputui.tui.queue.tab_models import PastJobs, PastJobsLoader, PastJobsRead
 from gputui.tui.screens.job_screen import JobScreen, OverlayScreen
 from gputui.tui.services import Services
 from gputui.tui.widgets.line_table import CellLines, LineTable, Page
+from gputui.tui.widgets.log_follower import started_attempt
 from gputui.tui.widgets.log_view import JobLog
+from gputui.tui.widgets.queue_tabs import PastJobs, PastJobsLoader, PastJobsRead
 from gputui.tui.widgets.status_bars import KeyBar
 
 _AGAIN = 10.0

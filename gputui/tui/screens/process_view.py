@@ -52,7 +52,6 @@ from gputui.tui.commands import (
     bindings,
 )
 from gputui.tui.keymap import keymap_of
-from gputui.tui.log.follower import LogFollower
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell
 from gputui.tui.present.gpu import label_of
 from gputui.tui.present.gpu_detail import several_graph_lines
@@ -76,6 +75,7 @@ from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services
 from gputui.tui.widgets.job_table import DOWN, UP, TitleClicked
 from gputui.tui.widgets.line_table import CellLines, CursorMoved, LineTable, MenuAsked, RowOpened
+from gputui.tui.widgets.log_follower import LogFollower
 from gputui.tui.widgets.status_bars import FilterHistory, FilterLine, KeyBar
 
 

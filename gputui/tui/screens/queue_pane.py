@@ -33,13 +33,13 @@ from gputui.domain.text import plain, plural
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.status import foreign_use_words
 from gputui.tui.progress import IsWanted, LatestWorker
-from gputui.tui.queue.folding import FOLD, EndedRows, Marks
-from gputui.tui.queue.rows import ChosenColumns
-from gputui.tui.queue.tab_models import HistoryLoader, HistoryRead
 from gputui.tui.screens.dialogs import ColumnChooser, Confirm, Prompt
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.services import Services
 from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.queue_folding import FOLD, EndedRows, Marks
+from gputui.tui.widgets.queue_rows import ChosenColumns
+from gputui.tui.widgets.queue_tabs import HistoryLoader, HistoryRead
 from gputui.tui.widgets.status_bars import FilterHistory, FilterLine
 
 if TYPE_CHECKING:

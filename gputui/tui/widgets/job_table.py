@@ -23,10 +23,10 @@ from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, lay_out, width_of
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
-from gputui.tui.queue.folding import FOLD, FOOT, WORDS, Extent, Section, View, section_of, visible
-from gputui.tui.queue.rows import SERVER, ChosenColumns, QueueRows, fitting
-from gputui.tui.queue.tab_models import FinishedTab, Key, QueueTab, RecurringTab, ReservationsTab, TabModel
 from gputui.tui.widgets.line_table import RIGHT, CursorMoved, Grip, LineTable, RowOpened
+from gputui.tui.widgets.queue_folding import FOLD, FOOT, WORDS, Extent, Section, View, section_of, visible
+from gputui.tui.widgets.queue_rows import SERVER, ChosenColumns, QueueRows, fitting
+from gputui.tui.widgets.queue_tabs import FinishedTab, Key, QueueTab, RecurringTab, ReservationsTab, TabModel
 from gputui.tui.widgets.status_bars import title_line
 
 K = TypeVar("K")

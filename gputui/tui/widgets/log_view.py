@@ -20,7 +20,12 @@ from gputui.domain.job import Job
 from gputui.domain.text import plain, plural
 from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.keymap import keymap_of
-from gputui.tui.log.follower import (
+from gputui.tui.present.cells import Cell, Span, fitted, segments
+from gputui.tui.present.status import wrapped
+from gputui.tui.present.style import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG
+from gputui.tui.progress import IsWanted, LatestWorker, log_pace
+from gputui.tui.widgets.line_table import Grip
+from gputui.tui.widgets.log_follower import (
     ANCHOR,
     PAGE,
     EarlierLines,
@@ -34,15 +39,9 @@ from gputui.tui.log.follower import (
     scan,
     started_attempt,
 )
-from gputui.tui.log.lines import Finder, PackedLines
-from gputui.tui.log.model import LogModel
-from gputui.tui.log.pattern import Pattern
-from gputui.tui.pace import log_pace
-from gputui.tui.present.cells import Cell, Span, fitted, segments
-from gputui.tui.present.status import wrapped
-from gputui.tui.present.style import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG
-from gputui.tui.progress import IsWanted, LatestWorker
-from gputui.tui.widgets.line_table import Grip
+from gputui.tui.widgets.log_lines import Finder, PackedLines
+from gputui.tui.widgets.log_model import LogModel
+from gputui.tui.widgets.log_pattern import Pattern
 from gputui.tui.widgets.status_bars import title_line
 
 _TYPED = 0.25

@@ -9,7 +9,6 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from gputui.domain.job_spec import JobId
-from gputui.tui.queue.folding import EndedRows
 from gputui.tui.screens.dialogs import ColumnChooser
 from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.logs import LogsScreen
@@ -20,6 +19,7 @@ from gputui.tui.screens.timeline import TimelineScreen, TimelineTable
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.line_table import LineTable
 from gputui.tui.widgets.log_view import LogView
+from gputui.tui.widgets.queue_folding import EndedRows
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import Inside
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gputui.tui.queue.rows import ChosenColumns
 from gputui.tui.screens.panes import PaneLayout
+from gputui.tui.widgets.queue_rows import ChosenColumns
 from gputui.tui.widgets.status_bars import line_of
 from tests.factories import uuid
 from tests.tui.every import eyes, stages, stages_screens

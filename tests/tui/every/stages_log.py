@@ -27,7 +27,7 @@ async def log_above(hand: Hand) -> None:
 
 async def log_searched(hand: Hand) -> None:
     """Search the log."""
-    from gputui.tui.log.pattern import pattern_of
+    from gputui.tui.widgets.log_pattern import pattern_of
 
     await log(hand)
     hand.log.reading.search.look_for(pattern_of("line 1"))
@@ -37,7 +37,7 @@ async def log_searched(hand: Hand) -> None:
 
 async def log_narrowed(hand: Hand) -> None:
     """Filter the log."""
-    from gputui.tui.log.pattern import pattern_of
+    from gputui.tui.widgets.log_pattern import pattern_of
 
     await log(hand)
     hand.log.reading.search.narrow(pattern_of("error"))

@@ -10,9 +10,9 @@ from itertools import accumulate, pairwise
 
 from rich.style import Style
 
-from gputui.tui.log.pattern import TooSlow, impatient, text_of
 from gputui.tui.present.log import style_after, without_stamp
 from gputui.tui.present.style import PLAIN
+from gputui.tui.widgets.log_pattern import TooSlow, impatient, text_of
 
 PIECE_BYTES, PIECE_LINES = 128 * 1024, 16 * 1024
 """Bytes and lines of a piece; the C library maps allocations of this size separately."""

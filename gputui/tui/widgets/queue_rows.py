@@ -32,7 +32,7 @@ from gputui.tui.present.job import WORDS, ArrayCounts
 from gputui.tui.present.status import job_counts
 from gputui.tui.present.style import AMBER, DIM
 from gputui.tui.progress import Throttle
-from gputui.tui.queue.folding import (
+from gputui.tui.widgets.queue_folding import (
     CLOSED,
     FOLD,
     OPEN,

@@ -39,8 +39,8 @@ from gputui.tui.progress import (
     Throttle,
     failure_words,
 )
-from gputui.tui.queue.folding import FOLD, Marks, RowKey, by_end
-from gputui.tui.queue.rows import ENDED, ChosenColumns, QueueRows, fitting, width_of_id, with_server
+from gputui.tui.widgets.queue_folding import FOLD, Marks, RowKey, by_end
+from gputui.tui.widgets.queue_rows import ENDED, ChosenColumns, QueueRows, fitting, width_of_id, with_server
 
 Key: TypeAlias = RowKey | str
 MARK = "●"

@@ -119,7 +119,7 @@ class Matcher:
     """A child process that has compiled one expression. Every call may raise OSError if the child has ended."""
 
     def __init__(self, text: str) -> None:
-        command = [sys.executable, "-P", "-m", "gputui.tui.log.pattern"]
+        command = [sys.executable, "-P", "-m", "gputui.tui.widgets.log_pattern"]
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True)
         assert self._process.stdin is not None

@@ -1,1 +1,0 @@
-"""Logs: reading, searching and drawing them."""

@@ -1,1 +1,0 @@
-"""Models of the queue pane: rows, columns, order, folds and tabs."""
