@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gputui import __version__
 from gputui.config import Options
@@ -88,13 +89,8 @@ def first_caps(options: Options) -> Caps | None:
     from gputui.domain.cluster import parse_engine
 
     engine = parse_engine(options.settings.cluster.engine)
-    if engine is not None and engine.kind == "slurm":
-        from gputui.cluster.slurm.site import caps_of
-
-        return caps_of(None)
-    from gputui.cluster.kubernetes.site import caps_of as of_kubernetes
-
-    return of_kubernetes(None)
+    assert engine is not None
+    return cast("Caps", import_module(f"gputui.cluster.{engine.kind}.site").caps_of(None))
 
 
 def runtime_names(options: Options) -> tuple[str, ...]:
