@@ -50,7 +50,6 @@ def _bytes(character: str) -> str:
 
 
 def array(name: str, words: Iterable[str]) -> str:
-    """Return the assignment of an array, one quoted word on each line."""
     lines = [f"  {each}\n" for each in words]
     return f"{name}=(\n{''.join(lines)})\n" if lines else f"{name}=()\n"
 
@@ -88,7 +87,6 @@ def option_words(spec: JobSpec, settings: Settings) -> Iterator[str]:
 
 
 def profiles(options: ContainerOptions) -> Iterator[str]:
-    """Yield seccomp profiles, in JSON: docker's client reads them from files."""
     return (text.removeprefix(_PROFILE) for text in options.security_opt if _is_profile(text))
 
 
@@ -121,7 +119,6 @@ def _text(value: Any) -> str:
 
 
 def _published(options: ContainerOptions) -> Iterator[str]:
-    """Yield the published ports, one each, without `auto`, which is gputui's own word."""
     for text in options.publish:
         try:
             ports = docker_args.published_ports(text)

@@ -30,7 +30,6 @@ class ChangeResults:
         self._hint: str | None = None
 
     def did(self, name: str, ids: Sequence[JobId] = ()) -> None:
-        """Note a job, or elements of an array, that were changed."""
         self._done.append(name)
         self.changed += ids
 
@@ -41,7 +40,6 @@ class ChangeResults:
 
     @contextmanager
     def of(self, name: str, ids: Sequence[JobId] = ()) -> Iterator[None]:
-        """Note a job that is changed within this context, or refused."""
         try:
             yield
         except ClusterRefusedError as error:

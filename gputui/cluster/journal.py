@@ -221,7 +221,6 @@ class Submissions:
         return self._by_job.get(number)
 
     def all(self) -> Collection[Submitted]:
-        """Return all submissions, the oldest first."""
         self.refresh()
         return self._by_key.values()
 
@@ -253,8 +252,6 @@ _MOST_BYTES = 4 * 1024**2
 
 
 class TelemetryRecord(Struct, frozen=True):
-    """Telemetry of a run of a job."""
-
     job: JobId
     started: int
     """Second since 1970, which tells runs apart."""
@@ -264,8 +261,6 @@ class TelemetryRecord(Struct, frozen=True):
 
 
 class EndNote(Struct, frozen=True):
-    """Reason why a run of a job was ended from here."""
-
     job: JobId
     started: int
     words: str
@@ -326,8 +321,6 @@ class TelemetryRecords:
 
 
 class Told(Struct, frozen=True):
-    """An end that was told."""
-
     event: str
     """Id of the event."""
     at: float

@@ -125,7 +125,6 @@ class ApiStream:
             yield rest
 
     def close(self) -> None:
-        """End the iteration."""
         self._is_closed = True
         try:
             self._response.shutdown()
@@ -155,7 +154,6 @@ class _Connections:
         self._made: tuple[bytes, urllib3.PoolManager] | None = None
 
     def pool(self) -> urllib3.PoolManager:
-        """Return the connections of the user's present certificate; raises ClusterUnavailableError."""
         certificate = self._login.certificate()
         with self._lock:
             if self._made is None or self._made[0] != certificate:

@@ -235,7 +235,6 @@ class KubernetesCluster:
             return replace(picture, snapshot=replace(picture.snapshot, notices=self._records.notices()))
 
     def _parts(self, ids: Iterable[JobId], picture: KubePicture) -> list[JobParts]:
-        """Return the jobs with these ids; raises NotFoundError for one that Kubernetes does not have."""
         by_number = {each.number: each for each in picture.parts.values()}
         chosen = list(dict.fromkeys(ids))
         gone = [job_id for job_id in chosen if job_id not in by_number]
@@ -248,7 +247,6 @@ class KubernetesCluster:
         return [by_number[job_id] for job_id in chosen if job_id in by_number]
 
     def _known(self, job_id: JobId) -> tuple[JobParts | None, KubePod | None]:
-        """Return a job and its newest pod, as far as Kubernetes has them."""
         parts = next((each for each in self._latest().parts.values() if each.number == job_id), None)
         return parts, newest(parts.pods) if parts else None
 

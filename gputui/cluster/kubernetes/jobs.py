@@ -60,12 +60,10 @@ def place_of(job: KubeJob) -> tuple[int, int] | None:
 
 
 def array_number(namespace: str, key: str) -> int:
-    """Return the number of an array by the value of its label."""
     return _ARRAYS | _hash(f"{namespace}/{key}", 0) % _ARRAYS
 
 
 def number_of(job: KubeJob) -> JobId:
-    """Return the number of a job alone."""
     place = place_of(job)
     return element_id(*place) if place else single_number(job.metadata.uid)
 

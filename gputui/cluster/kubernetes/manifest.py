@@ -216,7 +216,6 @@ class PodOptions:
 
 
 def _source(spec: MountSpec) -> dict[str, Any] | None:
-    """Return the volume of a mount that names none; None if there is no counterpart."""
     if spec.kind == "bind":
         return {"hostPath": {"path": spec.source}}
     if spec.kind == "tmpfs":
@@ -300,7 +299,6 @@ def left_out(submission: Submission, settings: Settings, target: KubeTarget | No
 
 
 def _models(asked: str, known: Iterable[str]) -> list[str]:
-    """Return the models that contain the words."""
     return sorted({model for model in known if _spaced(asked) in _spaced(model)})
 
 
@@ -344,7 +342,6 @@ def _documents(
 
 
 def _elements(submission: Submission) -> dict[str, Any]:
-    """Return the fields of a Job for all elements of an array; each of them may fail once, as other jobs."""
     number = len(submission.array)
     return {
         "completionMode": "Indexed",

@@ -134,14 +134,12 @@ class Reflector(Generic[Item]):
             self._put(item)
 
     def drop(self, uid: str) -> None:
-        """Forget an object that does not exist any more."""
         with self._lock:
             _remember(self._deleted, uid, None)
             self.changes += 1
             self._items.pop(uid, None)
 
     def stop(self) -> None:
-        """Tell the watch to end."""
         self._closed.set()
         stream = self._stream
         if stream is not None:
@@ -257,7 +255,6 @@ class Reflector(Generic[Item]):
 
 
 def _is_forbidden(error: ClusterError) -> bool:
-    """Return whether the user lacks a right, and not only a valid token."""
     return isinstance(error, ApiRefusedError) and error.status != _UNKNOWN_USER
 
 
@@ -355,7 +352,6 @@ class KubeMirror:
             _remember(self._gone, pod.part_uid, pod)
 
     def _remember_job(self, job: KubeJob, was_seen: bool) -> None:
-        """Keep the last state of a job that was seen to be deleted."""
         if was_seen:
             _remember(self._deleted, job.metadata.uid, job)
 
@@ -365,7 +361,6 @@ class KubeMirror:
             self._deleted.pop(whole_uid(uid), None)
 
     def sees(self, namespace: str) -> bool:
-        """Return whether the copy has the jobs of this namespace."""
         return namespace == self._namespace or self._site.may(site.ALL_JOBS)
 
     def close(self) -> None:

@@ -147,7 +147,6 @@ class KubeContainer(Struct, frozen=True):
 
     @property
     def gpus(self) -> Counter[str]:
-        """Number of its GPUs by resource."""
         return self.resources.gpus if self.resources else _NO_GPUS
 
 
@@ -161,7 +160,6 @@ class KubePodSpec(Struct, frozen=True, rename="camel"):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that the node gives to it."""
         return self.gpus_by_resource.total()
 
     @property
@@ -220,7 +218,6 @@ class KubeJob(KubeObject, frozen=True):
 
     @property
     def is_array(self) -> bool:
-        """Return whether it is an array of gputui's."""
         is_ours = bool(self.metadata.label(ARRAY)) and self.spec.completion_mode == "Indexed"
         return is_ours and 0 < (self.spec.completions or 0) <= MAX_ELEMENTS
 
@@ -248,8 +245,6 @@ class KubeWaiting(Struct, frozen=True):
 
 
 class KubeContainerState(Struct, frozen=True):
-    """State of a container: one of these."""
-
     waiting: KubeWaiting | None = None
     running: KubeRunning | None = None
     terminated: KubeTerminated | None = None
@@ -413,7 +408,6 @@ class Reader(Generic[Item]):
         self._decoder: JsonDecoder[Item] = json_decoder(kind)
 
     def read(self, data: bytes | msgspec.Raw) -> Item | None:
-        """Return the object; None if it cannot be read."""
         try:
             return self._decoder.decode(data)
         except (msgspec.DecodeError, ValueError):

@@ -102,7 +102,6 @@ def _queue_reason(workload: KubeWorkload | None, queue: str, now: datetime) -> R
 
 
 def _of_evicted(workload: KubeWorkload, now: datetime) -> Reason:
-    """Return why a job that has run, or was about to, is in its queue again."""
     evicted = condition(workload.status.conditions, "Evicted")
     reserved = condition(workload.status.conditions, "QuotaReserved")
     assert evicted is not None
@@ -116,7 +115,6 @@ def _of_evicted(workload: KubeWorkload, now: datetime) -> Reason:
 
 
 def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Reason:
-    """Return why a job waits, from the latest of its events."""
     if parts.is_held:
         return _held_in_queue(parts.workload) if parts.is_queued and parts.workload is not None else HELD
     pod = newest(parts.pods)
@@ -209,7 +207,6 @@ def _node(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Node:
 
 
 def _profile(resource: str) -> str:
-    """Return the profile of an instance of MIG; empty for other resources."""
     name = resource.partition("/")[2].removesuffix(_SHARED)
     return name.removeprefix(_MIG) if name.startswith(_MIG) else ""
 
@@ -255,7 +252,6 @@ def _gpu(node: KubeNode, resource: str, index: int) -> Gpu:
 
 
 def down_of(node: KubeNode) -> str:
-    """Return why a node cannot be used; empty if it can."""
     ready = condition(node.status.conditions, "Ready")
     if ready is None or ready.status == "True":
         return ""
@@ -336,7 +332,6 @@ class KubePictures:
         return KubePicture(snapshot, parts, jobs, deleted)
 
     def _parts(self, objects: KubeObjects, jobs: Mapping[str, KubeJob]) -> dict[str, JobParts]:
-        """Return all that belongs to each of these jobs, and to each element of an array that is one Job."""
         of_part: dict[str, list[KubePod]] = {}
         for pod in objects.pods.values():
             if pod.job_uid:
@@ -378,7 +373,6 @@ def _progress(
     about: Mapping[str, list[KubeEvent]],
     nodes: Iterable[KubeNode],
 ) -> dict[JobId, str]:
-    """Return what starting jobs wait for, and on which jobs' nodes nothing is known."""
     down = {node.metadata.name: words for node in nodes if (words := down_of(node))}
     found = {}
     for uid, job in jobs.items():

@@ -55,7 +55,6 @@ class PodChannel:
 
     @property
     def has_pending(self) -> bool:
-        """Return whether TLS has received more than was read."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def fileno(self) -> int:
@@ -89,7 +88,6 @@ class PodChannel:
         return [(stream == _STDERR, content)]
 
     def _check(self) -> None:
-        """Raise ClusterRefusedError with the server's words if it did not run the command."""
         status = self._status
         if status is not None and status.exit_code is None:
             raise ClusterRefusedError(status.message or "the command was not run")
@@ -148,12 +146,10 @@ class PodChannel:
 
 
 def execute(server: ApiServer, pod: KubePod, request: ExecRequest) -> PodChannel:
-    """Run a command in the container of a pod."""
     return _opened(server, pod, "exec", stdin=request.stdin, is_tty=request.tty, command=request.command)
 
 
 def attach(server: ApiServer, pod: KubePod) -> PodChannel:
-    """Attach to the streams that the container of a pod has."""
     container = pod.main
     if not container.tty:
         raise ClusterRefusedError("it has no terminal", where=f"pod {pod.metadata.name}")

@@ -178,8 +178,6 @@ class KeptLog:
 
 
 class LogKeeper:
-    """Copies of the output of jobs, in a directory."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
@@ -213,7 +211,6 @@ def log_path(pod: KubePod) -> str:
 
 
 def log_query(pod: KubePod) -> dict[str, str]:
-    """Return what asks for the output of a pod's container, with times."""
     name = pod.main.name
     return {"timestamps": "true"} | ({"container": name} if name else {})
 
@@ -246,22 +243,18 @@ class KubeRecords:
         """Pods whose output was copied before their job had ended: uid, and whether their container had ended."""
 
     def of(self, number: JobId) -> Job | None:
-        """Return the record of a job."""
         return next((job for job in self.all() if job.id == number), None)
 
     def all(self) -> Iterator[Job]:
-        """Yield all recorded jobs."""
         yield from [each.job for each in (self._records.all() | self._unwritten).values()]
 
     def log_of(self, number: JobId) -> Path | None:
-        """Return the copy of a job's output; None if there is none."""
         records = (self._records.all() | self._unwritten).values()
         found = next((each for each in records if each.job.id == number), None)
         path = self._logs.path(found.log) if found is not None and found.log else None
         return path if path is not None and path.exists() else None
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return why ends are not recorded."""
         return (Notice("error", self._fault, short="ends are not recorded"),) if self._fault else ()
 
     def _of(self, uid: str) -> KubeEnded | None:
@@ -271,7 +264,6 @@ class KubeRecords:
         return self._unwritten.get(uid) or self._marked.get(uid)
 
     def _has_end(self, uid: str) -> bool:
-        """Return whether a job has ended, as far as it is recorded."""
         found = self._mark_of(uid)
         return found is not None and found.job.state.is_terminal
 

@@ -159,7 +159,6 @@ def _granted(
 
 
 def _rules(calls: list[ApiCall]) -> Iterator[Mapping[str, Any]]:
-    """Yield a rule for each resource, with the verbs of all calls of it."""
     verbs: dict[tuple[str, str], dict[str, None]] = {}
     for call in calls:
         what = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
@@ -251,7 +250,6 @@ class KubeSite(Struct, frozen=True):
         return call in self.rights
 
     def has(self, call: ApiCall) -> bool:
-        """Return whether the server has what a call is for."""
         return bool({KUEUE: self.kueue, RESOURCES: self.claims}.get(call.group, True))
 
     @property
@@ -336,11 +334,9 @@ class Sites:
 
     @property
     def known(self) -> KubeSite | None:
-        """The last answers; None before the first."""
         return self._known
 
     def of(self, server: ApiServer, namespace: str) -> KubeSite:
-        """Return what the server said within the last minutes."""
         found = self._known or self._read()
         is_other = found is not None and found.of != _place(server, namespace)
         if found is None or is_other or not 0 <= self._clock() - found.asked_at < found.lasts:

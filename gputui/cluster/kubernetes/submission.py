@@ -38,13 +38,10 @@ _EXISTS = 409
 
 
 def jobs_path(namespace: str, name: str = "") -> str:
-    """Return the path of the jobs of a namespace, or of one of them."""
     return f"/apis/batch/v1/namespaces/{namespace}/jobs" + (f"/{name}" if name else "")
 
 
 class KubeSubmitter:
-    """Submits jobs and remembers what it submitted."""
-
     def __init__(
         self, settings: Settings, submissions: Submissions, user: str, created: Callable[[bytes], None]
     ) -> None:
@@ -115,7 +112,6 @@ class KubeSubmitter:
             return ()
 
     def _create(self, server: ApiServer, namespace: str, document: Mapping[str, Any]) -> KubeJob:
-        """Create a job, or return the one that an earlier call created."""
         name = document["metadata"]["name"]
         try:
             data = server.send("POST", jobs_path(namespace), document, _STRICT)
@@ -244,7 +240,6 @@ def hold(server: ApiServer, mirror: KubeMirror, chosen: Iterable[JobParts], is_o
 
 
 def _suspended(parts: JobParts, is_on: bool) -> dict[str, Any]:
-    """Return the change by which a job is suspended or resumed."""
     if not is_on and parts.kueue and (queue := parts.job.metadata.annotation(LATER_QUEUE)):
         return {"metadata": {"labels": {QUEUE: queue}, "annotations": {LATER_QUEUE: None}}}
     return {"metadata": {}, "spec": {"suspend": is_on}}
@@ -265,7 +260,6 @@ def _fresh(server: ApiServer, parts: JobParts, is_on: bool) -> JobParts:
 
 
 def cordon(server: ApiServer, mirror: KubeMirror, action: DrainGpus | ResumeGpus, user: str) -> None:
-    """Keep new pods from nodes, or let them start there again."""
     reason = (" ".join(action.reason.split()) or "no reason given") if isinstance(action, DrainGpus) else None
     notes = {picture.REASON: reason, picture.BY: user, picture.AT: datetime.now(UTC).isoformat(timespec="seconds")}
     annotations = notes if reason is not None else dict.fromkeys(notes)
@@ -284,7 +278,6 @@ def cordon(server: ApiServer, mirror: KubeMirror, action: DrainGpus | ResumeGpus
 
 
 def _each(chosen: Iterable[JobParts], done_words: str, change: Callable[[JobParts], None]) -> tuple[JobId, ...]:
-    """Change each job in turn."""
     with ChangeResults(done_words) as results:
         for parts in chosen:
             with results.of(parts.shown_id, parts.numbers):

@@ -127,7 +127,6 @@ def directives(submission: Submission, key: str, settings: ClusterSettings, outp
 
 
 def directive_line(option: str) -> str:
-    """Return the line of a batch script with that option, quoted for `sbatch`."""
     name, equals, value = option.partition("=")
     if equals and not re.fullmatch(r"[\w./:,%@+-]*", value, re.ASCII):
         value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -274,7 +273,6 @@ def has_gpus(spec: JobSpec) -> bool:
 
 
 def own_variables(submission: Submission) -> Iterator[tuple[str, str]]:
-    """Yield names and quoted values of the variables that gputui sets in each job."""
     yield "GPUTUI_JOB_ID", '"$job"'
     yield "GPUTUI_ATTEMPT", '"$SLURM_CLUSTER_NAME:$job:$(( ${SLURM_RESTART_COUNT:-0} + 1 ))"'
     yield "GPUTUI_GPUS", '"${#job_gpus[@]}"' if has_gpus(submission.spec) else "0"
@@ -325,7 +323,6 @@ def body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
 
 
 def _container(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
-    """Yield the script that runs a container of the node's Docker engine."""
     spec = submission.spec
     environment = Environment(spec)
     exported = environment.exported
@@ -376,7 +373,6 @@ def _function(name: str, lines: Iterable[str]) -> str:
 
 
 def _host(submission: Submission) -> Iterator[str]:
-    """Yield the script of a host job, whose working directory Slurm sets."""
     spec = submission.spec
     _refuse(spec.options, _OF_HOSTS, "a host job")
     limits = [f"{_ulimit(text)} || exit 125" for text in spec.options.ulimits]
@@ -384,7 +380,6 @@ def _host(submission: Submission) -> Iterator[str]:
 
 
 def _apptainer(submission: Submission) -> Iterator[str]:
-    """Yield the script that runs a container of Apptainer."""
     spec, options = submission.spec, submission.spec.options
     _refuse(options, _OF_OTHERS, "Apptainer")
     image = spec.image or ""
@@ -404,7 +399,6 @@ def _apptainer(submission: Submission) -> Iterator[str]:
 
 
 def _srun(submission: Submission) -> Iterator[str]:
-    """Yield the script that runs a container of `srun`, as Pyxis offers them."""
     spec, options = submission.spec, submission.spec.options
     _refuse(options, _OF_OTHERS, "srun --container-image")
     if not spec.command:

@@ -78,7 +78,6 @@ def needed(action: EngineAction) -> Capability | None:
 
 
 def fits(action: JobAction, row: JobRow) -> bool:
-    """Return whether the action is for jobs in this state; others are left out."""
     match action:
         case Hold() | Release() | SetPriority() | Top():
             return row.life is JobState.PENDING
@@ -108,7 +107,6 @@ class JobChanger:
         self._can_requeue = can_requeue
 
     def act(self, action: JobAction, rows: Mapping[JobId, JobRow]) -> tuple[JobId, ...]:
-        """Carry out an action on jobs that fit it; return the ids of those changed."""
         with ChangeResults(_DONE[type(action)]) as results:
             match action:
                 case Cancel():
@@ -143,7 +141,6 @@ class JobChanger:
         self._each(others, results, _update(f"Nice={nice_of(action.value)}"))
 
     def update_nodes(self, action: DrainGpus | ResumeGpus) -> None:
-        """Drain nodes or resume them."""
         if isinstance(action, DrainGpus):
             words = " ".join(action.reason.split()) or "no reason given"
             results, assignments = ChangeResults("drained", "node"), ["State=DRAIN", f"Reason={words}"]

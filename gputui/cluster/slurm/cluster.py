@@ -124,7 +124,6 @@ class SlurmCluster:
             self._poll.forget()
 
     def draft(self, submission: Submission) -> str:
-        """Return nothing: Slurm forecasts the job's start."""
         del submission
         return ""
 
@@ -248,7 +247,6 @@ class SlurmCluster:
         return StepPlace.EITHER if not self._is_ours(row) and key_of_comment(row.comment) else StepPlace.NODE
 
     def _own_row(self, job: Job) -> JobRow:
-        """Return a job of this user as Slurm lists it; Slurm lets nobody else run steps in it."""
         row = self._rows([job.id])[job.id]
         if row.user != self._poll.site().user:
             from gputui.cluster.slurm.inside import not_theirs
@@ -260,7 +258,6 @@ class SlurmCluster:
         return tuple(site.faults(self._commands, self._settings.container))
 
     def checker(self) -> NodeChecker:
-        """Return the check of its nodes by probe jobs."""
         from gputui.cluster.slurm.node_checker import NodeChecker
 
         return NodeChecker(self._commands, self._all_settings, self._latest, self._poll.forget)
@@ -334,7 +331,6 @@ class SlurmCluster:
         raise NotFoundError("Slurm does not tell where the job's output is", where=f"job {job.shown_id}")
 
     def _is_over(self, job_id: JobId) -> bool:
-        """Return whether no more output of the job is to come."""
         try:
             found = self.snapshot().job(job_id)
         except ClusterError:

@@ -226,7 +226,6 @@ def words(job_id: JobId) -> str:
 
 
 def of_words(text: str) -> JobId | None:
-    """Return the id of `123` or `123_4`; None for anything else."""
     match = _WORDS.fullmatch(text)
     if match is None:
         return None

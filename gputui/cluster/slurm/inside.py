@@ -71,7 +71,6 @@ def step(commands: SlurmCommands, row: JobRow, place: StepPlace, request: ExecRe
 
 
 def processes(commands: SlurmCommands, row: JobRow, place: StepPlace) -> tuple[ProcessRow, ...]:
-    """Return the processes of the job on that node."""
     script = ["bash", "-c", shell_text("processes.sh"), "gputui", place, COLUMNS]
     result = commands.run(*_srun(row, place), "--input=none", "--", *script)
     if result.code:
@@ -80,7 +79,6 @@ def processes(commands: SlurmCommands, row: JobRow, place: StepPlace) -> tuple[P
 
 
 def refusal(row: JobRow, complaint: str) -> GputuiError:
-    """Return the error that says why a step did not run, from the messages of srun and of the step."""
     job = f"job {commands.words(row.job_id)}"
     words = next(_told(complaint), "srun did not run the command")
     return not_theirs(row) if any(each in words for each in _OWN) else ClusterRefusedError(words, where=job)
@@ -93,7 +91,6 @@ def not_theirs(row: JobRow) -> GputuiError:
 
 
 def place_words(row: JobRow, place: StepPlace) -> str:
-    """Return where commands in the job run, in words."""
     node = next(iter(commands.hosts(row.nodes)), "its node")
     return f"node {node}, beside the job" if place is StepPlace.NODE else f"container gputui-{row.number} on {node}"
 

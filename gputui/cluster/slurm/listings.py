@@ -212,7 +212,6 @@ def reason_of(word: str, dependency: str, begins_at: datetime | None, now: datet
 
 @lru_cache(maxsize=1024)
 def _timeless(word: str, dependency: str) -> Reason:
-    """Return the reason for a word of Slurm's. Cached: thousands of jobs wait for one reason."""
     head = word.split(",")[0].strip()
     if head.startswith(_UNAVAILABLE):
         nodes = word.partition("UnavailableNodes:")[2].strip()
@@ -325,12 +324,10 @@ class JobRow(Struct, frozen=True):
 
     @property
     def run_key(self) -> str:
-        """Key of this run of the job: another after a requeue."""
         return f"{self.number}@{'' if self.life is JobState.PENDING else self.started}"
 
     @property
     def end_key(self) -> str:
-        """Key of the end of this run."""
         return f"{self.run_key} {self.ended}"
 
     @property

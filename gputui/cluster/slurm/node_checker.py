@@ -94,7 +94,6 @@ class ProbeReport(Struct):
 
 
 def report_of(text: str, mark: str) -> ProbeReport:
-    """Return the facts in the output of a probe job, and of the job after it."""
     report, output = ProbeReport(), list[str]()
     for line in text.splitlines():
         word, _, value = line.removeprefix(f"{mark} ").partition(" ")
@@ -161,7 +160,6 @@ def faults_of(report: ProbeReport, site: SlurmSite) -> Iterator[str]:
 
 
 def _of_mapping(report: ProbeReport) -> Iterator[str]:
-    """Yield what is wrong about the UUIDs to which Slurm's numbers lead."""
     host = listed(report.host, report.gpus.values())
     for number, uuid in report.gpus.items():
         if not uuid:
@@ -246,7 +244,6 @@ class NodeChecker:
         )
 
     def _submit(self, probes: Iterable[NodeProbe], run: str, image: str, site: SlurmSite) -> Iterator[tuple[str, str]]:
-        """Submit the jobs, and yield the nodes that Slurm refuses them on, with its words."""
         directory = output_directory(self._settings, site.home)
         made = self._commands.script(f"mkdir -p -- {shlex.quote(directory)}", "mkdir")
         if made.code:
@@ -269,7 +266,6 @@ class NodeChecker:
         return result
 
     def _wait(self, probes: Iterable[NodeProbe], patience: timedelta) -> None:
-        """Wait until all jobs have ended, at most this long."""
         deadline = time.monotonic() + patience.total_seconds()
         numbers = {number for probe in probes for number in probe.numbers}
         while any(not row.life.is_terminal for number, row in self._rows().items() if number in numbers):
@@ -283,7 +279,6 @@ class NodeChecker:
     def _found(
         self, probe: NodeProbe, run: str, site: SlurmSite, rows: Mapping[int, JobRow], patience: timedelta
     ) -> NodeCheck:
-        """Return what the jobs found, as far as they came."""
         row = rows.get(probe.numbers[0])
         if row is not None and row.life is JobState.PENDING:
             why = f"its probe job still waited: {reason_of(row.reason, '', None, datetime.now(UTC)).text}"
@@ -335,7 +330,6 @@ def _asked(row: NodeRow, *, waits: bool) -> int:
 
 
 def _why_not(row: NodeRow, *, waits: bool) -> str:
-    """Return why a node cannot be checked now; empty if it can."""
     if not row.gpus:
         return "Slurm knows no GPU of it"
     if why := picture.why_down(row) or picture.why_shut(row):

@@ -55,7 +55,6 @@ def job_of(
     *,
     runs_once: bool = True,
 ) -> Job:
-    """Return the job, or the entry of an array's waiting elements."""
     detail = detail or _NO_DETAIL
     spec = _spec(row, detail, submitted)
     is_waiting = row.life is JobState.PENDING
@@ -89,7 +88,6 @@ def job_of(
 
 
 def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped: bool) -> Attempt | None:
-    """Return the present run, or the last one; None if the job never ran."""
     nodes, started = detail.nodes or commands.hosts(row.nodes), commands.moment(row.started)
     if not nodes:
         return None
@@ -167,7 +165,6 @@ def dependencies(text: str) -> tuple[tuple[JobId, ...], tuple[JobId, ...]]:
 
 
 def _printable(text: str) -> str:
-    """Return a text that others wrote, without control characters."""
     return text.translate(_HIDDEN)
 
 
@@ -187,13 +184,11 @@ def drain_of(row: NodeRow) -> Drain | None:
 
 
 def why_down(row: NodeRow) -> str:
-    """Return why a node cannot be reached; empty if it is up."""
     state = next((state for state in row.states if state in _DOWN), None)
     return f"node {row.name} is {_words(state)}" + (f": {row.reason}" if row.reason else "") if state else ""
 
 
 def why_shut(row: NodeRow) -> str:
-    """Return why a node that is up starts no jobs; empty if it does."""
     if (drain := drain_of(row)) is not None:
         return f"node {row.name} is drained: {drain.reason}"
     held = _BLOCKED.intersection(row.states)
@@ -270,7 +265,6 @@ class Pictures:
         return found if found is not None and found.number in (None, row.owner) else None
 
     def job_of(self, row: JobRow, detail: JobDetail | None, user: str, is_stopped: bool = False) -> Job:
-        """Return a job as this user sees it."""
         return job_of(row, detail, self.submitted(row, user), is_stopped, runs_once=self._runs_once)
 
     def _job(self, row: JobRow, polled: Polled, suspended: frozenset[JobId]) -> Job:

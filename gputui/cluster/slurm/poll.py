@@ -137,7 +137,6 @@ class Ends:
         self._records = records
 
     def of(self, job_id: JobId) -> Ended | None:
-        """Return the recorded end of a job; None if it has none."""
         found = self._records.of(job_id)
         return found if found is not None and found.row.life.is_terminal else None
 
@@ -339,11 +338,9 @@ class Poll:
         return found
 
     def last(self) -> Polled:
-        """Return the last poll that this process knows of, however old it is."""
         return self._latest or self._read() or Polled(0.0)
 
     def site(self) -> SlurmSite:
-        """Return Slurm's configuration, from any recent poll."""
         found = self.last()
         if not site.is_recent(found.site, found.site_at):
             return self.latest().site

@@ -105,7 +105,6 @@ class SlurmSite(Struct, frozen=True):
 
     @property
     def is_operator(self) -> bool:
-        """Return whether the user may act on the jobs of others."""
         return self.is_administrator or self.admin_level == "Operator"
 
     @property
@@ -115,7 +114,6 @@ class SlurmSite(Struct, frozen=True):
 
     @property
     def release(self) -> tuple[int, int] | None:
-        """Return the release of Slurm; None if its version cannot be read."""
         match = re.match(r"(\d+)\.(\d+)", self.version)
         return (int(match[1]), int(match[2])) if match else None
 
@@ -166,7 +164,6 @@ def ask(commands: SlurmCommands) -> SlurmSite:
 
 
 def parse(output: str) -> SlurmSite:
-    """Return the site of the user's name, number and home on three lines, and of `scontrol show config`."""
     from gputui.cluster.slurm import commands
 
     user, uid, home, config = (*output.split("\n", 3), "", "", "", "")[:4]
@@ -228,7 +225,6 @@ def with_limit(submission: Submission, settings: ClusterSettings, site: SlurmSit
 
 
 def _partitions_of(settings: ClusterSettings, site: SlurmSite) -> tuple[list[Partition], str]:
-    """Return the partitions that new jobs may run in, as far as they are known, and their name in words."""
     names = settings.partition or ""
     for option in settings.sbatch_options:
         if option.startswith(_OF_PARTITION):

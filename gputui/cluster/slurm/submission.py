@@ -84,7 +84,6 @@ _ENVIRONMENT = ("--export", "--get-user-env")
 
 
 def key_of_comment(comment: str) -> str:
-    """Return the key in a job's comment; empty if gputui did not submit it."""
     words = comment.split(maxsplit=1)
     return words[0].removeprefix(COMMENT) if words and words[0].startswith(COMMENT) else ""
 
@@ -102,8 +101,6 @@ def is_refused(row: JobRow) -> bool:
 
 
 class BatchSubmitter:
-    """Submits jobs and remembers what it submitted."""
-
     def __init__(
         self,
         commands: SlurmCommands,
@@ -213,7 +210,6 @@ def output_directory(settings: Settings, home: str) -> str:
 
 
 def expanded(pattern: str, job_id: JobId) -> str:
-    """Return the path of a job's output from the pattern that sbatch got."""
     number, index = commands.parts(job_id)
     return pattern.replace("%A", str(number)).replace("%a", str(index)).replace("%j", str(number)).replace("%%", "%")
 
@@ -224,7 +220,6 @@ def _pattern(directory: str, submission: Submission) -> str:
 
 
 def _number(result: Result) -> int:
-    """Return the number of the job that the script found or submitted."""
     if result.code == _BUSY:
         raise ClusterUnavailableError("another submission has not ended for a minute", where="sbatch")
     if result.code == _NO_DIRECTORY:

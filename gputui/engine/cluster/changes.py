@@ -56,11 +56,20 @@ NEEDS: Mapping[type[Action], Capability] = {
 
 
 def act(queue: EngineQueue, action: Action) -> Done:
-    """Carry out an action on jobs or nodes that exist."""
     action = _checked(queue, action)
     match action:
         case EditJobs():
-            return _edit(queue, action)
+            _check_edit(queue, action)
+            ids, edit = action.ids, action.edit
+            parts = [act(queue, Release(ids))] if edit.held is False else []  # Slurm fixes the priority of a held job
+            if "time_limit" in edit.spec:
+                limit = edit.spec["time_limit"]
+                parts.append(_set(queue, EditJobs(ids, Edit({"time_limit": limit})), "time limit", limit))
+            if "priority" in edit.spec:
+                parts.append(act(queue, SetPriority(ids, edit.spec["priority"])))
+            if edit.held:
+                parts.append(act(queue, Hold(ids)))
+            return _joined(parts)
         case Hold() | Release():
             return _set(queue, action, "hold", isinstance(action, Hold))
         case SetPriority():
@@ -107,20 +116,6 @@ def _checked(queue: EngineQueue, action: Action) -> Action:
     return action if tuple(found) == action.ids else replace(action, ids=tuple(found))
 
 
-def _edit(queue: EngineQueue, action: EditJobs) -> Done:
-    _check_edit(queue, action)
-    ids, edit = action.ids, action.edit
-    parts = [act(queue, Release(ids))] if edit.held is False else []  # Slurm fixes the priority of a held job
-    if "time_limit" in edit.spec:
-        limit = edit.spec["time_limit"]
-        parts.append(_set(queue, EditJobs(ids, Edit({"time_limit": limit})), "time limit", limit))
-    if "priority" in edit.spec:
-        parts.append(act(queue, SetPriority(ids, edit.spec["priority"])))
-    if edit.held:
-        parts.append(act(queue, Hold(ids)))
-    return _joined(parts)
-
-
 def _check_edit(queue: EngineQueue, action: EditJobs) -> None:
     """Raise CapabilityError for fields that the engine does not change."""
     edit, caps = action.edit, queue.cluster.caps
@@ -153,12 +148,10 @@ def _check_priority(queue: EngineQueue, action: SetPriority) -> None:
 
 
 def _after(action: SetPriority, before: int) -> int:
-    """Return a job's priority after the action."""
     return min(MAX_PRIORITY, max(0, before + action.value if action.relative else action.value))
 
 
 def _drain(queue: EngineQueue, action: DrainGpus | ResumeGpus) -> Done:
-    """Drain nodes, or resume them; raises CapabilityError for single GPUs."""
     nodes, drains = _check_nodes(queue, action.uuids), isinstance(action, DrainGpus)
     before = {node: _drain_of(queue, node) for node in nodes}
     queue.cluster.act(action)
@@ -178,7 +171,6 @@ def _drain_of(queue: EngineQueue, name: str) -> Drain | None:
 
 
 def _check_nodes(queue: EngineQueue, names: Iterable[str]) -> tuple[str, ...]:
-    """Return these names, which must be those of nodes."""
     chosen, snapshot = tuple(names), queue.read()
     queue.cluster.caps.need(Capability.DRAIN_NODE)
     nodes = {node.name for node in snapshot.nodes}

@@ -131,7 +131,6 @@ class StuckQueue:
         self._is_told = False
 
     def update(self, snapshot: Snapshot, engine: str, now: datetime) -> Event | None:
-        """Return the event for a queue that is stuck now."""
         silence = snapshot.leader.silent_for if snapshot.leader is not None else timedelta()
         if silence >= SILENT_AFTER:
             words = f"{engine} has not answered for {format_duration(silence)}"
@@ -217,7 +216,6 @@ class ClusterHooks:
         return self._settings.cluster_jobs == "all" or job.submitted_by == self._cluster.user
 
     def _untold(self, jobs: Iterable[Job], now: datetime) -> Entries:
-        """Return the jobs whose ends have not been told."""
         told = self._unwritten | set(self._ledger.events())
         every = {job.id: job for job in self._finder.found.values() if self._is_told_of(job)}
         every |= {job.id: job for job in jobs if job.state.is_terminal}
@@ -234,7 +232,6 @@ class ClusterHooks:
 
 
 def _eligible(snapshot: Snapshot) -> int:
-    """Return the number of waiting jobs that only need their turn and free GPUs."""
     gated: Mapping[JobId, object] = gated_jobs(snapshot.reasons)
     waiting = (job for job in snapshot.jobs if job.state is JobState.PENDING and not job.held)
     return sum(job.count for job in waiting if job.id not in gated)

@@ -130,7 +130,6 @@ class MeasuredJobs:
         return jobs
 
     def jobs(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        """Yield the jobs with their telemetry, if they have ended and were measured."""
         self._ledger.refresh()
         yield from map(self._told, jobs)
 
@@ -207,11 +206,9 @@ class IdleEnds:
                 self._worker.submit(self._end, job, causes[job.id])
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return notices of jobs that could not be ended."""
         return tuple(Notice("warning", fault) for fault in tuple(self._faults.values()))
 
     def close(self) -> None:
-        """End no further job."""
         self._worker.shutdown(wait=False)
 
     def _end(self, job: Job, cause: Cause) -> None:
@@ -286,7 +283,6 @@ class ClusterTelemetry:
             self._is_first = False
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return which jobs cannot be ended; idle GPUs are in the notices of every process."""
         return self._ends.notices() if self._ends is not None else ()
 
     def close(self) -> None:

@@ -61,7 +61,6 @@ def mark_of(job: Job) -> Mark | None:
 
 
 def unmarked(job: Job) -> Job:
-    """Return the job as it was before it was marked."""
     mark = mark_of(job)
     if mark is None:
         return job
@@ -80,7 +79,6 @@ class JobMove(Struct, frozen=True):
 
     @property
     def submission(self) -> Submission:
-        """The submission, with the dependencies of this server."""
         return submission_of(map(unmarked, self.jobs))
 
     @property
@@ -89,7 +87,6 @@ class JobMove(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The displayed id: `7`, `5_[0-9]`."""
         return arrays.id_word(self.jobs)
 
     @property
@@ -105,7 +102,6 @@ class JobMove(Struct, frozen=True):
 
     @property
     def awaited(self) -> tuple[JobId, ...]:
-        """Ids of jobs and arrays that it waits for."""
         spec = self.jobs[0].spec
         return (*spec.after, *spec.after_any)
 
@@ -183,7 +179,6 @@ class MigrationPlan:
             moves = found
 
     def _tie(self, move: JobMove, going: frozenset[JobId], waiting: Mapping[JobId, Job]) -> str:
-        """Return what ties a move to this server."""
         if mark_of(move.jobs[0]):
             return ""
         for job in self.live(move.awaited):
@@ -265,7 +260,6 @@ class Migration(Struct, frozen=True):
         return MigrationPlan(self.store.jobs(), chosen, self.place, self.actor.user, key, self._check)
 
     def _check(self, submission: Submission) -> None:
-        """Raise GputuiError for a job that the cluster cannot run."""
         if submission.spec.interactive is not None:
             raise InputError("a terminal here waits for it", where="--interactive")
         self.cluster.caps.check_submission(submission)

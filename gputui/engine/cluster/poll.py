@@ -88,7 +88,6 @@ class ClusterPoll:
         queue.on_refresh = self._wanted.set
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Read the details of this GPU, where nodes are read."""
         if self._reader is not None:
             self._reader.want_pcie(uuid)
 
@@ -98,7 +97,6 @@ class ClusterPoll:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Feed the console until it is stopped."""
         await asyncio.to_thread(self._run)
 
     def _run(self) -> None:
@@ -116,7 +114,6 @@ class ClusterPoll:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next try."""
         return min(LONGEST_PAUSE, self._every * 2.0 ** min(self._failures, 10))
 
     def poll(self) -> None:
@@ -204,7 +201,6 @@ class NodeReader:
         return self._probes.readings()
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Read the details of this GPU; None: of no GPU."""
         node, drivers = self._drivers.get(uuid or "", (None, None))
         self._probes.want_pcie(node, drivers)
 
@@ -212,7 +208,6 @@ class NodeReader:
         self._probes.close()
 
     def _names_of(self, node: Node, reading: ProbeReading) -> Mapping[str, Gpu]:
-        """Return the driver's GPUs by name; made again only if they have changed."""
         known = self._named.get(node.name)
         if known is None or known[0] != reading.gpus or known[1] != len(node.gpus):
             named = named_gpus(node.gpus, reading.gpus)
@@ -229,11 +224,9 @@ class Duty(Protocol):
         ...
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return its problems."""
         ...
 
     def close(self) -> None:
-        """End it."""
         ...
 
 
@@ -261,7 +254,6 @@ class Turn:
         return True
 
     def release(self) -> None:
-        """Leave the lock to others."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):
