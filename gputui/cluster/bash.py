@@ -83,7 +83,14 @@ def option_words(spec: JobSpec, settings: Settings) -> Iterator[str]:
     if limit is not None:
         yield word(f"--pids-limit={limit}")
     yield from _user(options, settings)
-    yield from _limits(options, settings)
+    if options.cpus is not None:
+        yield word(f"--cpus={options.cpus:g}")
+    elif settings.cluster.limit_containers:
+        yield '${SLURM_CPUS_ON_NODE:+"--cpus=$SLURM_CPUS_ON_NODE"}'
+    if options.memory is not None:
+        yield word(f"--memory={options.memory}")
+    elif settings.cluster.limit_containers:
+        yield "$(allocated_memory)"
 
 
 def profiles(options: ContainerOptions) -> Iterator[str]:
@@ -143,15 +150,3 @@ def _user(options: ContainerOptions, settings: Settings) -> Iterator[str]:
     yield '--user="$(id -u):$(id -g)"'
     yield '$(printf -- "--group-add=%s " $(id -G))'
     yield "--security-opt=no-new-privileges"
-
-
-def _limits(options: ContainerOptions, settings: Settings) -> Iterator[str]:
-    """Yield limits of CPUs and memory: the job's own, else those of the allocation where the site wants them."""
-    if options.cpus is not None:
-        yield word(f"--cpus={options.cpus:g}")
-    elif settings.cluster.limit_containers:
-        yield '${SLURM_CPUS_ON_NODE:+"--cpus=$SLURM_CPUS_ON_NODE"}'
-    if options.memory is not None:
-        yield word(f"--memory={options.memory}")
-    elif settings.cluster.limit_containers:
-        yield "$(allocated_memory)"

@@ -91,21 +91,18 @@ class Journal(Generic[T]):
     def fresh(self) -> tuple[bool, list[T]]:
         """Return the values since the last call, and whether they replace all earlier ones."""
         with self._reading:
-            return self._fresh()
-
-    def _fresh(self) -> tuple[bool, list[T]]:
-        try:
-            with self._path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                named = (status.st_dev, status.st_ino)
-                is_new = named != self._file or status.st_size < self._offset
-                if is_new:
-                    self._file, self._offset = named, 0
-                file.seek(self._offset)
-                return is_new, list(self._values(file))
-        except FileNotFoundError:
-            is_new, self._file, self._offset = self._file is not None, None, 0
-            return is_new, []
+            try:
+                with self._path.open("rb") as file:
+                    status = os.fstat(file.fileno())
+                    named = (status.st_dev, status.st_ino)
+                    is_new = named != self._file or status.st_size < self._offset
+                    if is_new:
+                        self._file, self._offset = named, 0
+                    file.seek(self._offset)
+                    return is_new, list(self._values(file))
+            except FileNotFoundError:
+                is_new, self._file, self._offset = self._file is not None, None, 0
+                return is_new, []
 
     def _values(self, file: BinaryIO) -> Iterator[T]:
         for line in file:  # never the whole file at once: each command reads it

@@ -182,11 +182,12 @@ class PodOptions:
             try:
                 spec = docker_args.mount(text)
                 volume = _source(spec)
+                is_plain = spec.kind == "volume" and not (spec.get("volume-driver") or spec.every("volume-opt"))
             except (ValueError, InputError) as error:
                 raise InputError(str(error), where="--mount") from error
             if volume is not None:
                 self._mount(spec.target, volume, is_fixed=spec.readonly)
-            elif spec.kind == "volume" and CLAIM.fullmatch(spec.source) and not _of_driver(spec):
+            elif is_plain and CLAIM.fullmatch(spec.source):
                 self._mount_named(spec.source, spec.target, spec.get("volume-subpath"), is_fixed=spec.readonly)
             else:
                 self.left_out.append(f"--mount={text}: pods have no such mount")
@@ -224,10 +225,6 @@ def _source(spec: MountSpec) -> dict[str, Any] | None:
     return {"emptyDir": {}} if spec.kind == "volume" and not spec.source else None
 
 
-def _of_driver(spec: MountSpec) -> bool:
-    return bool(spec.get("volume-driver") or spec.every("volume-opt"))
-
-
 def _is_id(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
@@ -248,6 +245,44 @@ def manifests(
     is_one = is_one_job(submission, settings, target)
     for index in (None,) if is_one else submission.array or (None,):
         yield from _documents(submission, index, key, settings, target)
+
+
+def _documents(
+    submission: Submission, index: int | None, key: str, settings: Settings, target: KubeTarget
+) -> Iterator[dict[str, Any]]:
+    whole = submission.spec
+    spec = whole if index is None else spec_at(whole, index)
+    suffix = key if index is None else f"{key}-{index}"
+    base = template(settings.cluster.kubernetes, target.namespace, whole.tenant)
+    labels = base.get("labels", {}) | {"app.kubernetes.io/managed-by": "gputui", KEY: label(suffix)}
+    if whole.tenant:
+        labels["gputui.tenant"] = label(whole.tenant)
+    queue = {QUEUE: settings.cluster.kueue} if settings.cluster.kueue else {}
+    if submission.array:
+        labels |= {ARRAY: label(key)} | ({INDEX: str(index)} if index is not None else {})
+    annotations = base.get("annotations", {})
+    ours = {name: text for name, text in ((NAME, spec.name), (COMMENT, spec.comment)) if text}
+    is_many = bool(submission.array) and index is None
+    number = len(submission.array)
+    room = len(f"-{number}") if is_many else 0
+    metadata: dict[str, Any] = {"name": dns_label(whole.name, suffix, room), "labels": labels | queue}
+    if settings.cluster.namespace:
+        metadata["namespace"] = settings.cluster.namespace
+    if annotations | ours:
+        metadata["annotations"] = annotations | ours
+    job: dict[str, Any] = {"backoffLimit": 0}
+    if is_many:
+        most = min(number, submission.array_limit or number)
+        job = {"completionMode": "Indexed", "completions": number, "parallelism": most, "backoffLimitPerIndex": 0}
+    if submission.held or spec.begin_at is not None or spec.after or spec.after_any:
+        job["suspend"] = True
+    place = str(index) if index is not None else None if is_many else ""
+    about = {"labels": labels} | ({"annotations": annotations} if annotations else {})
+    pod = _Pod(spec, settings, target, base)
+    job["template"] = {"metadata": about, "spec": pod.made(key, place, metadata["name"])}
+    yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job}
+    if pod.claim is not None:
+        yield pod.claim | {"metadata": {key: metadata[key] for key in metadata.keys() - {"annotations"}}}
 
 
 _TOLD = frozenset({"host", "begin"})
@@ -305,50 +340,6 @@ def _models(asked: str, known: Iterable[str]) -> list[str]:
 def _spaced(model: str) -> str:
     """Return a model in small letters with blanks as the driver writes it: labels have dashes there."""
     return model.lower().replace("-", " ")
-
-
-def _documents(
-    submission: Submission, index: int | None, key: str, settings: Settings, target: KubeTarget
-) -> Iterator[dict[str, Any]]:
-    whole = submission.spec
-    spec = whole if index is None else spec_at(whole, index)
-    suffix = key if index is None else f"{key}-{index}"
-    base = template(settings.cluster.kubernetes, target.namespace, whole.tenant)
-    labels = base.get("labels", {}) | {"app.kubernetes.io/managed-by": "gputui", KEY: label(suffix)}
-    if whole.tenant:
-        labels["gputui.tenant"] = label(whole.tenant)
-    queue = {QUEUE: settings.cluster.kueue} if settings.cluster.kueue else {}
-    if submission.array:
-        labels |= {ARRAY: label(key)} | ({INDEX: str(index)} if index is not None else {})
-    annotations = base.get("annotations", {})
-    ours = {name: text for name, text in ((NAME, spec.name), (COMMENT, spec.comment)) if text}
-    is_many = bool(submission.array) and index is None
-    room = len(f"-{len(submission.array)}") if is_many else 0
-    metadata: dict[str, Any] = {"name": dns_label(whole.name, suffix, room), "labels": labels | queue}
-    if settings.cluster.namespace:
-        metadata["namespace"] = settings.cluster.namespace
-    if annotations | ours:
-        metadata["annotations"] = annotations | ours
-    job: dict[str, Any] = _elements(submission) if is_many else {"backoffLimit": 0}
-    if submission.held or spec.begin_at is not None or spec.after or spec.after_any:
-        job["suspend"] = True
-    place = str(index) if index is not None else None if is_many else ""
-    about = {"labels": labels} | ({"annotations": annotations} if annotations else {})
-    pod = _Pod(spec, settings, target, base)
-    job["template"] = {"metadata": about, "spec": pod.made(key, place, metadata["name"])}
-    yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job}
-    if pod.claim is not None:
-        yield pod.claim | {"metadata": {key: metadata[key] for key in metadata.keys() - {"annotations"}}}
-
-
-def _elements(submission: Submission) -> dict[str, Any]:
-    number = len(submission.array)
-    return {
-        "completionMode": "Indexed",
-        "completions": number,
-        "parallelism": min(number, submission.array_limit or number),
-        "backoffLimitPerIndex": 0,
-    }
 
 
 class _Pod:

@@ -71,7 +71,9 @@ class PodChannel:
         except (WebSocketException, OSError, ValueError):
             kind, frame = _END, None
         if kind == _END or frame is None:
-            self._check()
+            status = self._status
+            if status is not None and status.exit_code is None:
+                raise ClusterRefusedError(status.message or "the command was not run")
             return None
         if kind not in {_CONTINUATION, _TEXT, _BINARY} or not frame.data:
             return []
@@ -86,11 +88,6 @@ class PodChannel:
             self._resize(*self._unsure)
             self._unsure = None
         return [(stream == _STDERR, content)]
-
-    def _check(self) -> None:
-        status = self._status
-        if status is not None and status.exit_code is None:
-            raise ClusterRefusedError(status.message or "the command was not run")
 
     def send(self, data: bytes) -> None:
         self.on_input()

@@ -136,7 +136,12 @@ class PodLog:
         while not self._closed.is_set():
             try:
                 if pod is not None:
-                    return self._open(pod)
+                    query = log_query(pod) | ({} if self._tail is None else {"tailLines": str(self._tail)})
+                    query |= {"follow": "true"} if self._pod_of is not None else {}
+                    stream = self._stream = self._server.stream(log_path(pod), query, None)
+                    if self._closed.is_set():
+                        stream.close()
+                    return stream
             except ApiRefusedError as error:
                 if self._pod_of is None or error.status not in _QUIET:
                     raise (
@@ -147,14 +152,6 @@ class PodLog:
             if pod is None:
                 return None
         return None
-
-    def _open(self, pod: KubePod) -> ApiStream:
-        query = log_query(pod) | ({} if self._tail is None else {"tailLines": str(self._tail)})
-        query |= {"follow": "true"} if self._pod_of is not None else {}
-        stream = self._stream = self._server.stream(log_path(pod), query, None)
-        if self._closed.is_set():
-            stream.close()
-        return stream
 
 
 class KeptLog:
@@ -414,7 +411,20 @@ class KubeRecords:
         """Return a job that has ended in some way since it was last seen."""
         after = max(filter(None, (submitted.at, seen_at)))
         cause, known = end_unknown(after, now), self._of(uid)
-        job = known.job if known is not None else _as_submitted(uid, submitted, index, self._user)
+        spec = submitted.submission.spec
+        array = array_number(submitted.namespace, label(submitted.key))
+        job = (
+            known.job
+            if known is not None
+            else Job(
+                single_number(uid) if index is None else element_id(array, index),
+                replace(spec, tenant=plain(submitted.namespace)),
+                submitted.at,
+                priority=spec.priority,
+                submitted_by=self._user,
+                array=ArrayRef(array, index) if index is not None else None,
+            )
+        )
         job = job.with_attempt(ended_at=after, cause=cause) if job.attempts else job
         return job.evolve(state=JobState.FAILED, ended_at=now, cause=cause)
 
@@ -440,20 +450,6 @@ class KubeRecords:
     def _copied(self, server: ApiServer, parts: JobParts) -> str:
         pod = newest(parts.pods)
         return self._logs.keep(server, pod) if pod is not None and pod.status.start_time is not None else ""
-
-
-def _as_submitted(uid: str, submitted: Submitted, index: int | None, user: str) -> Job:
-    """Return a job of which nothing is known but what was submitted."""
-    spec = submitted.submission.spec
-    array = array_number(submitted.namespace, label(submitted.key))
-    return Job(
-        single_number(uid) if index is None else element_id(array, index),
-        replace(spec, tenant=plain(submitted.namespace)),
-        submitted.at,
-        priority=spec.priority,
-        submitted_by=user,
-        array=ArrayRef(array, index) if index is not None else None,
-    )
 
 
 def _with_code(job: Job, code: int) -> Job:

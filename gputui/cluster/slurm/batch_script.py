@@ -19,7 +19,7 @@ from gputui.cluster.slurm import commands
 from gputui.domain import docker_args
 from gputui.domain.cluster import Caps
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import NORMAL_PRIORITY, ContainerOptions, GpuRequest, JobId, JobSpec, Pairs, Submission
+from gputui.domain.job_spec import NORMAL_PRIORITY, ContainerOptions, JobId, JobSpec, Pairs, Submission
 from gputui.domain.runs import runs_of
 from gputui.domain.settings import ClusterSettings, Settings
 
@@ -110,7 +110,11 @@ def directives(submission: Submission, key: str, settings: ClusterSettings, outp
     yield f"--comment={' '.join(words)}"
     yield from ("--nodes=1", "--ntasks=1", "--export=NIL", "--open-mode=append")
     yield "--requeue" if settings.requeue else "--no-requeue"
-    yield from _gpus(spec.gpus)
+    if spec.gpus.everything:
+        yield from ("--gres=gpu:1", "--exclusive")
+    elif spec.gpus.minimum:
+        model = f"{spec.gpus.model.strip().lower()}:" if spec.gpus.model else ""
+        yield f"--gres=gpu:{_printable(model)}{spec.gpus.minimum}"
     if spec.options.cpus is not None:
         yield f"--cpus-per-task={max(1, math.ceil(spec.options.cpus))}"
     if spec.options.memory is not None:
@@ -149,14 +153,6 @@ def _refusals(spec: JobSpec) -> Iterator[tuple[str, bool, str]]:
     yield "--gpus", gpus.minimum != gpus.maximum, "Slurm needs one number of GPUs, not a range"
     yield "--interactive", spec.interactive is not None and spec.is_host, NO_STREAMS
     yield "--command", spec.is_host and not (spec.command and spec.command[0]), "a host job needs a command"
-
-
-def _gpus(request: GpuRequest) -> Iterator[str]:
-    if request.everything:
-        yield from ("--gres=gpu:1", "--exclusive")
-    elif request.minimum:
-        model = f"{request.model.strip().lower()}:" if request.model else ""
-        yield f"--gres=gpu:{_printable(model)}{request.minimum}"
 
 
 def _queue(submission: Submission) -> Iterator[str]:

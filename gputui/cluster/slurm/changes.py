@@ -110,7 +110,10 @@ class JobChanger:
         with ChangeResults(_DONE[type(action)]) as results:
             match action:
                 case Cancel():
-                    self._cancel(rows, results)
+                    try:
+                        self._each(rows, results, lambda named: [("scancel", *named)])
+                    finally:
+                        self._poll.records.add(_cancelled({job_id: rows[job_id] for job_id in results.changed}))
                 case Requeue():
                     self._requeue(action, rows, results)
                 case Signal() | Suspend() | Unsuspend():
@@ -124,12 +127,6 @@ class JobChanger:
                 case _:
                     self._listed(action, rows, results)
             return results.ids()
-
-    def _cancel(self, rows: Mapping[JobId, JobRow], results: ChangeResults) -> None:
-        try:
-            self._each(rows, results, lambda named: [("scancel", *named)])
-        finally:
-            self._poll.records.add(_cancelled({job_id: rows[job_id] for job_id in results.changed}))
 
     def _prioritise(self, action: SetPriority, rows: Mapping[JobId, JobRow], results: ChangeResults) -> None:
         """Set nice values, which outlast a hold and a release; a held job gets none where Slurm would let it start."""

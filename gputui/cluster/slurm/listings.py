@@ -428,13 +428,18 @@ def parse_detail(text: str, row: JobRow) -> JobDetail | None:
     if state is None:
         return None
     code, _, signal = (_value(head, "ExitCode") or "").partition(":")
+    found = []
+    for match in _NODES.finditer(head):
+        places = [index for _, _, indices in commands.gpu_lists(match[2]) for index in indices]
+        places += [index for index in commands.shared_gpus(match[2]) if index not in places]
+        found += [(node, index) for node in commands.hosts(match[1]) for index in places]
     return JobDetail(
         run_key=row.run_key,
         state=state,
         exit_code=int(code) if code.isdigit() else None,
         signal=int(signal) if signal.isdigit() else None,
         restarts=int(restarts) if (restarts := _value(head, "Restarts") or "").isdigit() else 0,
-        gpus=_gpus(head),
+        gpus=tuple(found),
         share=_share(head),
         nodes=commands.hosts(_value(head, "NodeList") or ""),
         requested=_requested(fields, head, row),
@@ -452,15 +457,6 @@ def _last(text: str, name: str) -> str:
     """Return the last value of that name, which may have blanks: later ones are Slurm's, earlier ones a comment's."""
     found = text.rpartition(f" {name}=")[2] if f" {name}=" in text else ""
     return commands.some(re.split(r"\s+[A-Z]\w*=", found, maxsplit=1)[0].strip())
-
-
-def _gpus(head: str) -> tuple[tuple[str, int], ...]:
-    found = []
-    for match in _NODES.finditer(head):
-        places = [index for _, _, indices in commands.gpu_lists(match[2]) for index in indices]
-        places += [index for index in commands.shared_gpus(match[2]) if index not in places]
-        found += [(node, index) for node in commands.hosts(match[1]) for index in places]
-    return tuple(found)
 
 
 def _share(head: str) -> float:
@@ -615,39 +611,35 @@ def parse_accounts(output: str, mark: str) -> Iterator[Ended]:
         values = dict(zip(_FIELDS, fields[start : start + len(_FIELDS)], strict=True))
         values["JobIDRaw"] = values["JobIDRaw"].removeprefix("\n")
         try:
-            found = _ended(values)
+            array, underscore, index = values["JobID"].partition("_")
+            code, _, signal = values["ExitCode"].partition(":")
+            row = JobRow(
+                number=values["JobIDRaw"],
+                array=array,
+                index=index if underscore else "N/A",
+                state=values["State"].split(" ")[0],
+                submitted=values["Submit"],
+                started=values["Start"],
+                ended=values["End"],
+                limit=values["Timelimit"],
+                user=values["User"],
+                account=values["Account"],
+                partition=values["Partition"],
+                nodes=values["NodeList"] if values["NodeList"] != "None assigned" else "",
+                node_count=values["NNodes"],
+                name=values["JobName"],
+                comment=values["Comment"] if values["Comment"].startswith(COMMENT) else "",
+            )
+            detail = JobDetail(
+                row.run_key,
+                row.state,
+                int(code) if code.isdigit() else None,
+                int(signal) if signal.isdigit() else None,
+                nodes=commands.hosts(row.nodes),
+                requested=commands.gpu_count(values["AllocTRES"] or values["ReqTRES"]),
+            )
+            found = Ended(row, detail)
             if found.row.life.is_terminal and found.row.job_id > 0:
                 yield found
         except (ValueError, IndexError):
             continue
-
-
-def _ended(values: dict[str, str]) -> Ended:
-    array, underscore, index = values["JobID"].partition("_")
-    code, _, signal = values["ExitCode"].partition(":")
-    row = JobRow(
-        number=values["JobIDRaw"],
-        array=array,
-        index=index if underscore else "N/A",
-        state=values["State"].split(" ")[0],
-        submitted=values["Submit"],
-        started=values["Start"],
-        ended=values["End"],
-        limit=values["Timelimit"],
-        user=values["User"],
-        account=values["Account"],
-        partition=values["Partition"],
-        nodes=values["NodeList"] if values["NodeList"] != "None assigned" else "",
-        node_count=values["NNodes"],
-        name=values["JobName"],
-        comment=values["Comment"] if values["Comment"].startswith(COMMENT) else "",
-    )
-    detail = JobDetail(
-        row.run_key,
-        row.state,
-        int(code) if code.isdigit() else None,
-        int(signal) if signal.isdigit() else None,
-        nodes=commands.hosts(row.nodes),
-        requested=commands.gpu_count(values["AllocTRES"] or values["ReqTRES"]),
-    )
-    return Ended(row, detail)

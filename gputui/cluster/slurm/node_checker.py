@@ -148,18 +148,6 @@ def listed(lines: Iterable[str], wanted: Collection[str] = ()) -> tuple[str, ...
 def faults_of(report: ProbeReport, site: SlurmSite) -> Iterator[str]:
     if report.user and report.user != f"{site.uid} {site.user}":
         yield f"the job runs as user {report.user} there, which is {site.uid} {site.user} here"
-    yield from _of_mapping(report)
-    if report.refusal:
-        yield f"Docker refuses this user there: {report.refusal}"
-    for look in report.looks:
-        if look.code is not None:
-            yield from _of_look(look, report.gpus)
-    if report.has_left and report.stayed:
-        stayed = plural(report.stayed, "container")
-        yield f"{stayed} stayed after the job: no epilog removes them (gputui cluster install)"
-
-
-def _of_mapping(report: ProbeReport) -> Iterator[str]:
     host = listed(report.host, report.gpus.values())
     for number, uuid in report.gpus.items():
         if not uuid:
@@ -172,6 +160,14 @@ def _of_mapping(report: ProbeReport) -> Iterator[str]:
         yield f"Slurm's GPUs {' and '.join(numbers)} are both {uuid}"
     if not host:
         yield f"nvidia-smi lists no GPU on the node: {' '.join(report.host[-1:]) or 'it is not there'}"
+    if report.refusal:
+        yield f"Docker refuses this user there: {report.refusal}"
+    for look in report.looks:
+        if look.code is not None:
+            yield from _of_look(look, report.gpus)
+    if report.has_left and report.stayed:
+        stayed = plural(report.stayed, "container")
+        yield f"{stayed} stayed after the job: no epilog removes them (gputui cluster install)"
 
 
 def _of_look(look: Look, gpus: dict[str, str]) -> Iterator[str]:

@@ -56,7 +56,24 @@ def job_of(
     runs_once: bool = True,
 ) -> Job:
     detail = detail or _NO_DETAIL
-    spec = _spec(row, detail, submitted)
+    after, after_any = dependencies(row.dependency)
+    known = submitted.submission.spec if submitted else None
+    count = _gpu_count(row, detail)
+    base = known or JobSpec(
+        command=(_printable(row.command),) if commands.some(row.command) else (),
+        name=_printable(row.name),
+        gpus=GpuRequest(count, count),
+        comment="" if key_of_comment(row.comment) else _printable(commands.some(row.comment)),
+        interactive=streams_of_comment(commands.some(row.comment)),
+    )
+    spec = replace(
+        base,
+        tenant=_printable(commands.some(row.account)) or base.tenant or _printable(row.user),
+        time_limit=commands.span(row.limit),
+        priority=base.priority if known else priority_of(row.nice),
+        after=after or base.after,
+        after_any=after_any or base.after_any,
+    )
     is_waiting = row.life is JobState.PENDING
     is_stopped = row.life.is_active and (suspended or row.state in listings.SUSPENDED)
     attempt = None if is_waiting else _attempt(row, detail, spec.time_limit, is_stopped)
@@ -114,28 +131,6 @@ def _cause(row: JobRow, detail: JobDetail, limit: timedelta | None) -> Cause | N
     reason, told = commands.some(row.reason), _printable(detail.told)
     return listings.cause_of(
         row.state, detail.exit_code, detail.signal, nodes=nodes, limit=limit, reason=reason, told=told
-    )
-
-
-def _spec(row: JobRow, detail: JobDetail, submitted: Submitted | None) -> JobSpec:
-    """Return the spec as it was submitted from here, else what Slurm knows of it."""
-    after, after_any = dependencies(row.dependency)
-    known = submitted.submission.spec if submitted else None
-    count = _gpu_count(row, detail)
-    base = known or JobSpec(
-        command=(_printable(row.command),) if commands.some(row.command) else (),
-        name=_printable(row.name),
-        gpus=GpuRequest(count, count),
-        comment="" if key_of_comment(row.comment) else _printable(commands.some(row.comment)),
-        interactive=streams_of_comment(commands.some(row.comment)),
-    )
-    return replace(
-        base,
-        tenant=_printable(commands.some(row.account)) or base.tenant or _printable(row.user),
-        time_limit=commands.span(row.limit),
-        priority=base.priority if known else priority_of(row.nice),
-        after=after or base.after,
-        after_any=after_any or base.after_any,
     )
 
 

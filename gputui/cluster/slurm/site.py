@@ -315,7 +315,20 @@ def _of_settings(values: Mapping[str, str], container: str) -> Iterator[ClusterF
         )
     has_accounting = values.get("AccountingStorageType", "").endswith("slurmdbd")
     if has_accounting:
-        yield from _of_accounts(values)
+        if not re.search(r"\bgres/gpu\b", values.get("AccountingStorageTRES", "")):
+            yield ClusterFault(
+                "accounts",
+                "Slurm's accounts do not count GPUs",
+                "history and report know no GPUs of jobs that gputui did not see running.",
+                "AccountingStorageTRES=gres/gpu in slurm.conf",
+            )
+        if "job_comment" not in values.get("AccountingStoreFlags", ""):
+            yield ClusterFault(
+                "comments",
+                "Slurm's accounts keep no comments of jobs",
+                "By its comment a job is known as one of gputui's after Slurm has forgotten it.",
+                "AccountingStoreFlags=job_comment in slurm.conf",
+            )
     age = values.get("MinJobAge", "").partition(" ")[0]
     if age.isdigit() and int(age) < SHORT_MEMORY and not has_accounting:
         yield ClusterFault(
@@ -323,21 +336,4 @@ def _of_settings(values: Mapping[str, str], container: str) -> Iterator[ClusterF
             f"Slurm forgets jobs {age} s after their end, and has no slurmdbd",
             "Ends of jobs that were not submitted from here are lost unless gputui sees them in time.",
             "MinJobAge=300 in slurm.conf, or slurmdbd",
-        )
-
-
-def _of_accounts(values: Mapping[str, str]) -> Iterator[ClusterFault]:
-    if not re.search(r"\bgres/gpu\b", values.get("AccountingStorageTRES", "")):
-        yield ClusterFault(
-            "accounts",
-            "Slurm's accounts do not count GPUs",
-            "history and report know no GPUs of jobs that gputui did not see running.",
-            "AccountingStorageTRES=gres/gpu in slurm.conf",
-        )
-    if "job_comment" not in values.get("AccountingStoreFlags", ""):
-        yield ClusterFault(
-            "comments",
-            "Slurm's accounts keep no comments of jobs",
-            "By its comment a job is known as one of gputui's after Slurm has forgotten it.",
-            "AccountingStoreFlags=job_comment in slurm.conf",
         )

@@ -77,7 +77,17 @@ def act(queue: EngineQueue, action: Action) -> Done:
         case Cancel() | Requeue() | Suspend() | Unsuspend() | Top() | Signal():
             return Done(_call(queue, action))
         case DrainGpus() | ResumeGpus():
-            return _drain(queue, action)
+            nodes, drains = _check_nodes(queue, action.uuids), isinstance(action, DrainGpus)
+            before = {node: _drain_of(queue, node) for node in nodes}
+            queue.cluster.act(action)
+            queue.refresh()
+            changes = []
+            for node, drain in before.items():
+                if (drain is not None) != drains:
+                    back = ResumeGpus((node,)) if drain is None else DrainGpus((node,), drain.reason)
+                    words = "takes jobs again" if drain is None else f"is drained again: {drain.reason}".rstrip(": ")
+                    changes.append(EngineChange(f"node {node}", words, back, "drain", drains))
+            return Done(changes=tuple(changes))
     raise _refusal(queue)
 
 
@@ -149,20 +159,6 @@ def _check_priority(queue: EngineQueue, action: SetPriority) -> None:
 
 def _after(action: SetPriority, before: int) -> int:
     return min(MAX_PRIORITY, max(0, before + action.value if action.relative else action.value))
-
-
-def _drain(queue: EngineQueue, action: DrainGpus | ResumeGpus) -> Done:
-    nodes, drains = _check_nodes(queue, action.uuids), isinstance(action, DrainGpus)
-    before = {node: _drain_of(queue, node) for node in nodes}
-    queue.cluster.act(action)
-    queue.refresh()
-    changes = []
-    for node, drain in before.items():
-        if (drain is not None) != drains:
-            back = ResumeGpus((node,)) if drain is None else DrainGpus((node,), drain.reason)
-            words = "takes jobs again" if drain is None else f"is drained again: {drain.reason}".rstrip(": ")
-            changes.append(EngineChange(f"node {node}", words, back, "drain", drains))
-    return Done(changes=tuple(changes))
 
 
 def _drain_of(queue: EngineQueue, name: str) -> Drain | None:

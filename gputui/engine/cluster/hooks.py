@@ -192,7 +192,13 @@ class ClusterHooks:
         if is_current:
             jobs = [job for job in snapshot.jobs if self._is_told_of(job)]
             self._finder.update(jobs, now, self._settings.max_age)
-            self._announcer.update(self._untold(jobs, now), snapshot.gpus, now)
+            told = self._unwritten | set(self._ledger.events())
+            every = {job.id: job for job in self._finder.found.values() if self._is_told_of(job)}
+            every |= {job.id: job for job in jobs if job.state.is_terminal}
+            left = (job for job in untold(every.values(), now, self._settings.max_age) if end_id(job) not in told)
+            self._announcer.update(
+                Entries({job.id: job for job in sorted(left, key=lambda job: job.id)}), snapshot.gpus, now
+            )
             for event in node_changes(self._nodes, snapshot.nodes, now) if self._nodes is not None else ():
                 self._announcer.announce(event, now)
             self._nodes = snapshot.nodes
@@ -214,13 +220,6 @@ class ClusterHooks:
 
     def _is_told_of(self, job: Job) -> bool:
         return self._settings.cluster_jobs == "all" or job.submitted_by == self._cluster.user
-
-    def _untold(self, jobs: Iterable[Job], now: datetime) -> Entries:
-        told = self._unwritten | set(self._ledger.events())
-        every = {job.id: job for job in self._finder.found.values() if self._is_told_of(job)}
-        every |= {job.id: job for job in jobs if job.state.is_terminal}
-        left = (job for job in untold(every.values(), now, self._settings.max_age) if end_id(job) not in told)
-        return Entries({job.id: job for job in sorted(left, key=lambda job: job.id)})
 
     def _tell_of_idle(self, jobs: Iterable[Job], views: Iterable[GpuView], now: datetime) -> None:
         """Tell of each job that leaves GPUs idle, and once more if it leaves all of them idle."""

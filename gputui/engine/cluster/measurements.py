@@ -296,7 +296,15 @@ class ClusterTelemetry:
         live = [job for job in jobs if _has_begun(job) and not job.attempts[-1].is_over]
         shown: Mapping[JobId, Iterable[str]] = {}
         if any(not job.attempts[-1].gpus for job in live):
-            shown = _shown_gpus(live, views)
+            containers = {job.attempts[-1].container_id: job.id for job in live}
+            found: dict[JobId, dict[str, None]] = {}
+            for view in views:
+                processes = (view.sample.processes if view.sample is not None else None) or ()
+                inside = (containers.get(each.container_id) for each in processes if each.container_id is not None)
+                for job_id in (*view.job_ids, *inside):
+                    if job_id is not None:
+                        found.setdefault(job_id, {})[view.gpu.uuid] = None
+            shown = found
         for job in live:
             key, attempt = _key(job), job.attempts[-1]
             if attempt.gpus:
@@ -348,19 +356,6 @@ class ClusterTelemetry:
 
 def _has_begun(job: Job) -> bool:
     return bool(job.attempts) and job.attempts[-1].started_at is not None
-
-
-def _shown_gpus(jobs: Iterable[Job], views: Iterable[GpuView]) -> Mapping[JobId, Iterable[str]]:
-    """Return the GPUs of jobs, as far as the engine tells them, or processes of their containers are on them."""
-    containers = {job.attempts[-1].container_id: job.id for job in jobs}
-    found: dict[JobId, dict[str, None]] = {}
-    for view in views:
-        processes = (view.sample.processes if view.sample is not None else None) or ()
-        inside = (containers.get(each.container_id) for each in processes if each.container_id is not None)
-        for job_id in (*view.job_ids, *inside):
-            if job_id is not None:
-                found.setdefault(job_id, {})[view.gpu.uuid] = None
-    return found
 
 
 def _use_of_machine(job: Job, views: Mapping[str, GpuView]) -> tuple[Consumption, float] | None:

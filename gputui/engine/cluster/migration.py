@@ -243,7 +243,16 @@ class Migration(Struct, frozen=True):
         Raises ClusterUnavailableError if the cluster stops answering: jobs then stay marked, and a later run goes on.
         """
         plan, new_ids = self._plan(chosen), dict[JobId, JobId]()
-        self._mark(plan.moves)
+        with self.store.transaction() as transaction:
+            for move in plan.moves:
+                for job in move.jobs if not move.why else ():
+                    for now in transaction.chosen(job.ids):
+                        if now != job:
+                            hint = "run gputui migrate again"
+                            raise GputuiError(f"job {now.shown_id} was changed meanwhile: nothing was moved", hint=hint)
+                    if mark_of(job) is None:
+                        marked = Mark(self.place, move.key, job.held, job.hold_reason).on(job)
+                        self._put(transaction, job, marked, marked.hold_reason or "")
         return self._settled(self._submitted(plan, new_ids), new_ids)
 
     def _plan(self, chosen: Collection[JobId] | None) -> MigrationPlan:
@@ -265,19 +274,6 @@ class Migration(Struct, frozen=True):
         self.cluster.caps.check_submission(submission)
         if self.cluster.caps.has(Capability.TEST_ONLY):
             self.cluster.expected_start(replace(submission, spec=replace(submission.spec, after=(), after_any=())))
-
-    def _mark(self, moves: Iterable[JobMove]) -> None:
-        """Hold and mark the jobs that go; raises GputuiError if one has changed since it was planned."""
-        with self.store.transaction() as transaction:
-            for move in moves:
-                for job in move.jobs if not move.why else ():
-                    for now in transaction.chosen(job.ids):
-                        if now != job:
-                            hint = "run gputui migrate again"
-                            raise GputuiError(f"job {now.shown_id} was changed meanwhile: nothing was moved", hint=hint)
-                    if mark_of(job) is None:
-                        marked = Mark(self.place, move.key, job.held, job.hold_reason).on(job)
-                        self._put(transaction, job, marked, marked.hold_reason or "")
 
     def _submitted(self, plan: MigrationPlan, new_ids: dict[JobId, JobId]) -> list[JobMove]:
         """Submit the moves in their order; one that the cluster refuses stays, with those that wait for it.

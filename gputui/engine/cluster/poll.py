@@ -223,11 +223,9 @@ class Duty(Protocol):
         """Do it for a new snapshot, also for one that is out of date because the engine does not answer."""
         ...
 
-    def notices(self) -> tuple[Notice, ...]:
-        ...
+    def notices(self) -> tuple[Notice, ...]: ...
 
-    def close(self) -> None:
-        ...
+    def close(self) -> None: ...
 
 
 class Turn:
@@ -289,8 +287,11 @@ class SharedDuty:
                     self._waits()
             if self._duty is not None:
                 self._duty.update(snapshot)
-        except Exception as error:  # noqa: BLE001 - a border: it is told, and must not stop the console
-            self._blame(error)
+        except Exception as error:  # a border: it is told, and must not stop the console
+            fault = f"no {self._name}: {fault_words(error)}"
+            if fault != self._fault:
+                log.error("%s", fault, exc_info=error)
+            self._fault = fault
             if self._duty is None:
                 self._turn.release()
         else:
@@ -308,9 +309,3 @@ class SharedDuty:
         except Exception:  # a border: the other duties are to end too
             log.exception("%s did not end well", self._name)
         self._turn.release()
-
-    def _blame(self, error: Exception) -> None:
-        fault = f"no {self._name}: {fault_words(error)}"
-        if fault != self._fault:
-            log.error("%s", fault, exc_info=error)
-        self._fault = fault
