@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from gputui.cluster.change_results import ChangeResults
 from gputui.cluster.journal import Submissions
 from gputui.cluster.kubernetes import manifest, picture
 from gputui.cluster.kubernetes.api_server import MERGE_PATCH, ApiRefusedError, ApiServer
@@ -22,6 +21,7 @@ from gputui.cluster.kubernetes.jobs import CANCELLED, JobParts, parts_uids, whol
 from gputui.cluster.kubernetes.manifest import KEY, QUEUE, SUBMITTER, KubeTarget
 from gputui.cluster.kubernetes.mirror import KubeMirror
 from gputui.cluster.kubernetes.objects import INDEX, RESOURCES, KubeJob, KubeList, KubePod, Reader
+from gputui.cluster.shared import ChangeResults
 from gputui.domain.action import DrainGpus, ResumeGpus
 from gputui.domain.errors import ClusterRefusedError, InputError
 from gputui.domain.job_spec import JobId, Submission

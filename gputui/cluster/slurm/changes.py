@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gputui.cluster.change_results import ChangeResults
+from gputui.cluster.shared import ChangeResults
 from gputui.cluster.slurm import commands, listings
 from gputui.cluster.slurm.batch_script import clock, nice_of
 from gputui.cluster.slurm.commands import Result, SlurmCommands
