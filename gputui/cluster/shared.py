@@ -1,14 +1,18 @@
-"""What becomes of each job or node of a change, of which an engine may refuse some."""
+"""What engines of clusters share: results of changes, of which an engine may refuse some, and GPUs of nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from types import TracebackType
 
 from gputui.domain.errors import ClusterError, ClusterRefusedError
+from gputui.domain.gpu import Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 
+LONG_AGO = datetime.fromtimestamp(0, UTC)
 _NAMED = 10
 """Maximum number of jobs named in one sentence."""
 
@@ -67,3 +71,36 @@ class ChangeResults:
     def _named(self, names: Sequence[str]) -> str:
         more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
         return f"{self._kind}{'s' * (len(names) > 1)} {', '.join([*names[:_NAMED], *more])}"
+
+
+def gpu_view(
+    gpu: Gpu,
+    jobs: Sequence[Job],
+    use: str | None,
+    *,
+    down: str = "",
+    broken: str = "",
+    shut: str = "",
+    drain: Drain | None = None,
+) -> GpuView:
+    """Return a GPU with the jobs that have it. `use` tells of its use by unknown ones; None: it is free.
+
+    Why it cannot be used: its node is `down`, it is `broken`, or its node is `shut` for new jobs.
+    """
+    state, why, health = GpuState.FREE, "", Health()
+    if fault := down or ("" if use is not None else broken):
+        state, why, health = GpuState.UNKNOWN, fault, Health(HealthCode.UNKNOWN, fault)
+    elif use is not None:
+        state, why = GpuState.ALLOCATED, "" if jobs else use
+    elif shut:
+        state, why = GpuState.DRAINED if drain is not None else GpuState.UNKNOWN, shut
+    return GpuView(
+        gpu,
+        state,
+        health,
+        why=why,
+        job_id=jobs[0].id if jobs else None,
+        job_ids=tuple(job.id for job in jobs),
+        holders=tuple(Holder("job", job.name, job.submitted_by) for job in jobs),
+        drain=drain,
+    )

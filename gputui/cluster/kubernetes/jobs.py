@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from gputui.cluster.kubernetes.objects import (
     condition,
     is_true,
 )
+from gputui.cluster.shared import LONG_AGO
 from gputui.domain.cluster import INDEX_BITS, element_id
 from gputui.domain.errors import Cause, CauseCode, cause_of_exit
 from gputui.domain.job import ArrayRef, Attempt, Job
@@ -42,7 +43,6 @@ _LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 _MOST_WORDS = 300
 _RUN = re.compile(r"(?<![\d-])(\d{1,6})(?:-(\d{1,6}))?(?=,|$)", re.ASCII)
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def single_number(uid: str, salt: int = 0) -> JobId:
@@ -310,7 +310,7 @@ def job_of(parts: JobParts, classes: Sequence[str]) -> Job:
     return Job(
         parts.number,
         spec,
-        job.metadata.creation_timestamp or _LONG_AGO,
+        job.metadata.creation_timestamp or LONG_AGO,
         state=state,
         priority=spec.priority,
         held=state is JobState.PENDING and parts.is_held,

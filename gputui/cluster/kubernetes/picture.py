@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import groupby
 
 from msgspec import Struct, field
@@ -25,10 +25,10 @@ from gputui.cluster.kubernetes.objects import (
     condition,
     count,
     gpus_in,
-    is_true,
 )
+from gputui.cluster.shared import LONG_AGO, gpu_view
 from gputui.domain.cluster import element_runs, index_of
-from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Leader, Node, Snapshot
@@ -85,8 +85,15 @@ def _queue_reason(workload: KubeWorkload | None, queue: str, now: datetime) -> R
         return Reason(_R.PRIORITY, f"Kueue has not put it into its queue {told(queue)} yet (no Workload)")
     conditions = workload.status.conditions
     reserved = condition(conditions, "QuotaReserved")
-    if is_true(conditions, "Evicted"):
-        return _of_evicted(workload, now)
+    evicted = condition(conditions, "Evicted")
+    if evicted is not None and evicted.status == "True":  # it has run, or was about to
+        words = sentence("sent back to its queue by Kueue", told(evicted.message), told(evicted.reason, "Evicted"))
+        later = told(reserved.message) if reserved is not None and reserved.status == "False" else ""
+        words += f"; {later}" if later and later != told(evicted.message) else ""
+        again = workload.status.requeue_state.requeue_at if workload.status.requeue_state else None
+        if again is not None and again > now:
+            return Reason(_R.BACK_OFF, f"{words}; Kueue tries again at {utc_moment(again, now)}", (again,))
+        return Reason(_R.QUOTA_EXCEEDED, words)
     if reserved is None:
         return Reason(_R.PRIORITY, "Kueue has not looked at it yet (no QuotaReserved)")
     if reserved.status == "True":
@@ -99,19 +106,6 @@ def _queue_reason(workload: KubeWorkload | None, queue: str, now: datetime) -> R
     word = told(reserved.reason, "Pending")
     code, words = _WORDS.get(word, (_R.QUOTA_EXCEEDED, "waits for quota of its queue"))
     return Reason(code, sentence(words, told(reserved.message), word))
-
-
-def _of_evicted(workload: KubeWorkload, now: datetime) -> Reason:
-    evicted = condition(workload.status.conditions, "Evicted")
-    reserved = condition(workload.status.conditions, "QuotaReserved")
-    assert evicted is not None
-    words = sentence("sent back to its queue by Kueue", told(evicted.message), told(evicted.reason, "Evicted"))
-    later = told(reserved.message) if reserved is not None and reserved.status == "False" else ""
-    words += f"; {later}" if later and later != told(evicted.message) else ""
-    again = workload.status.requeue_state.requeue_at if workload.status.requeue_state else None
-    if again is not None and again > now:
-        return Reason(_R.BACK_OFF, f"{words}; Kueue tries again at {utc_moment(again, now)}", (again,))
-    return Reason(_R.QUOTA_EXCEEDED, words)
 
 
 def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Reason:
@@ -130,10 +124,6 @@ def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Re
         message = told(failed.message)
         code = _R.QUOTA_EXCEEDED if "quota" in message else _R.BACK_OFF
         return Reason(code, sentence("its pod cannot be created", message, "FailedCreate"))
-    return _of_pod(pod)
-
-
-def _of_pod(pod: KubePod) -> Reason:
     scheduled = condition(pod.status.conditions, "PodScheduled")
     if scheduled is None or scheduled.status == "True":
         return Reason(_R.PRIORITY, "Kubernetes has not looked at it yet (Pending)")
@@ -163,10 +153,10 @@ REASON, BY, AT = "gputui.drain-reason", "gputui.drained-by", "gputui.drained-at"
 """Annotations of a node that gputui drained."""
 _PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
 _CORDONED = "node.kubernetes.io/unschedulable"
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_GPUS = 1024
 _MIG, _SHARED = "mig-", ".shared"
 KIND = "kubernetes"
+_UNHEALTHY = "the device plugin of the node calls a GPU unhealthy, and does not tell which"
 
 
 def nodes_of(nodes: Iterable[KubeNode], pods: Iterable[KubePod], jobs: Mapping[str, Job]) -> tuple[Node, ...]:
@@ -184,7 +174,7 @@ def drain_of(node: KubeNode) -> Drain | None:
         return None
     meta = node.metadata
     taint = next((each for each in node.spec.taints or () if each.key == _CORDONED), None)
-    at = (taint.time_added if taint else None) or _LONG_AGO
+    at = (taint.time_added if taint else None) or LONG_AGO
     with suppress(ValueError):
         noted = datetime.fromisoformat(meta.annotation(AT))
         at = noted if noted.tzinfo else at
@@ -192,63 +182,29 @@ def drain_of(node: KubeNode) -> Drain | None:
 
 
 def _node(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Node:
+    name, drain, down = plain(node.metadata.name), drain_of(node), down_of(node)
+    shut = f"node {name} is drained: {drain.reason}" if drain is not None else ""
+    model = plain(node.metadata.label(_PRODUCT)).replace("-", " ") or None
     allocatable, views = node.status.allocatable or {}, list[GpuView]()
     for resource, number in gpus_in(node.status.capacity).items():  # each that its device plugin offers
+        kind = resource.partition("/")[2].removesuffix(_SHARED)
+        profile = kind.removeprefix(_MIG) if kind.startswith(_MIG) else ""
+        size = count(node.metadata.label(f"nvidia.com/{_MIG}{profile}.memory" if profile else _MEMORY))
         total = min(_MOST_GPUS - len(views), number)
         users = [(pod, found) for pod in pods if (found := pod.spec.gpus_by_resource[resource])]
         used = min(total, sum(found for _, found in users))
         usable = min(total, max(used, count(allocatable.get(resource, total))))
-        why = f"{used} of {total}{_words_of(resource)} in use: {', '.join(_users(users, jobs))}"
+        what = f" instances {profile}" if profile else ""
+        what = f" shares of{what or ' GPUs'}" if resource.endswith(_SHARED) else what
+        use = f"{used} of {total}{what} in use: {', '.join(_users(users, jobs))}"
         only = jobs.get(users[0][0].part_uid) if len(users) == 1 and used == total else None  # a job that has all
         for place in range(total):
-            gpu, use = _gpu(node, resource, len(views)), (only, why) if place < used else None
-            views.append(_view(node, gpu, use, is_broken=place >= usable))
-    return Node(plain(node.metadata.name), tuple(views), NO_PROBE, down=down_of(node), drain=drain_of(node))
-
-
-def _profile(resource: str) -> str:
-    name = resource.partition("/")[2].removesuffix(_SHARED)
-    return name.removeprefix(_MIG) if name.startswith(_MIG) else ""
-
-
-def _words_of(resource: str) -> str:
-    profile, is_shared = _profile(resource), resource.endswith(_SHARED)
-    what = f" instances {profile}" if profile else ""
-    return f" shares of{what or ' GPUs'}" if is_shared else what
-
-
-def _view(node: KubeNode, gpu: Gpu, use: tuple[Job | None, str] | None, *, is_broken: bool) -> GpuView:
-    """Return a GPU with who uses it, if anybody does: the only job, else a sentence."""
-    drain, down = drain_of(node), down_of(node)
-    state, health, words = GpuState.FREE, Health(), ""
-    if down:
-        state, health, words = GpuState.UNKNOWN, Health(HealthCode.UNKNOWN, down), down
-    elif use is not None:
-        state, words = GpuState.ALLOCATED, "" if use[0] else use[1]
-    elif is_broken:
-        words = "the device plugin of the node calls a GPU unhealthy, and does not tell which"
-        state, health = GpuState.UNKNOWN, Health(HealthCode.UNKNOWN, words)
-    elif drain is not None:
-        state, words = GpuState.DRAINED, f"node {plain(node.metadata.name)} is drained: {drain.reason}"
-    job = use[0] if use is not None and not down else None
-    return GpuView(
-        gpu,
-        state,
-        health,
-        why=words,
-        job_id=job.id if job else None,
-        job_ids=(job.id,) if job else (),
-        holders=(Holder("job", job.name, job.submitted_by),) if job else (),
-        drain=drain,
-    )
-
-
-def _gpu(node: KubeNode, resource: str, index: int) -> Gpu:
-    profile = _profile(resource)
-    size = count(node.metadata.label(f"nvidia.com/{_MIG}{profile}.memory" if profile else _MEMORY))
-    model = plain(node.metadata.label(_PRODUCT)).replace("-", " ") or None
-    label = f"{plain(node.metadata.name)}:{index}"  # stands for the UUID
-    return Gpu(label, index, model, memory_total=size * 1024**2 or None, mig_profile=profile or None)
+            label = f"{name}:{len(views)}"  # stands for the UUID
+            gpu = Gpu(label, len(views), model, memory_total=size * 1024**2 or None, mig_profile=profile or None)
+            holders = (only,) if only is not None and place < used and not down else ()
+            words, broken = use if place < used else None, _UNHEALTHY if place >= usable else ""
+            views.append(gpu_view(gpu, holders, words, down=down, broken=broken, shut=shut, drain=drain))
+    return Node(name, tuple(views), NO_PROBE, down=down, drain=drain)
 
 
 def down_of(node: KubeNode) -> str:
@@ -311,7 +267,11 @@ class KubePictures:
         }
         jobs = {uid: job for uid, (_, job) in self._made.items()}
         about: dict[str, list[KubeEvent]] = {}  # the events about each object by its uid, the latest first
-        for event in sorted(objects.events.values(), key=_told_at, reverse=True):
+        for event in sorted(
+            objects.events.values(),
+            key=lambda event: event.last_timestamp or event.event_time or event.metadata.creation_timestamp or LONG_AGO,
+            reverse=True,
+        ):
             about.setdefault(event.involved_object.uid or "", []).append(event)
         still = (uid for uid, job in jobs.items() if job.state is JobState.PENDING)
         why = {uid: reason_of(parts[uid], about.get(whole_uid(uid), ()), now) for uid in still}
@@ -361,10 +321,6 @@ def _rank(parts: JobParts, job: Job) -> tuple[int, datetime, int, str]:
     pod = newest(parts.pods)
     priority = pod.spec.priority if pod is not None else None
     return -(priority or 0), job.submitted_at, len(key), key
-
-
-def _told_at(event: KubeEvent) -> datetime:
-    return event.last_timestamp or event.event_time or event.metadata.creation_timestamp or _LONG_AGO
 
 
 def _progress(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from gputui.cluster.journal import Submissions, Submitted
+from gputui.cluster.shared import LONG_AGO, gpu_view
 from gputui.cluster.slurm import commands, listings
 from gputui.cluster.slurm.batch_script import NICE_STEP
 from gputui.cluster.slurm.listings import JobDetail, JobRow, NodeRow
@@ -15,15 +16,14 @@ from gputui.cluster.slurm.poll import Polled
 from gputui.cluster.slurm.submission import key_of_comment, streams_of_comment
 from gputui.domain.cluster import element_runs
 from gputui.domain.errors import Cause, CauseCode, end_unknown
-from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.gpu import NO_PROBE, Drain, Gpu
 from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, ArrayRef, Attempt, Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, JobId, JobSpec
 from gputui.domain.snapshot import Leader, Node, Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.domain.state import JobState, PendingReason
 
 _NO_DETAIL = JobDetail("", "")
 _HIDDEN = dict.fromkeys((*range(32), *range(127, 160)), " ")
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _DOWN = frozenset(
     {"DOWN", "NOT_RESPONDING", "UNKNOWN", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN"}
     | {"FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG"}
@@ -33,7 +33,7 @@ _SHUT = frozenset(
 )
 _BLOCKED = frozenset({"BLOCKED", "POWER_DOWN"})
 KIND = "slurm"
-_Made = tuple[JobRow, JobDetail | None, bool, Job]
+_Facts = tuple[JobRow, JobDetail | None, bool]
 
 
 def gpu_name(node: str, index: int) -> str:
@@ -56,24 +56,7 @@ def job_of(
     runs_once: bool = True,
 ) -> Job:
     detail = detail or _NO_DETAIL
-    after, after_any = dependencies(row.dependency)
-    known = submitted.submission.spec if submitted else None
-    count = _gpu_count(row, detail)
-    base = known or JobSpec(
-        command=(_printable(row.command),) if commands.some(row.command) else (),
-        name=_printable(row.name),
-        gpus=GpuRequest(count, count),
-        comment="" if key_of_comment(row.comment) else _printable(commands.some(row.comment)),
-        interactive=streams_of_comment(commands.some(row.comment)),
-    )
-    spec = replace(
-        base,
-        tenant=_printable(commands.some(row.account)) or base.tenant or _printable(row.user),
-        time_limit=commands.span(row.limit),
-        priority=base.priority if known else priority_of(row.nice),
-        after=after or base.after,
-        after_any=after_any or base.after_any,
-    )
+    spec = _spec(row, detail, submitted)
     is_waiting = row.life is JobState.PENDING
     is_stopped = row.life.is_active and (suspended or row.state in listings.SUSPENDED)
     attempt = None if is_waiting else _attempt(row, detail, spec.time_limit, is_stopped)
@@ -84,7 +67,7 @@ def job_of(
     job = Job(
         row.job_id,
         spec,
-        commands.moment(row.submitted) or _LONG_AGO,
+        commands.moment(row.submitted) or LONG_AGO,
         state=JobState.OUT_OF_MEMORY if lacked_memory else row.life,
         priority=priority_of(row.nice),
         held=held,
@@ -102,6 +85,27 @@ def job_of(
         array=ArrayRef(array, indices[0], row.array_limit) if indices else None,
     )
     return job.with_runs(tuple(element_runs(array, indices))) if len(indices) > 1 else job
+
+
+def _spec(row: JobRow, detail: JobDetail, submitted: Submitted | None) -> JobSpec:
+    """Return the spec as it was submitted from here, else what Slurm knows of it."""
+    after, after_any = dependencies(row.dependency)
+    known, count = submitted.submission.spec if submitted else None, _gpu_count(row, detail)
+    base = known or JobSpec(
+        command=(_printable(row.command),) if commands.some(row.command) else (),
+        name=_printable(row.name),
+        gpus=GpuRequest(count, count),
+        comment="" if key_of_comment(row.comment) else _printable(commands.some(row.comment)),
+        interactive=streams_of_comment(commands.some(row.comment)),
+    )
+    return replace(
+        base,
+        tenant=_printable(commands.some(row.account)) or base.tenant or _printable(row.user),
+        time_limit=commands.span(row.limit),
+        priority=base.priority if known else priority_of(row.nice),
+        after=after or base.after,
+        after_any=after_any or base.after_any,
+    )
 
 
 def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped: bool) -> Attempt | None:
@@ -174,7 +178,7 @@ def nodes_of(rows: Iterable[NodeRow], jobs: Iterable[Job]) -> tuple[Node, ...]:
 def drain_of(row: NodeRow) -> Drain | None:
     if not _SHUT.intersection(row.states):
         return None
-    at = datetime.fromtimestamp(row.reason_at, UTC) if row.reason_at else datetime.fromtimestamp(0, UTC)
+    at = datetime.fromtimestamp(row.reason_at or 0, UTC)
     return Drain(row.reason or "no reason given", row.reason_by or "Slurm", at)
 
 
@@ -198,30 +202,13 @@ def _node(row: NodeRow, holders: Mapping[str, list[Job]]) -> Node:
         if unnamed and index not in taken:
             taken.add(index)
             unnamed -= 1
-    gpus = tuple(_view(row, index, index in taken, holders) for index in range(len(row.gpus)))
-    return Node(row.name, gpus, NO_PROBE, down=why_down(row), drain=drain_of(row))
-
-
-def _view(row: NodeRow, index: int, is_taken: bool, holders: Mapping[str, list[Job]]) -> GpuView:
-    name = gpu_name(row.name, index)
-    jobs, drain = holders.get(name, []), drain_of(row)
-    state, why, health = GpuState.FREE, "", Health()
-    if down := why_down(row):
-        state, why, health = GpuState.UNKNOWN, down, Health(HealthCode.UNKNOWN, down)
-    elif is_taken:
-        state, why = GpuState.ALLOCATED, "" if jobs else "allocated by Slurm"
-    elif shut := why_shut(row):
-        state, why = GpuState.DRAINED if drain is not None else GpuState.UNKNOWN, shut
-    return GpuView(
-        Gpu(name, index, row.gpus[index].upper() or None),
-        state,
-        health,
-        why=why,
-        job_id=jobs[0].id if jobs else None,
-        job_ids=tuple(job.id for job in jobs),
-        holders=tuple(Holder("job", job.name, job.submitted_by) for job in jobs),
-        drain=drain,
-    )
+    down, shut, drain = why_down(row), why_shut(row), drain_of(row)
+    gpus = []
+    for index, model in enumerate(row.gpus):
+        gpu = Gpu(gpu_name(row.name, index), index, model.upper() or None)
+        use = "allocated by Slurm" if index in taken else None
+        gpus.append(gpu_view(gpu, holders.get(gpu.uuid, []), use, down=down, shut=shut, drain=drain))
+    return Node(row.name, tuple(gpus), NO_PROBE, down=down, drain=drain)
 
 
 def _words(state: str) -> str:
@@ -233,14 +220,29 @@ class Pictures:
         """`runs_once` is False if jobs are submitted so that Slurm runs them again when it is asked to."""
         self._submissions = submissions
         self._runs_once = runs_once
-        self._made: dict[JobId, _Made] = {}
+        self._made: dict[JobId, tuple[_Facts, Job]] = {}
 
     def snapshot(self, polled: Polled, suspended: frozenset[JobId] = frozenset()) -> Snapshot:
         """Return the snapshot of a poll; `suspended` are jobs whose containers were paused."""
         now, site = datetime.fromtimestamp(polled.at, UTC), polled.site
-        found = [(row, self._job(row, polled, suspended)) for row in polled.rows]
-        self._made = {job.id: self._made[job.id] for _, job in found}
+        found, made = list[tuple[JobRow, Job]](), {}
+        for row in polled.rows:
+            facts = row, polled.details.get(row.run_key), row.job_id in suspended
+            known = self._made.get(row.job_id)
+            job = known[1] if known is not None and known[0] == facts else self.job_of(*facts[:2], site.user, facts[2])
+            made[row.job_id] = facts, job
+            found.append((row, job))
+        self._made = made
         waiting = sorted((pair for pair in found if pair[1].state is JobState.PENDING), key=_rank)
+        reasons, starts = {}, {}
+        for row, job in waiting:
+            detail, start = polled.details.get(row.run_key), commands.moment(row.started)
+            word = "JobHeldUser" if row.state == "REQUEUE_HOLD" else row.reason
+            reason = listings.reason_of(word, commands.some(row.dependency), start, now)
+            has_run = detail is not None and detail.restarts
+            reasons[job.id] = replace(reason, text=f"requeued: {reason.text}") if has_run else reason
+            if start is not None and start >= now and not job.held and reason.code is not PendingReason.DEPENDENCY:
+                starts[job.id] = start
         jobs = tuple(sorted((job for _, job in found), key=lambda job: job.id))
         return Snapshot(
             taken_at=now,
@@ -248,8 +250,8 @@ class Pictures:
             jobs=jobs,
             leader=Leader(0, site.controller or site.cluster, site.slurm_user, KIND, site.started_at or now),
             order=tuple(job.id for _, job in waiting),
-            reasons={job.id: _reason(row, polled.details.get(row.run_key), now) for row, job in waiting},
-            expected_starts=dict(_starts(waiting, now)),
+            reasons=reasons,
+            expected_starts=starts,
         )
 
     def submitted(self, row: JobRow, user: str) -> Submitted | None:
@@ -262,33 +264,8 @@ class Pictures:
     def job_of(self, row: JobRow, detail: JobDetail | None, user: str, is_stopped: bool = False) -> Job:
         return job_of(row, detail, self.submitted(row, user), is_stopped, runs_once=self._runs_once)
 
-    def _job(self, row: JobRow, polled: Polled, suspended: frozenset[JobId]) -> Job:
-        job_id, detail = row.job_id, polled.details.get(row.run_key)
-        is_stopped = job_id in suspended
-        made = self._made.get(job_id)
-        if made is not None and made[:3] == (row, detail, is_stopped):
-            return made[3]
-        job = self.job_of(row, detail, polled.site.user, is_stopped)
-        self._made[job_id] = (row, detail, is_stopped, job)
-        return job
-
 
 def _rank(pair: tuple[JobRow, Job]) -> tuple[bool, int, datetime, JobId]:
     """Return the place in Slurm's order: jobs that may start first, then by Slurm's own priority."""
     row, job = pair
     return job.held, -int(row.priority) if row.priority.isdigit() else 0, job.submitted_at, job.id
-
-
-def _reason(row: JobRow, detail: JobDetail | None, now: datetime) -> Reason:
-    word = "JobHeldUser" if row.state == "REQUEUE_HOLD" else row.reason
-    reason = listings.reason_of(word, commands.some(row.dependency), commands.moment(row.started), now)
-    return replace(reason, text=f"requeued: {reason.text}") if detail and detail.restarts else reason
-
-
-def _starts(waiting: Iterable[tuple[JobRow, Job]], now: datetime) -> Iterable[tuple[JobId, datetime]]:
-    for row, job in waiting:
-        start = commands.moment(row.started)
-        if start is None or start < now or job.held:
-            continue
-        if listings.reason_of(row.reason, "", None, now).code is not PendingReason.DEPENDENCY:
-            yield job.id, start
