@@ -267,7 +267,10 @@ def set_(session: Session, /, name: str, clear: bool, quiet: bool, **given: str 
     for key, text in given.items():
         where = f"--{key.replace('_', '-')}"
         if text is not None and key == "weight":
-            changes[key] = _weight(text, where)
+            if not re.fullmatch(r"\d{1,7}(\.\d{1,9})?|\.\d{1,9}", text, re.ASCII) or not 0 < float(text) <= MAX_WEIGHT:
+                what = f"{quoted(text)} is not a weight"
+                raise InputError(what, where=where, hint=f"a number above 0, at most {MAX_WEIGHT}")
+            changes[key] = float(text)
         elif text is not None and key == "users":
             changes[key] = _users(text, where)
         elif text is not None:
@@ -327,13 +330,6 @@ def remove_tenant(session: Session, name: str, quiet: bool) -> None:
     with session.backend() as backend:
         backend.act(RemoveTenant(name))
     confirm(f"removed the values of tenant {name}; those of the settings file, if any, apply", quiet=quiet)
-
-
-def _weight(text: str, where: str) -> float:
-    if not re.fullmatch(r"\d{1,7}(\.\d{1,9})?|\.\d{1,9}", text, re.ASCII) or not 0 < float(text) <= MAX_WEIGHT:
-        what = f"{quoted(text)} is not a weight"
-        raise InputError(what, where=where, hint=f"a number above 0, at most {MAX_WEIGHT}")
-    return float(text)
 
 
 def _users(text: str, where: str) -> tuple[str, ...]:
