@@ -475,7 +475,14 @@ def _read(key: str, annotation: str, value: object, where: str) -> object:
     elif key == "allow":
         value = allowed(value, where)
     elif key == _MOUNTS:
-        value = _user_roots(value, where)
+        listed = _roots(list(value) if isinstance(value, tuple) else value, where)
+        for path in listed:
+            known = path.replace("{user}", "").replace("{uid}", "")
+            if "{" in known or "}" in known or ".." in path.split("/"):
+                raise InputError(
+                    f"{shown(path)} is not a directory", where=where, hint='write "/data" or "/scratch/{user}"'
+                )
+        value = listed
     elif key == "kubernetes":
         from gputui.domain import pod_template  # few files have the table
 
@@ -603,16 +610,4 @@ def _roots(value: object, where: str) -> list[str]:
     for path in listed:
         if not isinstance(path, str) or not path.startswith("/") or not path.isprintable():
             raise InputError("expected absolute paths", where=where, hint='write mounts = ["/data", "/scratch"]')
-    return listed
-
-
-def _user_roots(value: object, where: str) -> list[str]:
-    """Return the directories of `admission.mounts`, in which `{user}` and `{uid}` are the only names in braces."""
-    listed = _roots(list(value) if isinstance(value, tuple) else value, where)
-    for path in listed:
-        known = path.replace("{user}", "").replace("{uid}", "")
-        if "{" in known or "}" in known or ".." in path.split("/"):
-            raise InputError(
-                f"{shown(path)} is not a directory", where=where, hint='write "/data" or "/scratch/{user}"'
-            )
     return listed
