@@ -16,10 +16,9 @@ from gputui.cli.terminal import print_done
 from gputui.domain.cluster import array_of, is_element
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF
-from gputui.domain.kept_data import id_ranges
 from gputui.domain.spec_values import check_gpus
 from gputui.domain.submit_action import SubmitJobs
-from gputui.domain.text import format_duration, local_time, plain
+from gputui.domain.text import format_duration, local_time, plain, ranges
 from gputui.request import submitter
 from gputui.request.caller import is_taken_over, not_utf8
 from gputui.request.job_options import BY_NAME
@@ -253,7 +252,7 @@ def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool, ids: tup
             words = f"  1 element, {job_id}_{indices[0]}" if count == 1 else words
             rows.append(f"{job_id}{words if terminal.is_tty(terminal.OUT) else ''}")
         text = "\n".join(rows)
-    words = f"jobs {id_ranges(ids)} are" if len(ids) > 1 else f"job {ids[0]} is" if ids else "no job is"
+    words = f"jobs {ranges(ids, ', ')} are" if len(ids) > 1 else f"job {ids[0]} is" if ids else "no job is"
     print_done(text, f"{words} in the queue")
 
 

@@ -1,7 +1,7 @@
-"""Filter language for jobs: `state:pd tenant:alice gpus>=4 name~bert -is:held`.
+"""Filter language for jobs and processes: `state:pd tenant:alice gpus>=4 name~bert -is:held`.
 
-All terms must match. A term is a field, an operator and a value, or a word that is searched in the job's text; `-` or
-`!` before a term negates it; quotes keep blanks together, and a quoted word is never a field.
+All terms must match. A term is a field, an operator and a value, or a word that is searched in the text of the row; `-`
+or `!` before a term negates it; quotes keep blanks together, and a quoted word is never a field.
 
 This module also chooses and orders the jobs of a snapshot that are listed.
 """
@@ -16,7 +16,7 @@ from fnmatch import translate
 from itertools import groupby
 from operator import eq, ge, gt, le, lt, ne
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -52,7 +52,8 @@ class FilterSubject(NamedTuple):
         return self.job.id if self.element is None else self.element
 
 
-Test: TypeAlias = Callable[[FilterSubject], bool]
+Test: TypeAlias = Callable[[Any], bool]
+"""Predicate of what a filter chooses from: jobs as `FilterSubject`, or rows of processes."""
 
 
 class FilterField(Struct, frozen=True):
@@ -94,10 +95,10 @@ def id_words(job_id: JobId, array: ArrayRef | None, index: int | None = None) ->
     return f"#{shown_id(job_id)} #{shown_id(array.id)}_{array.index if index is None else index}"
 
 
-class _TextField(Struct, frozen=True):
+class FilterText(Struct, frozen=True):
     """A field of texts: `:` and `=` match a whole text, with * and ?; `~` searches for a pattern."""
 
-    get: Callable[[Job], Iterable[str]]
+    get: Callable[[Any], Iterable[str]]
     known: frozenset[str] = frozenset()
     """The only texts that it may have, case-folded; empty: any."""
 
@@ -107,9 +108,9 @@ class _TextField(Struct, frozen=True):
             return negated(self(operator[1:], value, where))
         if operator == "~":
             pattern = _pattern(value, where)
-            return lambda seen: any(pattern.search(text) for text in get(seen.job))
+            return lambda seen: any(pattern.search(text) for text in get(seen))
         shapes = [re.compile(translate(word)) for word in _listed(operator, value, self.known, where)]
-        return lambda seen: any(shape.match(text.casefold()) for text in get(seen.job) for shape in shapes)
+        return lambda seen: any(shape.match(text.casefold()) for text in get(seen) for shape in shapes)
 
 
 def _listed(operator: str, value: str, known: Collection[str], where: str | None) -> list[str]:
@@ -146,13 +147,13 @@ class _NumberField(Struct, frozen=True):
         get, parts = self.get, [part for part in value.split(",") if part]
         elements = [part for part in parts if self.has_elements and operator in ":=" and _ELEMENT.fullmatch(part)]
         if operator != ":" and not elements:
-            return _compared(get, operator, _figure(value, where), where)
+            return _compared(get, operator, figure(value, where=where), where)
         spans: list[tuple[float, float]] = []
         for part in parts:
             if match := _SPAN.fullmatch(part):
                 spans.append((float(match[1]), float(match[2])))
             elif part not in elements:
-                spans.append((_figure(part, where),) * 2)
+                spans.append((figure(part, where=where),) * 2)
 
         def is_within(seen: FilterSubject) -> bool:
             return (at := get(seen)) is not None and any(low <= at <= high for low, high in spans)
@@ -163,34 +164,36 @@ class _NumberField(Struct, frozen=True):
         return lambda seen: is_one(seen.text) is not None or is_within(seen)
 
 
-def _figure(text: str, where: str | None) -> float:
+def figure(text: str, *, where: str | None = None) -> float:
     try:
         return float(text.replace("_", "?"))  # Python reads 1_3, an element's id, as 13
     except ValueError:
         raise InputError(f"'{plain(text, 40)}' is not a number", where=where) from None
 
 
-class _DurationField(Struct, frozen=True):
-    """A duration field, compared with a value such as 2h."""
+class FilterQuantity(Struct, frozen=True):
+    """A field of quantities as `read` reads them, such as 2h or 64g."""
 
-    get: Callable[[FilterSubject], timedelta | None]
+    get: Callable[[Any], float | None]
+    read: Callable[..., float]
 
     def __call__(self, operator: str, value: str, where: str | None) -> Test:
-        get, limit = self.get, parse_duration(value, where=where).total_seconds()
-        return _compared(
-            lambda seen: None if (found := get(seen)) is None else found.total_seconds(),
-            "=" if operator == ":" else operator,
-            limit,
-            where,
-        )
+        return _compared(self.get, "=" if operator == ":" else operator, self.read(value, where=where), where)
 
 
-def _compared(get: Callable[[FilterSubject], float | None], operator: str, figure: float, where: str | None) -> Test:
+def filter_duration(get: Callable[[Any], timedelta | None]) -> FilterQuantity:
+    return FilterQuantity(
+        lambda seen: None if (found := get(seen)) is None else found.total_seconds(),
+        lambda text, where: parse_duration(text, where=where).total_seconds(),
+    )
+
+
+def _compared(get: Callable[[FilterSubject], float | None], operator: str, number: float, where: str | None) -> Test:
     """Return a numeric comparison; an unknown value never matches."""
     compare = _COMPARE.get(operator)
     if compare is None:
         raise InputError(f"numbers are not compared with {operator}", where=where, hint="use = != < <= > >= or :")
-    return lambda seen: (value := get(seen)) is not None and compare(value, figure)
+    return lambda seen: (value := get(seen)) is not None and compare(value, number)
 
 
 def _reason(operator: str, value: str, where: str | None) -> Test:
@@ -277,39 +280,49 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
         "state": FilterField(
             "in full or as squeue shortens it",
             "state:pd,r",
-            _TextField(
-                lambda job: (job.state.value, job.state.short),
+            FilterText(
+                lambda seen: (seen.job.state.value, seen.job.state.short),
                 frozenset(word.casefold() for state in JobState for word in (state.value, state.short)),
             ),
         ),
         "is": FilterField(", ".join((*_FLAGS, IDLE)), "is:held", _is),
         "id": FilterField("the number", "id:12,20-29,7_5", _NumberField(lambda seen: seen.id, has_elements=True)),
-        "name": FilterField("the job's name", "name~bert", _TextField(lambda job: (job.name,))),
+        "name": FilterField("the job's name", "name~bert", FilterText(lambda seen: (seen.job.name,))),
         "tenant": FilterField(
-            "tenant it is charged to", "tenant:alice,bob", _TextField(lambda job: (job.spec.tenant,))
+            "tenant it is charged to", "tenant:alice,bob", FilterText(lambda seen: (seen.job.spec.tenant,))
         ),
-        "user": FilterField("user who submitted it", "user:alice", _TextField(lambda job: (job.submitted_by,))),
-        "image": FilterField("of its container", "image~pytorch", _TextField(lambda job: (job.spec.image or "",))),
+        "user": FilterField("user who submitted it", "user:alice", FilterText(lambda seen: (seen.job.submitted_by,))),
+        "image": FilterField(
+            "of its container", "image~pytorch", FilterText(lambda seen: (seen.job.spec.image or "",))
+        ),
         "command": FilterField(
-            "with its arguments", "command~train.py", _TextField(lambda job: (" ".join(element_spec(job).command),))
+            "with its arguments",
+            "command~train.py",
+            FilterText(lambda seen: (" ".join(element_spec(seen.job).command),)),
         ),
         "label": FilterField("of its container", "label:project=x", _label),
-        "comment": FilterField("a note about it", "comment~ablation", _TextField(lambda job: (job.spec.comment,))),
+        "comment": FilterField(
+            "a note about it", "comment~ablation", FilterText(lambda seen: (seen.job.spec.comment,))
+        ),
         "gpus": FilterField(
             "number it holds, or asks for at most", "gpus>=4", _NumberField(lambda seen: gpu_count_of(seen.job))
         ),
         "server": FilterField(
-            "of several in one console (--on)", "server:gpu1", _TextField(lambda job: (server_of(job.id),))
+            "of several in one console (--on)", "server:gpu1", FilterText(lambda seen: (server_of(seen.job.id),))
         ),
         "node": FilterField(
             "node of a cluster on which it runs or ran",
             "node:gpu3",
-            _TextField(lambda job: job.attempt.node.split(",") if job.attempt and job.attempt.node else ()),
+            FilterText(
+                lambda seen: seen.job.attempt.node.split(",") if seen.job.attempt and seen.job.attempt.node else ()
+            ),
         ),
-        "gpu": FilterField("the UUID of one it holds", "gpu~7905f7a", _TextField(lambda job: job.gpus)),
+        "gpu": FilterField("the UUID of one it holds", "gpu~7905f7a", FilterText(lambda seen: seen.job.gpus)),
         "priority": FilterField("0 to 100", "priority>50", _NumberField(lambda seen: seen.job.priority)),
         "exit": FilterField("its exit code", "exit!=0", _NumberField(lambda seen: seen.job.exit_code)),
-        "error": FilterField("why its last attempt failed", "error~memory", _TextField(lambda job: (job.end_words,))),
+        "error": FilterField(
+            "why its last attempt failed", "error~memory", FilterText(lambda seen: (seen.job.end_words,))
+        ),
         "util": FilterField(
             "mean GPU utilization of its last attempt, in percent",
             "util<20",
@@ -334,32 +347,30 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
         "wait": FilterField(
             "since it was submitted, of a waiting job",
             "wait>2h",
-            _DurationField(
+            filter_duration(
                 lambda seen: seen.now - seen.job.submitted_at if seen.job.state is JobState.PENDING else None
             ),
         ),
         "time": FilterField(
             "how long it has run",
             "time>1d",
-            _DurationField(
+            filter_duration(
                 lambda seen: (seen.job.ended_at or seen.now) - seen.job.started_at if seen.job.started_at else None
             ),
         ),
-        "limit": FilterField("its time limit", "limit<=4h", _DurationField(lambda seen: seen.job.spec.time_limit)),
+        "limit": FilterField("its time limit", "limit<=4h", filter_duration(lambda seen: seen.job.spec.time_limit)),
         "left": FilterField(
             "remaining time of its limit",
             "left<10m",
-            _DurationField(lambda seen: seen.job.limit_at - seen.now if seen.job.limit_at else None),
+            filter_duration(lambda seen: seen.job.limit_at - seen.now if seen.job.limit_at else None),
         ),
         "age": FilterField(
-            "since it was submitted", "age>1d", _DurationField(lambda seen: seen.now - seen.job.submitted_at)
+            "since it was submitted", "age>1d", filter_duration(lambda seen: seen.now - seen.job.submitted_at)
         ),
     }
 )
 """Filter fields by name, in the order in which help shows them."""
 
-
-__all__ = ["EVERY_JOB", "FIELDS", "Filter", "FilterSubject", "parse_filter", "searched_text"]
 
 MAX_LENGTH = 500
 _WORD = re.compile(r"""(?P<not>[-!])?(?:"(?P<quoted>[^"]*)"?|(?P<bare>(?:[^\s"]|"[^"]*"?)+))""")
@@ -377,7 +388,7 @@ class Term(NamedTuple):
 
 
 class Filter(Struct, frozen=True):
-    """Conditions that a job must meet to be shown."""
+    """Conditions that a job, or a row of processes, must meet to be shown."""
 
     text: str = ""
     terms: tuple[Term, ...] = ()
@@ -385,7 +396,7 @@ class Filter(Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.terms)
 
-    def matches(self, seen: FilterSubject) -> bool:
+    def matches(self, seen: Any) -> bool:
         return all(term.holds(seen) for term in self.terms)
 
     def part(self, seen: FilterSubject) -> Job | None:
@@ -431,30 +442,35 @@ EVERY_JOB = Filter()
 
 
 def parse_filter(text: str, *, where: str | None = None) -> Filter:
-    """Parse a filter; raises InputError that lists the valid fields."""
+    """Parse a filter of jobs; raises InputError that lists the valid fields."""
+    return Filter(text, tuple(parse_terms(text, FIELDS, lambda seen: seen.text, where)))
+
+
+def parse_terms(
+    text: str, fields: Mapping[str, FilterField], text_of: Callable[[Any], str], where: str | None = None
+) -> Iterator[Term]:
+    """Yield the terms of a filter with these fields; words are sought in the case-folded `text_of` a subject."""
     if len(text) > MAX_LENGTH:
         raise InputError(f"is longer than {MAX_LENGTH} characters", where=where)
-    terms = []
     for match in _WORD.finditer(text):
         bare, word = match["bare"], match["quoted"]
         if bare is not None and (parts := _TERM.fullmatch(bare)):
-            term = _term(bare, parts, where)
+            term = _term(bare, parts, fields, where)
         elif needle := (word if bare is None else bare.replace('"', "")).casefold():
-            term = Term("", lambda seen, needle=needle: needle in seen.text, needle)  # type: ignore[misc]
+            term = Term("", lambda seen, needle=needle: needle in text_of(seen), needle)  # type: ignore[misc]
         else:
             continue
-        terms.append(Term(term.field or "not", negated(term.holds), term.word) if match["not"] else term)
-    return Filter(text, tuple(terms))
+        yield Term(term.field or "not", negated(term.holds), term.word) if match["not"] else term
 
 
-def _term(text: str, parts: re.Match[str], where: str | None) -> Term:
+def _term(text: str, parts: re.Match[str], fields: Mapping[str, FilterField], where: str | None) -> Term:
     name, operator, value = parts["field"].casefold(), parts["operator"], parts["value"].replace('"', "")
-    field = FIELDS.get(name)
+    field = fields.get(name)
     if field is None:
         import difflib  # only needed for this error
 
-        near = [*(each for each in FIELDS if each.startswith(name)), *difflib.get_close_matches(name, FIELDS, 1)]
-        hint = f"{f'do you mean {near[0]}? ' if near else ''}fields are {', '.join(FIELDS)}"
+        near = [*(each for each in fields if each.startswith(name)), *difflib.get_close_matches(name, fields, 1)]
+        hint = f"{f'do you mean {near[0]}? ' if near else ''}fields are {', '.join(fields)}"
         hint += "; put the word in quotes to look for it as it is"
         raise InputError(f"there is no field '{plain(name, 40)}'", where=where, hint=hint)
     if not value:

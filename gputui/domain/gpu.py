@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job_spec import JobId
 from gputui.domain.telemetry import Consumption
-from gputui.domain.text import plain
+from gputui.domain.text import plain, ranges
 
 STATE, DOCKER = "state", "docker"
 """Roles of a disk: it holds the state directory, or the engine's images and containers."""
@@ -455,16 +455,9 @@ def index_of(view: GpuView) -> str:
 
 
 def index_ranges(indices: Sequence[str]) -> str:
-    """Return `0-3,6` for 0, 1, 2, 3 and 6."""
-    numbers = sorted(int(index) for index in indices if index.isdigit())
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    words = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return ",".join([*words, *(index for index in indices if not index.isdigit())])
+    """Return `0-3,6` for 0, 1, 2, 3 and 6; those of MIG instances come last."""
+    numbers = ranges(sorted(int(index) for index in indices if index.isdigit()))
+    return ",".join([*filter(None, [numbers]), *(index for index in indices if not index.isdigit())])
 
 
 # Fatal Xids outlive the scheduler that saw them, since the driver does not report them again to the next one. A GPU

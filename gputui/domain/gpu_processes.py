@@ -1,28 +1,25 @@
 """Processes and containers on all GPUs: the rows of the process view, their filter, and the actions on them.
 
-All terms of the filter `alice kind:foreign gpu:3 mem>10g age>2h image~jupyter -user:root` must match. A term is a
-field, an operator and a value, or a word that is searched in the row's text; `-` or `!` before a term negates it;
-quotes keep blanks together.
+The filter `alice kind:foreign gpu:3 mem>10g age>2h image~jupyter -user:root` has the language of `domain.filter`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from operator import eq, ge, gt, le, lt, ne
+from itertools import groupby
 from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.container import ProcessRow
-from gputui.domain.errors import InputError
+from gputui.domain.filter import Filter, FilterField, FilterQuantity, FilterText, figure, filter_duration, parse_terms
 from gputui.domain.gpu import GpuProcess, GpuView, Holder, index_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.text import parse_duration, parse_size, plain, plural
+from gputui.domain.text import parse_size, plural, ranges
 
 JOB, CONTAINER, FOREIGN, OTHER = "job", "container", "foreign", "parent"
 """Kinds of a row: of a job, in a foreign container, any other process, and a parent without a GPU."""
@@ -132,17 +129,8 @@ def _row(
 
 def gpu_words(labels: Iterable[str]) -> str:
     """Return `0-3,6` for these GPU labels; labels of MIG instances are listed separately."""
-    words: list[str] = []
-    span: list[int] = []
-    for label in (*labels, ""):
-        if span and label.isdigit() and int(label) == span[-1] + 1:
-            span.append(int(label))
-            continue
-        if span:
-            words.append(f"{span[0]}-{span[-1]}" if len(span) > 2 else ",".join(map(str, span)))
-        span = [int(label)] if label.isdigit() else []
-        words += [label] if label and not span else []
-    return ",".join(words)
+    parts = groupby(labels, str.isdigit)
+    return ",".join(ranges(map(int, part), least=3) if is_index else ",".join(part) for is_index, part in parts)
 
 
 def _age(since: datetime | None, now: datetime) -> timedelta | None:
@@ -326,106 +314,38 @@ def summary(rows: Iterable[GpuProcessRow]) -> str:
     return plural(len(listed), "process") + (f", {foreign} foreign" if foreign else "")
 
 
-_WORD = re.compile(r"""(?P<not>[-!])?(?P<word>(?:[^\s"]|"[^"]*"?)+)""")
-_TERM = re.compile(r"(?P<field>[a-z]+)(?P<operator>!=|>=|<=|[:=~<>])(?P<value>.*)", re.IGNORECASE | re.DOTALL)
-_COMPARE: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
-    {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, ":": eq, "!=": ne}
-)
-RowTest = Callable[[GpuProcessRow], bool]
+def _percent(text: str, *, where: str | None = None) -> float:
+    return figure(text.removesuffix("%"), where=where) / 100
 
 
-class ProcessField(Struct, frozen=True):
-    """A field of the filter: either texts or a number, and how a number is written."""
-
-    example: str
-    texts: Callable[[GpuProcessRow], tuple[str, ...]] | None = None
-    number: Callable[[GpuProcessRow], float | None] | None = None
-    read: Callable[[str], float] = float
-
-
-def _percent(text: str) -> float:
-    return float(text.removesuffix("%")) / 100
-
-
-PROCESS_FIELDS: Mapping[str, ProcessField] = MappingProxyType(
+PROCESS_FIELDS: Mapping[str, FilterField] = MappingProxyType(
     {
-        "user": ProcessField("user:alice", lambda row: (row.user or "",)),
-        "kind": ProcessField("kind:foreign", lambda row: ("foreign" if row.kind == "container" else "", row.kind)),
-        "gpu": ProcessField("gpu:0", lambda row: row.gpus),
-        "pid": ProcessField("pid:4711", lambda row: ("" if row.pid is None else str(row.pid),)),
-        "job": ProcessField("job:7", lambda row: (row.job.partition(" ")[0].removeprefix("#"),)),
-        "container": ProcessField("container~jupyter", lambda row: (row.container, row.container_id or "")),
-        "image": ProcessField("image~pytorch", lambda row: (row.image,)),
-        "command": ProcessField("command~train.py", lambda row: (row.command or "",)),
-        "gpumem": ProcessField("gpumem>10g", number=lambda row: row.gpu_memory, read=parse_size),
-        "mem": ProcessField("mem>64g", number=lambda row: row.memory, read=parse_size),
-        "sm": ProcessField("sm<10", number=lambda row: row.sm, read=_percent),
-        "cpu": ProcessField("cpu>100", number=lambda row: row.cpu, read=_percent),
-        "age": ProcessField(
-            "age>2h",
-            number=lambda row: row.age.total_seconds() if row.age else None,
-            read=lambda text: parse_duration(text).total_seconds(),
+        "user": FilterField("", "user:alice", FilterText(lambda row: (row.user or "",))),
+        "kind": FilterField(
+            "", "kind:foreign", FilterText(lambda row: ("foreign" if row.kind == "container" else "", row.kind))
         ),
+        "gpu": FilterField("", "gpu:0", FilterText(lambda row: row.gpus)),
+        "pid": FilterField("", "pid:4711", FilterText(lambda row: ("" if row.pid is None else str(row.pid),))),
+        "job": FilterField("", "job:7", FilterText(lambda row: (row.job.partition(" ")[0].removeprefix("#"),))),
+        "container": FilterField(
+            "", "container~jupyter", FilterText(lambda row: (row.container, row.container_id or ""))
+        ),
+        "image": FilterField("", "image~pytorch", FilterText(lambda row: (row.image,))),
+        "command": FilterField("", "command~train.py", FilterText(lambda row: (row.command or "",))),
+        "gpumem": FilterField("", "gpumem>10g", FilterQuantity(lambda row: row.gpu_memory, parse_size)),
+        "mem": FilterField("", "mem>64g", FilterQuantity(lambda row: row.memory, parse_size)),
+        "sm": FilterField("", "sm<10", FilterQuantity(lambda row: row.sm, _percent)),
+        "cpu": FilterField("", "cpu>100", FilterQuantity(lambda row: row.cpu, _percent)),
+        "age": FilterField("", "age>2h", filter_duration(lambda row: row.age or None)),
     }
 )
-"""Fields by name, in the order in which messages list them."""
+"""Fields of the filter by name, in the order in which messages list them."""
 
 
-class ProcessFilter(Struct, frozen=True):
-    """Conditions that a row must meet to be shown."""
+def parse_process_filter(text: str) -> Filter:
+    """Parse a filter of rows of processes; raises InputError."""
 
-    text: str = ""
-    tests: tuple[RowTest, ...] = ()
+    def text_of(row: GpuProcessRow) -> str:
+        return " ".join((str(row.pid or ""), row.user or "", row.what, row.command or "")).casefold()
 
-    def __bool__(self) -> bool:
-        return bool(self.tests)
-
-    def matches(self, row: GpuProcessRow) -> bool:
-        return all(test(row) for test in self.tests)
-
-
-def parse_process_filter(text: str) -> ProcessFilter:
-    """Return the filter that this text describes; raises InputError."""
-    if len(text) > 500:
-        raise InputError("is longer than 500 characters")
-    tests = []
-    for match in _WORD.finditer(text):
-        word = match["word"]
-        test = _of_field(word, term) if (term := _TERM.fullmatch(word)) and word[0] != '"' else _of_word(word)
-        tests.append(_negated(test) if match["not"] else test)
-    return ProcessFilter(text, tuple(tests))
-
-
-def _of_word(word: str) -> RowTest:
-    word = word.replace('"', "").casefold()
-    return lambda row: word in " ".join((str(row.pid or ""), row.user or "", row.what, row.command or "")).casefold()
-
-
-def _of_field(word: str, term: re.Match[str]) -> RowTest:
-    name, operator, value = term["field"].casefold(), term["operator"], term["value"].replace('"', "")
-    field = PROCESS_FIELDS.get(name)
-    if field is None:
-        raise InputError(f"there is no field '{plain(name, 40)}'", hint=f"fields are {', '.join(PROCESS_FIELDS)}")
-    if not value:
-        raise InputError(f"{name}{operator} needs a value", hint=f"as in {field.example}")
-    try:
-        if field.texts:
-            return _of_texts(field.texts, operator, value)
-        get, compare, figure = field.number or (lambda row: None), _COMPARE[operator], field.read(value)
-    except (InputError, KeyError, ValueError, re.error):
-        raise InputError(f"{plain(word, 60)} cannot be read", hint=f"as in {field.example}") from None
-    return lambda row: (at := get(row)) is not None and compare(at, figure)  # an unknown value never matches
-
-
-def _negated(test: RowTest) -> RowTest:
-    return lambda row: not test(row)
-
-
-def _of_texts(texts: Callable[[GpuProcessRow], tuple[str, ...]], operator: str, value: str) -> RowTest:
-    if operator == "~":
-        pattern = re.compile(value, re.IGNORECASE)
-        return lambda row: any(pattern.search(text) for text in texts(row))
-    if operator not in {":", "=", "!="}:
-        raise ValueError(operator)
-    wanted = frozenset(value.casefold().split(","))
-    return lambda row: any(text.casefold() in wanted for text in texts(row)) is not (operator == "!=")
+    return Filter(text, tuple(parse_terms(text, PROCESS_FIELDS, text_of)))

@@ -391,6 +391,18 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def ranges(numbers: Iterable[int], joint: str = ",", least: int = 2) -> str:
+    """Return `0-3,6` for 0, 1, 2, 3 and 6; fewer than `least` consecutive numbers are listed one by one."""
+    spans: list[range] = []
+    for number in numbers:
+        if spans and number == spans[-1].stop:
+            spans[-1] = range(spans[-1].start, number + 1)
+        else:
+            spans.append(range(number, number + 1))
+    words = (f"{span[0]}-{span[-1]}" if len(span) >= least else joint.join(map(str, span)) for span in spans)
+    return joint.join(words)
+
+
 def listed(items: Iterable[object]) -> str:
     """Return `4`, `4 and 9`, `4, 9 and 12`."""
     *most, last = map(str, items)

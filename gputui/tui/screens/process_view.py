@@ -19,13 +19,13 @@ from textual.widgets import Input
 from gputui.domain.action import Cancel
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.filter import Filter
 from gputui.domain.gpu import ALL_SHARES
 from gputui.domain.gpu_processes import (
     JOB,
     PROCESS_FIELDS,
     ContainerDetail,
     GpuProcessRow,
-    ProcessFilter,
     parse_process_filter,
     process_rows,
     process_target,
@@ -520,7 +520,7 @@ class GpuProcessesScreen(JobScreen):
 
     def action_clear_filter(self) -> None:
         self.line.query_one(Input).value = ""
-        self._filter = ProcessFilter()
+        self._filter = Filter()
         self._close_filter()
 
     def _close_filter(self) -> None:
