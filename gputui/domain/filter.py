@@ -60,6 +60,7 @@ class FilterField(Struct, frozen=True):
     """A filter field; `test` builds the predicate for an operator and a value."""
 
     help: str
+    """Explanation for help; empty: errors show the example alone."""
     example: str
     test: Callable[[str, str, str | None], Test]
 
@@ -478,6 +479,8 @@ def _term(text: str, parts: re.Match[str], fields: Mapping[str, FilterField], wh
     try:
         return Term(name, field.test(operator, value, where))
     except InputError as error:
+        if not field.help:
+            raise InputError(f"{plain(text, 60)} cannot be read", where=where, hint=f"as in {field.example}") from None
         hint = error.hint or f"as in {field.example}"
         raise InputError(f"in {plain(text, 60)}: {error.what}", where=where, hint=hint) from error
 

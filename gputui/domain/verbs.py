@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from gputui.domain.action import (
     Action,
@@ -47,6 +48,12 @@ if TYPE_CHECKING:
 
 
 S = TypeVar("S")
+STEP = 10
+"""Points of priority per key press."""
+JOBS, QUEUE, GPUS, SCHEDULER = "Jobs", "Queue", "GPUs", "Scheduler"
+"""Headings under which verbs are listed."""
+PRIORITY_HELP = "Set a job's priority (0 to 100), raise or lower it, or put the job at the head of the queue."
+"""Help text of `gputui priority`, which covers several verbs."""
 
 
 class Who(Enum):
@@ -64,26 +71,27 @@ class BaseVerb(Struct, Generic[S], frozen=True, eq=False, kw_only=True):
     """Name in the settings file and in calls."""
     action: str = ""
     """Action of the console that requests it; empty: `verb('NAME')`."""
-    id: str = ""
-    """Name in the settings file if it differs from the action's."""
     keys: tuple[str, ...]
     """Keys in the console, as Textual names them."""
     footer_key: str = ""
     in_footer: bool = True
-    label: str
-    """Short label for the footer, menus and the palette, one or two words."""
+    label: str = ""
+    """Short label for the footer, menus and the palette, one or two words; empty: its name."""
     help: str
     """A sentence for help, the palette and docs/keys.md."""
-    group: str
+    group: str = JOBS
     needs: str = ""
     """Required subject, as in "it needs a waiting job"; empty: none."""
-    may: Callable[[S], bool]
+    may: Callable[[S], bool] = lambda _: True
     """Returns whether it can be used on the subject now."""
     who: Who = Who.OWNER
     capability: Capability | None = None
     """Capability that a cluster needs for it; None: none."""
     shell: str
     """The equivalent command, after `gputui`."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "label", self.label or self.name)
 
 
 class FormVerb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
@@ -103,7 +111,7 @@ class Verb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
     done: str
     """Message after the change of one `{subject}`; other names in braces are replaced by keys of verbs."""
     done_many: str = ""
-    """Message after the change of several subjects."""
+    """Message after the change of several subjects; empty: the same."""
     proposal: str = ""
     """Description of the change in the what-if panel, for one `{title}`."""
     proposal_many: str = ""
@@ -122,19 +130,13 @@ class Verb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
     shell_done_running: str = ""
     """Sentence about the running ones among them, which a scheduler ends; empty: the same."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        force_setattr(self, "done_many", self.done_many or self.done)
+
     def on(self, ids: Ids) -> Action:
         """Return the action on these jobs, for a verb about jobs that needs nothing else."""
-        if self.step:
-            return SetPriority(ids, self.step, relative=True)
-        return self.wish(ids)  # type: ignore[call-arg, arg-type]  # verbs about jobs have actions with ids
-
-
-STEP = 10
-"""Points of priority per key press."""
-JOBS, QUEUE, GPUS, SCHEDULER = "Jobs", "Queue", "GPUs", "Scheduler"
-"""Headings under which verbs are listed."""
-PRIORITY_HELP = "Set a job's priority (0 to 100), raise or lower it, or put the job at the head of the queue."
-"""Help text of `gputui priority`, which covers several verbs."""
+        return SetPriority(ids, self.step, relative=True) if self.step else self.wish(ids)  # type: ignore[call-arg, arg-type]  # verbs about jobs have actions with ids
 
 
 def is_drained(view: GpuView, controls: Controls) -> bool:
@@ -153,9 +155,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
     Verb(
         name="hold",
         keys=("h",),
-        label="hold",
         help="Keep the waiting job from starting.",
-        group=JOBS,
         needs="a waiting job that is not held",
         may=lambda job: _is_waiting(job) and not job.held and not job.cancel_requested,
         wish=Hold,
@@ -172,9 +172,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
     Verb(
         name="release",
         keys=("r",),
-        label="release",
         help="Release the held job.",
-        group=JOBS,
         needs="a held job",
         may=lambda job: job.held and not job.state.is_terminal,
         wish=Release,
@@ -190,14 +188,11 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
     Verb(
         name="cancel",
         keys=("c",),
-        label="cancel",
         help="End the job, or take it out of the queue; asks first.",
-        group=JOBS,
         needs="a job that has neither ended nor is being cancelled",
         may=lambda job: not job.state.is_terminal and not job.cancel_requested,
         wish=Cancel,
         done="{subject} will be cancelled",
-        done_many="{subject} will be cancelled",
         proposal="{title}: cancel it",
         proposal_many="cancel them",
         fate="cancelled",
@@ -212,14 +207,11 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
     Verb(
         name="requeue",
         keys=("R",),
-        label="requeue",
         help="Run the job again; a running job is stopped first.",
-        group=JOBS,
         needs="a job that runs, or has ended in a queue that runs it again",
         may=lambda job: not (_is_waiting(job) or job.requeue_requested or (job.runs_once and job.state.is_terminal)),
         wish=Requeue,
         done="{subject} will be requeued",
-        done_many="{subject} will be requeued",
         proposal="{title}: run it again",
         proposal_many="run them again",
         ends_work=True,
@@ -236,13 +228,11 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         footer_key="+/-",
         label="prio",
         help=f"Raise the job's priority by {STEP}, up to {MAX_PRIORITY}.",
-        group=JOBS,
         needs=f"a job of priority below {MAX_PRIORITY} that has not ended; requeue an ended one first",
         may=lambda job: not job.state.is_terminal and job.priority < MAX_PRIORITY,
         wish=SetPriority,
         step=STEP,
         done="{subject}: priority raised by {delta}",
-        done_many="{subject}: priority raised by {delta}",
         proposal="{title}: priority {priority}",
         proposal_many="priority +{delta} each",
         who=Who.CAPPED,
@@ -256,13 +246,11 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         in_footer=False,
         label="prio down",
         help=f"Lower the job's priority by {STEP}, down to 0.",
-        group=JOBS,
         needs="a job of priority above 0 that has not ended; requeue an ended one first",
         may=lambda job: not job.state.is_terminal and job.priority > 0,
         wish=SetPriority,
         step=-STEP,
         done="{subject}: priority lowered by {delta}",
-        done_many="{subject}: priority lowered by {delta}",
         proposal="{title}: priority {priority}",
         proposal_many="priority -{delta} each",
         capability=Capability.LOWER_PRIORITY,
@@ -272,9 +260,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
     Verb(
         name="top",
         keys=("t",),
-        label="top",
         help="Put the waiting job at the head of the queue.",
-        group=JOBS,
         needs="a waiting job",
         may=_is_waiting,
         wish=Top,
@@ -319,14 +305,11 @@ SIGNAL = Verb[Job](
     action="signal",
     keys=("I",),
     in_footer=False,
-    label="signal",
     help="Send the running job a signal, such as USR1 for a checkpoint; asks for the signal.",
-    group=JOBS,
     needs="a running job that is not suspended",
     may=_is_not_suspended,
     wish=Signal,
     done="{subject} will get the signal",
-    done_many="{subject} will get the signal",
     capability=Capability.SIGNAL,
     shell="signal ID... SIGNAL",
     shell_help="Send running jobs a signal: USR1, SIGINT, 10. A container's first process gets it, of a host job every "
@@ -336,9 +319,7 @@ SUSPEND = Verb[Job](
     name="suspend",
     keys=("Z",),
     in_footer=False,
-    label="suspend",
     help="Stop the processes of the running job; it keeps its GPUs, and its time limit continues.",
-    group=JOBS,
     needs="a running job that is not suspended",
     may=_is_not_suspended,
     wish=Suspend,
@@ -354,9 +335,7 @@ UNSUSPEND = Verb[Job](
     name="unsuspend",
     keys=("Z",),
     in_footer=False,
-    label="unsuspend",
     help="Continue the suspended job.",
-    group=JOBS,
     needs="a suspended job",
     may=lambda job: job.state is JobState.RUNNING and job.suspended,
     wish=Unsuspend,
@@ -368,7 +347,6 @@ UNSUSPEND = Verb[Job](
     shell_done="continuing {}",
 )
 RUNNING_VERBS: tuple[Verb[Job], ...] = (SIGNAL, SUSPEND, UNSUSPEND)
-"""Verbs about running jobs."""
 MOVE = Verb[Job](
     name="move",
     action="move(1)",
@@ -395,7 +373,6 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         name="drain",
         action="drain",
         keys=("d",),
-        label="drain",
         help="Start no new jobs on the GPU; asks for the reason.",
         group=GPUS,
         needs="the focus on a GPU that is not drained",
@@ -414,7 +391,6 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         name="resume",
         action="resume",
         keys=("d",),
-        label="resume",
         help="Start jobs on the drained GPU again.",
         group=GPUS,
         needs="the focus on a drained GPU",
@@ -429,13 +405,11 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         "in a cluster, on nodes.",
     ),
 )
-"""Verbs about a GPU."""
 SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
     Verb(
         name="pause",
         action="pause",
         keys=("P",),
-        label="pause",
         help="Start no new jobs; running jobs continue. Asks for the reason.",
         group=SCHEDULER,
         needs="a queue that is not paused",
@@ -452,7 +426,6 @@ SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
         name="unpause",
         action="unpause",
         keys=("P",),
-        label="unpause",
         help="Start jobs again.",
         group=SCHEDULER,
         needs="a paused queue",
@@ -465,7 +438,6 @@ SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
         shell_help="Start jobs again after a pause.",
     ),
 )
-"""Verbs about the scheduler."""
 RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
     Verb(
         name="pause_recurring",
@@ -501,11 +473,9 @@ RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
         name="remove",
         action="remove",
         keys=("c",),
-        label="remove",
         help="End the recurring job or the reservation; asks first.",
         group=QUEUE,
         needs="a recurring job or a reservation, in its tab",
-        may=lambda entry: True,
         wish=RemoveRecurring,
         done="recurring job {subject} is removed; its jobs stay",
         question="Remove",
@@ -519,10 +489,7 @@ SUBMIT = FormVerb[None](
     name="submit",
     action="submit",
     keys=("s",),
-    label="submit",
     help="Submit a new job with a form.",
-    group=JOBS,
-    may=lambda _: True,
     who=Who.CAPPED,
     shell="submit IMAGE COMMAND...",
 )
@@ -531,7 +498,6 @@ ROW_FORM_VERBS: tuple[FormVerb[Job], ...] = (
         name="edit",
         action="edit",
         keys=("e",),
-        label="edit",
         help="Edit the waiting job, or the time limit of the running one.",
         group=QUEUE,
         needs="a waiting or running job of the queue",
@@ -545,11 +511,9 @@ ROW_FORM_VERBS: tuple[FormVerb[Job], ...] = (
         action="clone",
         keys=("C",),
         in_footer=False,
-        label="clone",
         help="Submit another job like this one, after a review.",
         group=QUEUE,
         needs="a job",
-        may=lambda _: True,
         who=Who.CAPPED,
         shell="submit IMAGE COMMAND...",
     ),
@@ -562,7 +526,6 @@ ROW_FORM_VERBS: tuple[FormVerb[Job], ...] = (
         help="Submit a job like this one at regular times; asks when.",
         group=QUEUE,
         needs="a job of the queue",
-        may=lambda _: True,
         who=Who.CAPPED,
         capability=Capability.RECURRING,
         shell="cron add EXPRESSION IMAGE COMMAND...",
@@ -574,10 +537,8 @@ RESERVE = FormVerb[None](
     action="reserve",
     keys=("B",),
     in_footer=False,
-    label="reserve",
     help="Reserve GPUs for a time; shows first which jobs that delays.",
     group=GPUS,
-    may=lambda _: True,
     who=Who.OPERATOR,
     capability=Capability.RESERVE,
     shell="reserve add",
@@ -585,7 +546,6 @@ RESERVE = FormVerb[None](
 VERBS: tuple[Verb[Any], ...] = (*JOB_VERBS, *RUNNING_VERBS, MOVE, *GPU_VERBS, *SCHEDULER_VERBS, *RECURRING_VERBS)
 BY_NAME: dict[str, Verb[Any]] = {verb.name: verb for verb in VERBS}
 JOB_VERB: dict[str, Verb[Job]] = {verb.name: verb for verb in (*JOB_VERBS, MOVE)}
-"""Verbs about jobs, by name."""
 _OF_WISH = {verb.wish: verb for verb in VERBS}
 
 
@@ -701,12 +661,6 @@ MEANINGS = (
     Meaning("download, export, write log", "save_log"),
 )
 """Table of meanings; of several for a word, the likelier ones first."""
-_BEGINS = 3
-"""Minimum number of letters that stand for a word that begins with them."""
-_MOST = 3
-"""Maximum number of commands that are suggested."""
-_ALIKE = 0.75
-"""Minimum similarity of a mistyped word, from 0 to 1."""
 
 
 @cache
@@ -725,7 +679,7 @@ def suggestion(typed: str, commands: Collection[str]) -> str:
             is_command = meaning.shell.partition(" ")[0] in commands or meaning.shell == "--help"
             found += [meaning.shell] if is_command else [name for name in meaning.names if name in commands]
         if found:
-            return f"did you mean {' or '.join(list(dict.fromkeys(found))[:_MOST])}?"
+            return f"did you mean {' or '.join(list(dict.fromkeys(found))[:3])}?"
         if hint := next((meaning.hint for meaning in meant if meaning.hint), ""):
             return hint
     return ""
@@ -739,6 +693,6 @@ def _readings(typed: str, known: Collection[str]) -> Iterator[str]:
         yield typed
         return
     yield from (part for part in re.split(r"[-_ ]", typed) if part in known)
-    if len(typed) >= _BEGINS:
+    if len(typed) >= 3:
         yield from sorted((word for word in known if word.startswith(typed)), key=lambda word: (len(word), word))
-    yield from difflib.get_close_matches(typed, sorted(known), 3, _ALIKE)
+    yield from difflib.get_close_matches(typed, sorted(known), 3, 0.75)

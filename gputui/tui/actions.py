@@ -105,7 +105,7 @@ def told(action: Action, done: Done, subject: str = "") -> str:
         words["delta"] = abs(action.value)
     if isinstance(action, PlaceJobs):
         words["neighbour"] = shown_id(action.places[0].placed.past)
-    is_one = bool(subject) or len(done.ids) == 1 or not verb.done_many
+    is_one = bool(subject) or len(done.ids) == 1
     return (verb.done if is_one else verb.done_many).format_map(words)
 
 

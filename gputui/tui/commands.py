@@ -92,7 +92,6 @@ def command_of(verb: BaseVerb[Any]) -> Command:
         verb.group,
         in_footer=verb.in_footer,
         footer_key=verb.footer_key,
-        id=verb.id,
         changes=True,
         needs=verb.needs,
         capability=verb.capability,
