@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 
 from gputui.threads import DaemonExecutor
+from tests.waiting import until
 
 PATIENCE = 60.0
 
@@ -31,10 +31,7 @@ def test_finished_work_is_not_kept() -> None:
     kept = weakref.ref(payload)
     workers.submit(lambda what: None, payload).result(PATIENCE)
     del payload
-    deadline = time.monotonic() + PATIENCE
-    while kept() is not None:
-        assert time.monotonic() < deadline, "it is kept"
-        time.sleep(0.01)
+    until(lambda: kept() is None, "it is kept")
     workers.shutdown()
 
 
@@ -89,7 +86,4 @@ def test_draining_waits_only_for_current_work_and_not_for_ever() -> None:
     assert workers.drain(PATIENCE)
     assert not waiting.done()
     assert workers.submit(lambda: None).cancelled()
-    deadline = time.monotonic() + PATIENCE
-    while any(thread.name == name for thread in threading.enumerate()):
-        assert time.monotonic() < deadline, "its threads stay"
-        time.sleep(0.01)
+    until(lambda: not any(thread.name == name for thread in threading.enumerate()), "its threads stay")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from gputui.api.connections import Limits, Listener, bind
 from gputui.api.http import Answer, Request, Response
 from gputui.api.server import DoorServer
 from tests.api.scripted_owner import whole_message
+from tests.waiting import until
 
 PATIENCE = 30.0
 
@@ -85,13 +85,6 @@ def answer_of(link: socket.socket) -> bytes:
     answer = whole_message(link)
     assert b"\r\ncontent-length:" in answer.lower()
     return answer
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from gputui.engine.feed import Feed
 from tests.api.test_events import ABOUT
 from tests.factories import spec
 from tests.process_list import command_lines
+from tests.waiting import until
 
 PATIENCE = 60.0
 
@@ -109,10 +110,7 @@ def options(tmp_path: Path) -> Options:
 @pytest.fixture
 def served(options: Options) -> Iterator[Server]:
     server = Server(options)
-    deadline = time.monotonic() + PATIENCE
-    while (backend := open_api(options)) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    backend = until(lambda: open_api(options))
     backend.close()
     yield server
     server.end(signal.SIGKILL)
@@ -261,10 +259,7 @@ def test_an_owner_is_asked_and_followed_through_a_command_as_over_ssh(served: Se
         [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
         while follower.snapshot.job(job_id) is None:
             assert follower.wait(follower.number, PATIENCE)
-    deadline = time.monotonic() + PATIENCE
-    while [word.encode() for word in (*words, "")] in command_lines().values():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: [word.encode() for word in (*words, "")] not in command_lines().values())
 
 
 def test_a_command_moves_to_an_owner_that_appears_and_goes_on_when_he_ends(

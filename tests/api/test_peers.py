@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputui.api import connections
+from tests.cases import cases
 from tests.needs import need
 
 _CONNECT = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
@@ -39,7 +40,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.communicate(timeout=30)
 
 
-@pytest.mark.parametrize("count", [2, 300])
+@cases("count", [2, 300])
 def test_another_user_is_known_with_all_groups(listener: socket.socket, count: int) -> None:
     need("root", "readers")
     groups = range(70000, 70000 + count)

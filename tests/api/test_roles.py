@@ -6,11 +6,12 @@ A new route needs a row here. The same for each action stands in tests/engine/te
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,6 +29,7 @@ from gputui.domain.settings import AccessSettings, AdmissionSettings, Settings
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach, CommandLine, CommandResult
 from tests.api.owner import ALICE, BOB, CAROL, ROLES, ROOT, SECRET, Collector, TestOwner
+from tests.cases import cases
 from tests.factories import NOW, spec, uuid
 
 UPGRADE = {"upgrade": "gputui-stream/1", "connection": "upgrade"}
@@ -84,11 +86,11 @@ ROWS: Mapping[str, Row] = {
 """Rows by the names of the handlers."""
 
 
-@pytest.fixture
-def owner(tmp_path: Path) -> Iterator[TestOwner]:
+@contextmanager
+def serving(state: Path) -> Iterator[TestOwner]:
     """Owner of a queue with jobs of alice, whatever of which may be secret is."""
     made = TestOwner(
-        tmp_path / "state",
+        state,
         Settings(access=AccessSettings(users=("*",)), admission=AdmissionSettings(mounts=("/home/{user}",))),
         metrics=lambda: b"# HELP\n",
         backup=lambda: iter((b"",)),
@@ -178,29 +180,37 @@ def test_every_route_has_a_row() -> None:
     assert ROWS.keys() == {route.handler for route in ROUTES}
 
 
-@pytest.mark.parametrize("who", CALLERS)
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.handler)
-def test_a_route_is_open_to_those_whom_the_table_names(owner: TestOwner, route: Route, who: str) -> None:
-    uid = CALLERS[who]
+def test_a_route_is_open_to_those_whom_the_table_names(tmp_path: Path) -> None:
+    for number, (route, (who, uid)) in enumerate(product(ROUTES, CALLERS.items())):
+        with serving(tmp_path / str(number)) as owner:
+            _check(owner, route, uid, f"{route.handler} by {who}")
+
+
+def _check(owner: TestOwner, route: Route, uid: int, what: str) -> None:
     undo = _held(owner, ALICE if uid != ROOT else ROOT) if route.handler == "undo" else None
     answer, refused = _ask(owner, route, uid, undo), _refused(route, uid)
     found = _status(answer)
     if refused:
-        assert found == refused
+        assert found == refused, what
     else:
-        assert found != 403
-        assert (found >= 400) is ROWS[route.handler].fails, getattr(answer, "body", "")
+        assert found != 403, what
+        assert (found >= 400) is ROWS[route.handler].fails, (what, getattr(answer, "body", ""))
     if found == 403:
         assert isinstance(answer, Response)
         problem = owner.whole(answer).read(Problem)
-        assert problem.rule
-        assert [(user, rule) for user, rule, _ in owner.refusals] == [(owner.caller(uid).user, problem.rule)]
+        assert problem.rule, what
+        assert [(user, rule) for user, rule, _ in owner.refusals] == [(owner.caller(uid).user, problem.rule)], what
     else:
-        assert not owner.refusals
+        assert not owner.refusals, what
 
 
-@pytest.mark.parametrize("uid", [BOB, CAROL])
-def test_nothing_that_others_ask_changes_a_users_jobs(owner: TestOwner, uid: int) -> None:
+@cases("uid", [BOB, CAROL])
+def test_nothing_that_others_ask_changes_a_users_jobs(tmp_path: Path, uid: int) -> None:
+    with serving(tmp_path / "state") as owner:
+        _ask_all(owner, uid)
+
+
+def _ask_all(owner: TestOwner, uid: int) -> None:
     undo = _held(owner, ALICE)
     before = {job_id: owner.store.get(job_id) for job_id in (WAITING, RUNNING, ENDED)}
     recurring = dict(owner.store.recurring())
@@ -211,9 +221,14 @@ def test_nothing_that_others_ask_changes_a_users_jobs(owner: TestOwner, uid: int
     assert not [user for user, _, _ in owner.streams if user != "alice"]
 
 
-@pytest.mark.parametrize("accept", ["application/json", OWN])
-@pytest.mark.parametrize("uid", [BOB, CAROL])
-def test_no_answer_to_others_has_a_secret(owner: TestOwner, uid: int, accept: str) -> None:
+@cases("accept", ["application/json", OWN])
+@cases("uid", [BOB, CAROL])
+def test_no_answer_to_others_has_a_secret(tmp_path: Path, uid: int, accept: str) -> None:
+    with serving(tmp_path / "state") as owner:
+        _look_for_secrets(owner, uid, accept)
+
+
+def _look_for_secrets(owner: TestOwner, uid: int, accept: str) -> None:
     for route in ROUTES:
         for job_id in (WAITING, RUNNING, ENDED):
             told = _text(_ask(owner, route, uid, job_id=job_id, accept=accept))

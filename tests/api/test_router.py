@@ -49,7 +49,7 @@ def test_another_method_is_told_which_the_path_takes(owner: TestOwner) -> None:
     assert owner.ask("DELETE", "/v1/jobs").headers["Allow"] == "GET, POST"
 
 
-@pytest.mark.parametrize(("given", "status"), [("1.0", 200), ("1.99", 200), ("2.0", 400), ("x", 400), ("", 400)])
+@cases(("given", "status"), [("1.0", 200), ("1.99", 200), ("2.0", 400), ("x", 400), ("", 400)])
 def test_a_client_of_another_major_version_is_refused(owner: TestOwner, given: str, status: int) -> None:
     assert owner.ask("GET", "/v1/about", headers={"gputui-api": given}).status == status
 
@@ -73,7 +73,7 @@ def test_wrong_parameters_are_refused_by_name(owner: TestOwner, query: dict[str,
     assert reply.read(Problem).instance in {next(iter(query)), "filter"}
 
 
-@pytest.mark.parametrize("since", ["yesterday", "2026-01-01", "2026-01-01T00:00:00"])
+@cases("since", ["yesterday", "2026-01-01", "2026-01-01T00:00:00"])
 def test_times_need_a_zone(owner: TestOwner, since: str) -> None:
     assert owner.ask("GET", "/v1/history", since=since).status == 422
     assert owner.ask("GET", "/v1/history", since="2026-01-01T00:00:00Z").status == 200

@@ -19,9 +19,10 @@ import pytest
 from gputui.api.connections import Limits, limits_for
 from gputui.api.http import Answer, Handoff, Outlet, Request, Response, Stream
 from gputui.api.server import DoorServer
-from tests.api.serving import answer_of, rest_of, serving, tell, until
+from tests.api.serving import answer_of, rest_of, serving, tell
 from tests.cases import cases
 from tests.needs import need
+from tests.waiting import until
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gputui.api.routes import ROUTES, AnswerKind, Scope
 from gputui.domain.access import Role
 from tests.api.owner import SECRET
 from tests.api.test_roles import ROWS
+from tests.waiting import until
 
 pytestmark = pytest.mark.needs("root", "curl")
 ALICE, BOB = 61_901, 61_902
@@ -64,10 +64,7 @@ class Door:
         with (directory / "log").open("wb") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=out)
         self.socket = state / "api.sock"
-        deadline = time.monotonic() + PATIENCE
-        while not self._answers():  # its mode is set before that
-            assert time.monotonic() < deadline, (directory / "log").read_text()
-            time.sleep(0.05)
+        until(self._answers, lambda: (directory / "log").read_text())  # its mode is set before that
         for place in (directory, state):
             place.chmod(0o711)
         self.socket.chmod(0o666)

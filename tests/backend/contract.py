@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
@@ -48,8 +47,10 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids, SubmitJobs
 from gputui.ports.backend import Attach, Backend, DirectBackend
+from tests.cases import cases
 from tests.cluster.talk import Talk
 from tests.needs import need
+from tests.waiting import until
 
 PATIENCE = 60.0
 """Seconds to wait for what a scheduler or an engine does."""
@@ -213,10 +214,7 @@ class BackendContract:
 
     @staticmethod
     def until(true: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
-        deadline = time.monotonic() + patience
-        while not true():
-            assert time.monotonic() < deadline, f"gave up waiting until {what}"
-            time.sleep(0.02)
+        until(true, what, seconds=patience)
 
     def until_job(self, backend: Backend, job_id: JobId, true: Callable[[Job], object]) -> Job:
         self.until(lambda: true(backend.job(job_id)), f"job {job_id} is so: {backend.job(job_id)}")
@@ -305,7 +303,7 @@ class BackendContract:
 
     # Actions on jobs
 
-    @pytest.mark.parametrize("name", JOB_ACTIONS)
+    @cases("name", JOB_ACTIONS)
     def test_a_missing_job_is_named_and_no_other_changed(
         self, backend: Backend, harness: Harness, jobs: Callable[..., Ids], name: str
     ) -> None:
@@ -319,7 +317,7 @@ class BackendContract:
             backend.act(action)
         assert backend.job(waiting) == before
 
-    @pytest.mark.parametrize("name", JOB_ACTIONS)
+    @cases("name", JOB_ACTIONS)
     def test_what_is_foreseen_fails_as_it_would(self, backend: Backend, harness: Harness, name: str) -> None:
         action = JOB_ACTIONS[name][1]((harness.missing,))
         with pytest.raises(GputuiError) as acted:
@@ -353,7 +351,7 @@ class BackendContract:
         backend.act(Cancel(ids))
         self.until(lambda: feed.version() != version, "the version is another")
 
-    @pytest.mark.parametrize("name", [*EFFECTS, "release"])
+    @cases("name", [*EFFECTS, "release"])
     def test_what_is_foreseen_is_not_done(self, backend: Backend, jobs: Callable[..., Ids], name: str) -> None:
         capability, act = JOB_ACTIONS[name]
         if self.lacks(backend, capability, lambda: backend.foresee(act(jobs()))):
@@ -394,7 +392,7 @@ class BackendContract:
             done = backend.act(Hold(jobs(held=True)))
             assert (done.ids, done.changes) == ((), ())
 
-    @pytest.mark.parametrize("name", NOT_YET)
+    @cases("name", NOT_YET)
     def test_what_does_not_suit_a_waiting_job_is_refused_or_left_out_by_an_engine(
         self, backend: Backend, jobs: Callable[..., Ids], name: str
     ) -> None:

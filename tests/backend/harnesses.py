@@ -40,6 +40,7 @@ from tests.factories import spec as make_spec
 from tests.kubernetes import harness as kubernetes
 from tests.kubernetes.fake.server import FakeKubernetes
 from tests.servers.connections import local_ssh
+from tests.waiting import until
 
 PATIENCE = 60.0
 """Seconds to wait for a scheduler."""
@@ -112,11 +113,7 @@ class OwnerHarness(LocalHarness):
     """The same queue, as its owner serves it to a command."""
 
     def open(self) -> ApiBackend:
-        deadline = time.monotonic() + PATIENCE
-        while (backend := open_api(self.options)) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        return backend
+        return until(lambda: open_api(self.options))
 
 
 class ClusterHarness:
@@ -235,10 +232,7 @@ class RemoteHarness:
         self.backend = open_servers([ServerSettings("a", "ssh://a", command)])
         self.backend.start()
         [server] = self.backend.servers
-        deadline = time.monotonic() + PATIENCE
-        while server.view().problem:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: not server.view().problem)
         self._mapper = server.mapper
         self.missing = self._mapper.shared(self._there.missing)
         self.drainable = self._there.drainable

@@ -36,6 +36,10 @@ class KeptStore(MemoryJobStore):
     def close(self) -> None:
         self.closed = True
 
+    def clear(self) -> None:
+        """Forget all, for the next row of a table."""
+        self.__init__()  # type: ignore[misc]
+
 
 CALLER = Caller(ACTOR.uid, ACTOR.uid, (), ACTOR.user, Role.OPERATOR)
 Run = Callable[..., Result]
@@ -88,8 +92,7 @@ def local(store: KeptStore) -> DirectBackend:
     return cast("DirectBackend", LocalBackend(Options(Path("/nonexistent")), owned=owned))
 
 
-BY_OWNER = "by the owner"
-BOTH_WAYS = frozenset(
+BY_OWNER = frozenset(
     [
         "cron",
         "explain",
@@ -110,19 +113,16 @@ BOTH_WAYS = frozenset(
         "times_everywhere",
     ]
 )
-"""Modules of tests whose commands the owner of a queue runs too, each by the name of its file."""
+"""Modules of tests whose commands the owner of a queue runs, each by the name of its file.
 
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Have commands of thin clients tried in a process of their own and by the owner of the queue."""
-    if "run" in metafunc.fixturenames and metafunc.module.__name__.rpartition(".test_")[2] in BOTH_WAYS:
-        metafunc.parametrize("run", ["", BY_OWNER], indirect=True, ids=["here", "owner"])
+`test_both_ways` shows that these commands say and do the same in a process of their own.
+"""
 
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, store: KeptStore, capfd: pytest.CaptureFixture[str]) -> Run:
     """Run a command, in this process or by the owner of the queue."""
-    run_one = owned_command if getattr(request, "param", "") else run_command
+    run_one = owned_command if request.module.__name__.rpartition(".test_")[2] in BY_OWNER else run_command
 
     def run(*arguments: str) -> Result:
         code = run_one(arguments)

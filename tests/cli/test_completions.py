@@ -14,6 +14,7 @@ import pytest
 from gputui.cli.main import cli
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Controls
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running
 
@@ -27,7 +28,7 @@ def completed(words: str, place: int) -> list[str]:
     return [item.value for item in found]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@cases("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_each_shell(run: Run, shell: str) -> None:
     result = run("completions", shell)
     assert (result.code, result.err) == (0, "")

@@ -13,19 +13,25 @@ from gputui.config import resolve
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.snapshot import Node
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, job, running, snapshot, uuid, view
+
+
+def fill(store: KeptStore) -> None:
+    store.clear()
+    put(store, job(), running(on=(uuid(0),)), job(options=ContainerOptions(env=(("TOKEN", "hunter2"),))))
 
 
 @pytest.fixture
 def queue(store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> KeptStore:
     """Jobs 1 and 3 wait, job 2 runs on GPU 0 of two."""
-    put(store, job(), running(on=(uuid(0),)), job(options=ContainerOptions(env=(("TOKEN", "hunter2"),))))
+    fill(store)
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=[view(0), view(1)])))
     return store
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "sentence"),
     [
         ("hold 1", "held job 1; the time waited so far still counts"),
@@ -47,6 +53,7 @@ def queue(store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> KeptStore:
     ],
 )
 def test_a_command_confirms_in_one_line(run: Run, queue: KeptStore, words: str, sentence: str) -> None:
+    fill(queue)
     if words.startswith("tenant"):
         run("tenant", "set", "bob", "--gpus", "2")
     result = run(*words.split())

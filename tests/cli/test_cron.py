@@ -154,9 +154,10 @@ def test_remove_pause_and_resume(run: Run, store: KeptStore, clock: FakeClock) -
     assert (only(store).paused, only(store).next_at) == (False, clock.now() + timedelta(hours=1))
 
 
-@pytest.mark.parametrize("command", ["remove", "pause", "resume"])
-@pytest.mark.parametrize(("given", "code"), [("9", 3), ("x", 2), ("1,9", 3), ("-1", 2)])
+@cases("command", ["remove", "pause", "resume"])
+@cases(("given", "code"), [("9", 3), ("x", 2), ("1,9", 3), ("-1", 2)])
 def test_invalid_ids_are_refused(run: Run, store: KeptStore, command: str, given: str, code: int) -> None:
+    store.clear()
     keep(store, recurring())
     result = run("cron", command, given)
     assert (result.code, result.out) == (code, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -25,6 +24,7 @@ from gputui.engine.actions.actions import Actions
 from gputui.gpus.simulated import SimulatedProbe
 from tests.factories import ACTOR, NOW, FakeClock, running, snapshot, view
 from tests.memory_store import MemoryJobStore
+from tests.waiting import until
 
 CAPPED, FOREIGN, DRAINED = 2, 5, 6
 
@@ -141,10 +141,7 @@ def test_its_foreign_container_has_a_page_and_output_and_can_be_stopped(store: M
 def test_jobs_keep_coming_until_many_wait(store: MemoryJobStore, actions: Actions) -> None:
     arrivals = Arrivals(lambda: store, actions, every=0.001)
     arrivals.start()
-    deadline = time.monotonic() + 60
-    while len(store.jobs()) < MOST_WAITING:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: len(store.jobs()) >= MOST_WAITING)
     arrivals.stop()
     assert not arrivals.is_alive()
     assert len(store.jobs()) == MOST_WAITING

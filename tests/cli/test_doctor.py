@@ -26,9 +26,10 @@ from gputui.domain.gpu import Health, HealthCode, ProbeCode, ProbeReading, Probe
 from gputui.domain.kept_data import BackupRecord, KeepLimits, KeptData
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Leader, Snapshot
+from gputui.store import TinyJobStore
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run
-from tests.factories import GIB, NOW, gpu, sample, uuid
+from tests.factories import ACTOR, GIB, NOW, gpu, job, sample, uuid
 
 GOOD = ProbeReading(ProbeStatus(ProbeCode.OK, "reads 1 GPU"), (gpu(),), {uuid(0): sample()}, NOW, "570.1")
 
@@ -327,8 +328,9 @@ def test_a_huge_file_that_somebody_planted_is_not_read(tmp_path: Path, name: str
     folder = tmp_path / "state"
     environ = {**os.environ, "DOCKER_CONFIG": str(tmp_path)}
     command = [sys.executable, "-m", "gputui", "--state", str(folder), "--probe", "sim:1"]
-    made = [*command, "submit", "--host", "--hold", "--", "true"]
-    subprocess.run(made, env=environ, check=True, capture_output=True)
+    store = TinyJobStore(folder)
+    store.submit([job(held=True)], actor=ACTOR)
+    store.close()
     planted = (tmp_path if name == "config.json" else folder) / name
     planted.touch(mode=0o600)
     os.truncate(planted, 3 * GIB)
@@ -347,7 +349,7 @@ def test_a_warning_is_not_a_failure(run: Run, machine: Callable[..., None]) -> N
     assert "chmod 0700" in result.out
 
 
-@pytest.mark.parametrize("broken", [{"up": False}, {"reading": ProbeReading(ProbeStatus(ProbeCode.WEDGED, "wedged"))}])
+@cases("broken", [{"up": False}, {"reading": ProbeReading(ProbeStatus(ProbeCode.WEDGED, "wedged"))}])
 def test_a_failed_check_exits_with_1(run: Run, machine: Callable[..., None], broken: dict[str, object]) -> None:
     machine(**broken)
     result = run("doctor", "--json")

@@ -118,10 +118,11 @@ class Typed(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
+@cases(("answer", "code"), [("y", 0), ("n", 1)])
 def test_the_answer_at_a_terminal_decides(
     run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
 ) -> None:
+    settings.unlink(missing_ok=True)
     monkeypatch.setattr(sys, "stdin", Typed(f"{answer}\n"))
     done = run("doctor", "--fix")
     assert (done.code, settings.exists()) == (code, code == 0)

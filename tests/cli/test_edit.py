@@ -98,7 +98,7 @@ def test_json_says_what_was_changed(run: Run, asked: KeptStore) -> None:
     assert json.loads(run("edit", "1", "--json", "--gpus", "4").out) == {"id": 1, "changed": []}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "words"),
     [
         (["--gpus", "x"], "--gpus: 'x' is not a number of GPUs"),

@@ -7,8 +7,6 @@ import signal
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from gputui.domain.job_spec import LimitWarning
 from gputui.request import job_values
 from tests.cases import cases
@@ -82,7 +80,7 @@ def test_a_job_file_sets_limits_warnings_and_retries(run: Run, store: KeptStore,
     assert (spec.warning, spec.retry_on) == (LimitWarning(15, timedelta(seconds=60)), ("75", "OOM"))
 
 
-@pytest.mark.parametrize("options", [("--retry-on", "1"), ("--gpus", "1", "--gpu-memory-step", "20g")])
+@cases("options", [("--retry-on", "1"), ("--gpus", "1", "--gpu-memory-step", "20g")])
 def test_options_about_retries_require_retries(run: Run, options: tuple[str, ...]) -> None:
     result = run("submit", *options, "busybox")
     assert result.code == 2

@@ -23,6 +23,7 @@ from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.tick.snapshot_builder import with_plan
 from gputui.ports import JobStore
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, spec, uuid, view
 from tests.memory_store import MemoryJobStore
 
@@ -134,7 +135,7 @@ def test_cancel_dry_run_shows_jobs_that_move_up(store: JobStore, capsys: Capture
     assert not store.get(2).cancel_requested
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "first", "last"),
     [
         (["cancel", "1-3"], "would cancel: 3 jobs: 1 2 3", "-> cancelled"),

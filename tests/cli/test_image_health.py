@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from tests.waiting import until
 
 DOCKERFILE = Path(__file__).parents[2] / "deploy" / "Dockerfile"
 
@@ -33,9 +34,7 @@ def test_the_image_is_healthy_only_while_something_schedules(tmp_path: Path) -> 
     assert not is_healthy()
     words = [str(program), "--probe", "sim:1", "--runtime", "process", "serve"]
     with subprocess.Popen(words, env=environ, stderr=subprocess.PIPE) as served:
-        deadline = time.monotonic() + 60
-        while not is_healthy():
-            assert time.monotonic() < deadline, "it never becomes healthy"
+        until(is_healthy, "it never becomes healthy")
         served.terminate()
         served.wait(60)
     assert not is_healthy()

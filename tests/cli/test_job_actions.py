@@ -24,8 +24,9 @@ def test_actions_are_carried_into_the_store(run: Run, store: KeptStore) -> None:
     assert [entry.verb for entry in store.audit_log("job 2")] == ["cancel", "requeue"]
 
 
-@pytest.mark.parametrize("ids", [["1", "2"], ["1,2"], ["1-2"], ["2", "1-2"]])
+@cases("ids", [["1", "2"], ["1,2"], ["1-2"], ["2", "1-2"]])
 def test_actions_apply_to_several_ids(run: Run, store: KeptStore, ids: list[str]) -> None:
+    store.clear()
     put(store, job(), job(), job())
     assert run("cancel", *ids).code == 0
     assert [each.cancel_requested for each in store.jobs().values()] == [True, True, False]
@@ -39,10 +40,8 @@ def test_actions_apply_to_all_ids_or_none(run: Run, store: KeptStore) -> None:
     assert not store.get(1).cancel_requested
 
 
-@pytest.mark.parametrize("command", ["cancel", "hold", "release", "requeue", "show", "logs"])
-@pytest.mark.parametrize(
-    ("given", "code"), [(["x"], 2), (["0"], 2), (["-1"], 2), (["9" * 400], 2), (["7"], 3), ([], 2)]
-)
+@cases("command", ["cancel", "hold", "release", "requeue", "show", "logs"])
+@cases(("given", "code"), [(["x"], 2), (["0"], 2), (["-1"], 2), (["9" * 400], 2), (["7"], 3), ([], 2)])
 def test_invalid_ids_are_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: str, given: list[str], code: int
 ) -> None:
@@ -85,18 +84,18 @@ def test_a_job_names_who_held_it_and_when_and_who_changed_its_priority(run: Run,
     assert (store.get(1).held_by, store.get(1).held_at) == ("", None)
 
 
-@pytest.mark.parametrize(
-    ("value", "priority"), [("70", 70), ("+20", 70), ("-10", 40), ("-100", 0), ("+100", 100), ("0", 0)]
-)
+@cases(("value", "priority"), [("70", 70), ("+20", 70), ("-10", 40), ("-100", 0), ("+100", 100), ("0", 0)])
 def test_priorities_are_absolute_or_relative(run: Run, store: KeptStore, value: str, priority: int) -> None:
+    store.clear()
     put(store, job(), job())
     assert run("priority", "1", value).code == 0
     assert store.get(1).priority == priority
     assert store.get(2).priority == 50
 
 
-@pytest.mark.parametrize("value", ["70", "+5", "top"])
+@cases("value", ["70", "+5", "top"])
 def test_a_job_that_has_ended_keeps_its_priority(run: Run, store: KeptStore, value: str) -> None:
+    store.clear()
     put(store, job().evolve(state=JobState.CANCELLED, ended_at=NOW))
     before = store.get(1)
     refused = run("priority", "1", value)

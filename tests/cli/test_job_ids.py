@@ -23,11 +23,16 @@ def element(index: int, made: Job | None = None) -> Job:
     return (made or job()).evolve(array=ArrayRef(2, index, 4))
 
 
+def fill(store: KeptStore) -> None:
+    store.clear()
+    over = running().evolve(state=JobState.COMPLETED, ended_at=NOW)
+    put(store, job(), element(0, over), element(10, running()), element(20), element(30), element(40), job())
+
+
 @pytest.fixture
 def mixed(store: KeptStore) -> KeptStore:
     """Job 1; array 2 of jobs 2 to 6, whose indices are 0, 10, 20, 30 and 40: ended, running, and three that wait."""
-    over = running().evolve(state=JobState.COMPLETED, ended_at=NOW)
-    put(store, job(), element(0, over), element(10, running()), element(20), element(30), element(40), job())
+    fill(store)
     return store
 
 
@@ -176,14 +181,15 @@ def test_a_job_starts_after_an_element(mixed: KeptStore, run: Run) -> None:
     assert run("submit", "--after", "2_7", "busybox", "true").code == 3
 
 
-@pytest.mark.parametrize("verb", ["hold", "cancel"])
-@pytest.mark.parametrize("name", ["2_20", "4"])
+@cases("verb", ["hold", "cancel"])
+@cases("name", ["2_20", "4"])
 def test_an_action_on_one_job_decodes_no_others(
     mixed: KeptStore, run: Run, monkeypatch: pytest.MonkeyPatch, verb: str, name: str
 ) -> None:
     def refuse(_: KeptStore) -> dict[int, Job]:
         raise AssertionError("all jobs were read")
 
+    fill(mixed)
     monkeypatch.setattr(KeptStore, "jobs", refuse)
     assert run(verb, name).code == 0
     assert acted_on(mixed, verb) == ["job 4"]

@@ -12,6 +12,7 @@ from gputui.domain.access import others_job
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, local, put
 from tests.factories import NOW, job, running
 
@@ -69,7 +70,7 @@ def test_an_unknown_job_is_refused(run: Run, found: Logs) -> None:
     assert run("logs", "404").code == 3
 
 
-@pytest.mark.parametrize("given", [["--tail", "-1"], ["--tail", "x"], ["--attempt", "0"], ["--attempt", "last"]])
+@cases("given", [["--tail", "-1"], ["--tail", "x"], ["--attempt", "0"], ["--attempt", "last"]])
 def test_bad_numbers_are_refused_by_name(run: Run, found: Logs, given: list[str]) -> None:
     result = run("logs", *given, "7")
     assert (result.code, result.out) == (2, "")

@@ -75,7 +75,7 @@ def test_a_group_without_a_command_prints_its_help(run: Run, group: str) -> None
     assert (result.code, result.out, result.err) == (2, "", run(group, "--help").out)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("word", "meant"),
     [
         ("quue", "queue"),

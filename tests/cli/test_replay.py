@@ -21,6 +21,7 @@ from gputui.domain.state import JobState
 from gputui.replay import policies, trace
 from gputui.replay.simulation import figures
 from gputui.replay.trace import Ran, TraceJob
+from tests.cases import cases
 from tests.factories import ACTOR, spec, uuid
 
 MADE_UP = ["replay", "--synthetic", "5"]
@@ -190,7 +191,7 @@ def test_jobs_that_are_replayed_otherwise_are_counted(tmp_path: Path, capsys: py
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "words"),
     [
         (["replay"], "expected a trace, --synthetic or --history"),

@@ -92,7 +92,7 @@ def test_the_edges_of_the_period_cut_attempts(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("past")
-@pytest.mark.parametrize(
+@cases(
     ("by", "groups"),
     [
         ("user", {"none"}),

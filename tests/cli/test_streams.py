@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
 
 from gputui.store import TinyJobStore
@@ -27,8 +28,7 @@ def shell(state: Path, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
 
 
-@cases("act", ACTS)
-@cases("stream", ["> /dev/full", ">&-"])
+@cases(("act", "stream"), [(HOST, ">&-"), *zip(ACTS, cycle(["> /dev/full", ">&-"]))])
 def test_the_confirmation_goes_to_stderr(tmp_path: Path, act: str, stream: str) -> None:
     done = shell(tmp_path / "state", f"{act} {stream}")
     assert (done.returncode, done.stdout) == (0, "")

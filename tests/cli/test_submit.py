@@ -199,8 +199,9 @@ def test_unsupported_docker_options_are_refused_with_a_substitute(run: Run, stor
     assert not store.jobs()
 
 
-@pytest.mark.parametrize("line", [["-it"], ["-ti"], ["-dit"], ["-i", "-t"], ["-d=true", "-it", "--rm=true"]])
+@cases("line", [["-it"], ["-ti"], ["-dit"], ["-i", "-t"], ["-d=true", "-it", "--rm=true"]])
 def test_an_option_for_a_terminal_is_accepted_with_an_explanation(run: Run, store: KeptStore, line: list[str]) -> None:
+    store.clear()
     result = run("submit", *line, "-itp", "80:80", "busybox", "top", "-b")
     assert (result.code, result.out) == (0, "1\n")
     assert result.err.startswith("gputui: note: ")
@@ -217,7 +218,7 @@ def test_options_without_effect_print_at_most_one_line(run: Run) -> None:
     assert "--retries N" in result.err
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "told"),
     [
         ("busybox true --dry-run", "--dry-run"),
@@ -232,6 +233,7 @@ def test_options_without_effect_print_at_most_one_line(run: Run) -> None:
 def test_an_option_behind_the_image_is_the_jobs_own_with_a_note(
     run: Run, store: KeptStore, line: str, told: str
 ) -> None:
+    store.clear()
     result = run("submit", *line.split())
     assert (result.code, len(store.jobs())) == (0, 1)
     words = f"{told} after the image or command: passed to the job; options of gputui go before it"
@@ -393,10 +395,10 @@ def test_arguments_that_are_not_text_are_refused(run: Run) -> None:
     assert "COMMAND: is not UTF-8 text" in result.err
 
 
-@pytest.mark.parametrize("name", ["训练", "🚀", "[red]x[/red]"])
+@cases("name", ["训练", "🚀", "[red]x[/red]"])
 def test_names_of_any_script_are_kept(run: Run, store: KeptStore, name: str) -> None:
-    assert run("submit", "--name", name, "busybox").code == 0
-    assert spec_of(store).name == name
+    made = run("submit", "--name", name, "busybox")
+    assert spec_of(store, int(made.out)).name == name
 
 
 def test_the_help_names_every_variable_that_a_job_gets(run: Run) -> None:

@@ -69,11 +69,16 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     clocks.tzset()
 
 
+def fill(store: KeptStore) -> None:
+    store.clear()
+    put(store, job(), running(), job(retries=1))
+
+
 @pytest.fixture(autouse=True)
 def jobs(store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiting job, a running one, and a waiting one with retries, on eight GPUs."""
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(seen([])))
-    put(store, job(), running(), job(retries=1))
+    fill(store)
 
 
 def tried(run: Run, words: tuple[str, ...], text: str) -> tuple[int, str]:
@@ -117,7 +122,7 @@ def _options(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
             yield " ".join((*path, max(option.opts, key=len)))
 
 
-@pytest.mark.parametrize("name", sorted(DURATIONS.keys() - NO_EFFECT))
+@cases("name", sorted(DURATIONS.keys() - NO_EFFECT))
 def test_durations(run: Run, name: str) -> None:
     short = ("95s", "1h30m", "1h30", "1d12h", "2:30:00", "2-12:00:00", "1.5h")
     for text in (*short, "2 h", "1h 30m", "30 minutes", "1 day and 2 hours", "2 Hours, 5 min"):
@@ -146,7 +151,7 @@ def test_what_is_no_duration(run: Run, name: str) -> None:
         refusal(run, DURATIONS[name], text)
 
 
-@pytest.mark.parametrize("name", sorted(DURATIONS))
+@cases("name", sorted(DURATIONS))
 def test_a_duration_has_no_sign_except_as_a_change_of_a_limit(run: Run, name: str) -> None:
     for text in ("+2h", "-2h"):
         if name == "edit --time-limit":
@@ -167,8 +172,8 @@ def test_0_is_refused_where_nothing_would_be_left(run: Run, name: str) -> None:
         assert re.search("is not above 0|too close to the limit", refusal(run, DURATIONS[name], text))
 
 
-@pytest.mark.parametrize("name", sorted(MOMENTS))
-@pytest.mark.parametrize(
+@cases("name", sorted(MOMENTS))
+@cases(
     ("text", "found"),
     [
         ("tomorrow 09:00", "2026-03-03T09:00"),
@@ -184,6 +189,7 @@ def test_0_is_refused_where_nothing_would_be_left(run: Run, name: str) -> None:
     ],
 )
 def test_moments(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch, name: str, text: str, found: str) -> None:
+    fill(store)
     monkeypatch.setenv("GPUTUI_PROBE", "sim:1")
     code, err = tried(run, MOMENTS[name], text)
     assert code == 0, err
@@ -214,7 +220,7 @@ def test_a_span_is_read_where_a_start_is_asked_for(run: Run, store: KeptStore, m
         assert "is a span of time" in refusal(run, {**MOMENTS, **PAST}[name], "Tue 9-17")
 
 
-@pytest.mark.parametrize("name", sorted(PAST))
+@cases("name", sorted(PAST))
 def test_moments_of_the_past(run: Run, name: str) -> None:
     for text in ("-7d", "-1d12h", "2 hours ago", "1 day and 2 hours ago", "yesterday 18:00", "last monday", "2026-02"):
         assert tried(run, PAST[name], text)[0] == 0, text
@@ -239,10 +245,11 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("name", "text"), TOLD)
+@cases(("name", "text"), TOLD)
 def test_a_command_that_sets_a_time_says_which_it_understood(
-    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch, name: str, text: str
 ) -> None:
+    fill(store)
     monkeypatch.setenv("GPUTUI_PROBE", "sim:1")
     found = run(*(word.replace("{}", text) for word in {**DURATIONS, **MOMENTS}[name]))
     assert TOLD[name, text] in found.err.splitlines()[0]
@@ -261,7 +268,7 @@ def test_only_people_are_told_the_times(run: Run, tmp_path: Path) -> None:
     assert run("submit", "busybox").err == ""
 
 
-@pytest.mark.parametrize("text", ["30 minutes", "1h 30m", "abc", "in 2h", "0", "4000d", "-5", ""])
+@cases("text", ["30 minutes", "1h 30m", "abc", "in 2h", "0", "4000d", "-5", ""])
 def test_forms_job_files_and_settings_read_them_like_the_options(run: Run, text: str, tmp_path: Path) -> None:
     code, err = tried(run, DURATIONS["submit --time-limit"], text)
     told = err.removeprefix("gputui: error: --time-limit: ").strip() if code else ""

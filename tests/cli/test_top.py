@@ -15,6 +15,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import STEP, Step, TakenStep
 from gputui.domain.snapshot import Leader
 from gputui.domain.text import width
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, job, running, snapshot, uuid, view
 from tests.tui.sample import NAMES
@@ -46,7 +47,7 @@ class TestFrame:
         assert len(lines) == 8 + 29
         assert "\x1b" not in result.out
 
-    @pytest.mark.parametrize("room", [79, 80, 133])
+    @cases("room", [79, 80, 133])
     def test_columns_stay_aligned_under_wide_names_at_odd_widths(self, run: Run, room: int) -> None:
         lines = [line for line in run("top", "--width", str(room)).out.splitlines() if line]
         assert max(map(width, lines)) <= room

@@ -10,8 +10,6 @@ import sys
 from itertools import pairwise
 from typing import NamedTuple
 
-import pytest
-
 from gputui.domain.text import plain_log
 from tests.cases import cases
 
@@ -71,7 +69,7 @@ def test_the_trainer_names_its_gpus() -> None:
     assert "rank 1/2 on GPU-b" in text
 
 
-@pytest.mark.parametrize("given", ["", "void", "-1"])
+@cases("given", ["", "void", "-1"])
 def test_the_trainer_reports_a_missing_gpu(given: str) -> None:
     assert "running on the CPU" in run("--steps", "1", CUDA_VISIBLE_DEVICES=given).stdout
 

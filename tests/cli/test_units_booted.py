@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cases import cases
 from tests.cli.machine import STATE, UNITS, Machine, booted
 from tests.e2e.members import ROOT
 from tests.lane import in_its_lane
@@ -83,7 +84,7 @@ def test_roots_service_leaves_a_users_queue_to_the_user(machine: Machine) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("state", ["/srv/queue", "/home/alice/queue", "/tmp/queue"])
+@cases("state", ["/srv/queue", "/home/alice/queue", "/tmp/queue"])
 def test_the_queue_may_lie_anywhere(machine: Machine, state: str) -> None:
     machine.run("rm", "-rf", state)
     machine.install(CONTAINERS, state)

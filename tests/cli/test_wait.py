@@ -16,6 +16,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.ports.backend import DirectBackend
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, local, put
 from tests.factories import NOW, job, running
 
@@ -50,7 +51,7 @@ class Ends:
         return True
 
 
-@pytest.mark.parametrize(
+@cases(
     ("which", "code"),
     [
         (ended(1), 0),
@@ -62,6 +63,7 @@ class Ends:
     ],
 )
 def test_the_exit_code_is_that_of_the_job(run: Run, store: KeptStore, which: Job, code: int) -> None:
+    store.clear()
     put(store, which)
     result = run("wait", "1")
     assert result.code == code

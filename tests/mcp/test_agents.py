@@ -19,6 +19,7 @@ import pytest
 
 from gputui.mcp import TOOLS
 from tests.api.test_two_accounts import ALICE, BOB, Door
+from tests.cases import cases
 from tests.servers.conftest import Gpus
 
 mcp = pytest.importorskip("mcp")
@@ -89,7 +90,7 @@ def played(door: Door, uid: int, play: Callable[[Agent], Awaitable[None]], mode:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("uid", "mode"), [(0, "auto"), (ALICE, "legacy")], ids=["root", "user of today's protocol"])
+@cases(("uid", "mode"), [(0, "auto"), (ALICE, "legacy")])
 def test_an_agent_plays_all_tools(door: Door, uid: int, mode: str) -> None:
     async def play(one: Agent) -> None:
         listed = (await one.client.list_tools()).tools

@@ -16,7 +16,7 @@ from tests.servers.conftest import Gpus
 mcp = pytest.importorskip("mcp")
 from mcp import Client, StdioServerParameters, stdio_client  # noqa: E402
 
-pytestmark = pytest.mark.ssh
+pytestmark = [pytest.mark.ssh, pytest.mark.long]  # tests/mcp/test_agents.py plays the tools, tests/servers ssh
 
 
 def test_an_agent_elsewhere_submits_and_follows_a_job(tmp_path: Path) -> None:

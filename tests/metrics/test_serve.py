@@ -11,17 +11,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from tests import leftovers
 from tests.metrics.scraped import Scrape
 from tests.metrics.test_server import HASH, OTHERS, get
+from tests.waiting import until
 
 PATIENCE = 60.0
 AS_USER = """
@@ -37,7 +36,6 @@ os.setgroups([]); os.setgid(uid); os.setuid(uid)  # only now: the interpreter it
 from gputui.__main__ import main
 main()
 """
-T = TypeVar("T")
 
 
 class Served:
@@ -74,7 +72,7 @@ class Served:
 
     def until_said(self, words: str) -> str:
         """Wait until its stderr has a line with these words."""
-        return _until(lambda: next((line for line in self.said.splitlines() if words in line), ""), words)
+        return until(lambda: next((line for line in self.said.splitlines() if words in line), ""), words)
 
     @property
     def said(self) -> str:
@@ -96,23 +94,13 @@ class Served:
 
     def until(self, condition: Callable[[Scrape], bool], patience: float = PATIENCE) -> Scrape:
         """Scrape until the condition holds."""
-        found = _until(lambda: found if condition(found := self.scrape()) else None, "what was scraped", patience)
-        assert found is not None
-        return found
+        return until(lambda: found if condition(found := self.scrape()) else None, "a scrape", seconds=patience)
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(PATIENCE)
         self._errors.close()
         leftovers.end(self.state)
-
-
-def _until(look: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
-    deadline = time.monotonic() + patience
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"{what} did not come"
-        time.sleep(0.05)
-    return found
 
 
 @contextmanager
@@ -160,7 +148,7 @@ def test_jobs_are_counted_from_their_start_to_their_end(tmp_path: Path) -> None:
         assert (found.value("gputui_tick_duration_seconds_count") or 0) > 3
         assert (found.value("gputui_plan_duration_seconds_count") or 0) > 1
         held = {labels["gpu"] for labels in found.labels("gputui_gpu_job_info") if labels["tenant"] == "bob"}
-        written = _until(lambda: [path.name for path in mapping.iterdir() if path.read_text() == "1\n"], "files")
+        written = until(lambda: [path.name for path in mapping.iterdir() if path.read_text() == "1\n"], "files")
         assert set(written) == held
         assert len(held) == 2
         assert lint(found) == []
@@ -198,7 +186,7 @@ def test_a_scheduler_runs_without_metrics_if_another_user_has_the_port(open_path
         theirs.run("submit", "--host", "--hold", "--", "true")
         theirs.run("submit", "--host", "--after", "1", "--", "true")
         theirs.run("cancel", "1")
-        _until(lambda: '"DependencyNeverMet"' in theirs.run("show", "2", "--json"), "the end of the job")
+        until(lambda: '"DependencyNeverMet"' in theirs.run("show", "2", "--json"), "the end of the job")
         assert mine.scrape(header).value("gputui_scheduler_info", kind="serve") == 1
         assert get(mine.port) == (401, b"name and password are needed\n")
         seen = subprocess.run(["cat", str(users)], user=OTHERS, group=OTHERS, capture_output=True, check=False)

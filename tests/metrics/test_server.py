@@ -182,8 +182,8 @@ def test_a_warning_names_what_other_machines_can_read(tmp_path: Path) -> None:
         said.until("warning: other machines can read the metrics")
 
 
-@pytest.mark.parametrize("with_tls", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nX: "], ids=["silent", "half a request"])
+@cases("with_tls", [False, True])
+@cases("sent", [b"", b"GET /metrics HTTP/1.1\r\nX: "])
 def test_slow_clients_keep_no_scrape_out(
     tmp_path: Path, certificate: tuple[Path, Path], with_tls: bool, sent: bytes
 ) -> None:
@@ -240,7 +240,7 @@ def test_head_is_answered_as_get_without_the_body(tmp_path: Path, users: Path) -
         assert connection.getresponse().status == 401
 
 
-@pytest.mark.parametrize("with_tls", [False, True], ids=["plain", "tls"])
+@cases("with_tls", [False, True])
 def test_a_client_that_sends_byte_by_byte_is_disconnected(
     tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, with_tls: bool
 ) -> None:
@@ -268,10 +268,9 @@ def is_closed_after_a_byte(client: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mode", "words"),
     [(0o604, "can be read or changed by others"), (0o620, "can be read or changed by others"), (0o640, "")],
-    ids=["others read", "a group writes", "a group reads"],
 )
 def test_secret_files_are_for_their_owner_and_a_group_of_readers(
     tmp_path: Path, users: Path, mode: int, words: str
@@ -292,11 +291,7 @@ def test_a_file_of_another_user_is_not_trusted(users: Path) -> None:
         read_users(users)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [("alice:secret\n", "bcrypt"), ("alice\n", "bcrypt"), ("\n# nobody\n", "names no user")],
-    ids=["plain", "no hash", "nobody"],
-)
+@cases(("content", "words"), [("alice:secret\n", "bcrypt"), ("alice\n", "bcrypt"), ("\n# nobody\n", "names no user")])
 def test_a_file_of_users_holds_bcrypt_hashes(users: Path, content: str, words: str) -> None:
     users.write_text(content)
     with pytest.raises(InputError, match=words):

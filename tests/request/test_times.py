@@ -141,7 +141,7 @@ def test_an_hour_that_clocks_skip_or_show_twice_is_refused() -> None:
     assert local("tomorrow 09:00", eve) == "Sun 28 Mar 09:00"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("place", "now", "texts", "begin"),
     [
         ("Africa/Cairo", "2026-04-26", ["2026-04-24", "24 Apr", "last friday"], "2026-04-24T01:00:00+03:00"),

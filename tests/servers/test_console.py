@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.e2e.terminal import Terminal
 from tests.process_list import command_lines
 from tests.servers.conftest import PATIENCE, Site
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ssh, pytest.mark.tmux, pytest.mark.xdist_group("servers")]
 
@@ -53,16 +53,14 @@ def test_a_key_holds_a_job_of_one_server(site: Site, tmp_path: Path) -> None:
         screen.press("h")
         screen.until("What if", "hold it until it is released", "Enter commit")
         screen.press("Enter")
-        deadline = time.monotonic() + PATIENCE
-        while not is_held(site, waiting):
-            assert time.monotonic() < deadline, screen.text
-            time.sleep(0.1)
+        until(lambda: is_held(site, waiting), lambda: screen.text, seconds=PATIENCE)
         screen.press("q")
         screen.until("EXIT 0")
         assert screen.pids == []
     site.gpus[1].run("cancel", str(running), str(waiting))
 
 
+@pytest.mark.long  # tests/tui has it over one queue
 def test_a_console_that_only_reads_cancels_nothing(site: Site, tmp_path: Path) -> None:
     held = site.gpus[1].submit("--hold", "--name", "kept-there", "--", "true")
     with Screen(site, tmp_path, "--read-only") as screen:
@@ -76,6 +74,7 @@ def test_a_console_that_only_reads_cancels_nothing(site: Site, tmp_path: Path) -
     site.gpus[1].run("cancel", str(held))
 
 
+@pytest.mark.long  # tests/e2e has it over one queue
 def test_sigterm_ends_it_and_a_closed_terminal_too(site: Site, tmp_path: Path) -> None:
     with Screen(site, tmp_path) as screen:
         screen.until("gpu1", "gpu2", "A100")
@@ -85,7 +84,4 @@ def test_sigterm_ends_it_and_a_closed_terminal_too(site: Site, tmp_path: Path) -
     with Screen(site, tmp_path) as screen:
         screen.until("gpu1", "gpu2", "A100")
         screen.close()
-        deadline = time.monotonic() + PATIENCE
-        while screen.pids:
-            assert time.monotonic() < deadline, "it still runs"
-            time.sleep(0.1)
+        until(lambda: not screen.pids, "it still runs")

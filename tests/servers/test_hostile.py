@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gputui.tui.present.status import scheduler_words
 from tests.cases import cases
 from tests.process_list import children
 from tests.servers.connections import Connections
+from tests.waiting import until
 
 _SSH = """import json, os, re, sys, time
 host = sys.argv[sys.argv.index("--") + 1]
@@ -178,10 +178,10 @@ def test_nothing_is_left_running(lab: Callable[..., Lab]) -> None:
     there = lab("good", "future", "partial")
     there.until(lambda s: s.servers and not s.servers[0].problem)
     there.there.close(20)
-    deadline = time.monotonic() + 60
-    while added := {*children("self")} - before:
-        assert time.monotonic() < deadline, [_command(pid) for pid in added]
-        time.sleep(0.05)
+    until(
+        lambda: not {*children("self")} - before,
+        lambda: [_command(pid) for pid in {*children("self")} - before],
+    )
 
 
 def _command(pid: int) -> str:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from gputui.domain.action import (
-    Action,
     Cancel,
     DrainGpus,
     Hold,
-    Pause,
-    PlaceJobs,
     ReserveGpus,
     ResumeGpus,
     SetPriority,
-    Unpause,
     Unreserve,
 )
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.job import Job
 from gputui.domain.job_spec import own_id, server_of, shown_id
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
@@ -35,6 +29,7 @@ from gputui.request.draft import asked
 from gputui.request.submitter import Submitter
 from tests.factories import NOW
 from tests.servers.conftest import PATIENCE, Site
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ssh, pytest.mark.xdist_group("servers")]  # two schedulers and an sshd for all
 
@@ -87,17 +82,6 @@ def test_actions_go_to_the_server_of_their_job(site: Site) -> None:
     assert not site.gpus[0].run("show", "--json", str(first)).count("CANCELLED")
 
 
-def test_gpus_are_drained_on_their_server(site: Site) -> None:
-    seen = site.until(all_up, "all answer")
-    view = seen.nodes[1].gpus[0]
-    site.there.act(DrainGpus((view.gpu.uuid,), "fan"))
-    site.until(lambda s: s.nodes[1].gpus[0].drain is not None, "it is drained")
-    assert "fan" in site.gpus[1].run("gpus", "--json")
-    assert "fan" not in site.gpus[0].run("gpus", "--json")
-    site.there.act(ResumeGpus((view.gpu.uuid,)))
-    site.until(lambda s: s.nodes[1].gpus[0].drain is None, "it is resumed")
-
-
 def test_jobs_are_submitted_to_the_chosen_server(site: Site) -> None:
     site.until(all_up, "both answer")
     submission = asked({"command": "sleep 1", "gpus": "0"}, Submitter("root", NOW, Path("/"), {}))
@@ -106,31 +90,6 @@ def test_jobs_are_submitted_to_the_chosen_server(site: Site) -> None:
     [made] = site.there.act(SubmitJobs((submission,)), server="gpu2").ids
     assert server_of(made) == "gpu2"
     assert site.gpus[1].run("show", "--json", str(own_id(made)))
-
-
-def test_a_pause_is_of_one_server(site: Site) -> None:
-    def paused(snapshot: Snapshot) -> list[bool]:
-        return [server.snapshot.controls.paused for server in snapshot.servers]
-
-    def is_so(wanted: list[bool], snapshot: Snapshot) -> bool:
-        return paused(snapshot) == wanted
-
-    site.until(all_up, "both answer")
-    actions: tuple[Action, ...] = (Pause("fans"), Unpause())
-    for action, wanted in zip(actions, ([False, True], [False, False]), strict=True):
-        site.there.act(action, server="gpu2")
-        site.until(partial(is_so, wanted), f"gpu2: {action.verb}")
-
-
-def test_what_has_no_common_order_is_refused(site: Site) -> None:
-    for server in site.gpus:
-        server.submit("--hold", "--", "true")
-    seen = site.until(lambda s: len({server_of(job.id) for job in s.jobs}) == 2, "jobs of both")
-    one = next(job for job in seen.jobs if server_of(job.id) == "gpu1")
-    two = next(job for job in seen.jobs if server_of(job.id) == "gpu2")
-    beside = Placed(two.id, two.id, -1.0, 0.0, "root", None, 50, 0, None)
-    with pytest.raises(InputError, match="no common order"):
-        site.there.act(PlaceJobs((Placing((one.id,), beside),)))
 
 
 def test_errors_name_the_server(site: Site) -> None:
@@ -161,10 +120,7 @@ def test_job_data_and_history_come_from_the_server(site: Site) -> None:
     seen = site.until(lambda s: is_running(s, f"gpu1:{number}"), "it runs")
     job = job_of(seen, f"gpu1:{number}")
     assert job is not None
-    deadline = time.monotonic() + PATIENCE
-    while not any("sleep" in row.command for row in site.there.processes(job.id)):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: any("sleep" in row.command for row in site.there.processes(job.id)), seconds=PATIENCE)
     assert isinstance(site.there.measured(job.id), dict)
     assert list(islice(site.there.history(), 3)) == []
     shell = site.there.shell(job.id)
@@ -211,5 +167,6 @@ def test_gpus_are_reserved_and_drained_on_their_server(site: Site) -> None:
     uuid = there.gpus[0].gpu.uuid
     actions.act(DrainGpus((uuid,), "hot"))
     site.until(lambda s: s.controls.drains.keys() == {uuid})
+    assert ['"hot"' in gpus.run("gpus", "--json") for gpus in site.gpus] == [False, True]
     actions.act(ResumeGpus((uuid,)))
     site.until(lambda s: not s.controls.drains)

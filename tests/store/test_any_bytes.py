@@ -18,6 +18,7 @@ from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore
 from gputui.store.repair import damaged_files, move_aside, repair_of, verify_directory
 from gputui.store.transfer import export_lines, import_lines
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, job
 from tests.lane import seeds
 from tests.store.test_history import over
@@ -109,10 +110,8 @@ def survives(directory: Path) -> None:
     list(verify_directory(directory))
 
 
-@pytest.mark.parametrize("body", ODD)
-@pytest.mark.parametrize(
-    "name", [WAL, "queue.json", "history-2026-03.jsonl", "history-2020-01.json", "audit-2026-03.jsonl"]
-)
+@cases("body", ODD)
+@cases("name", [WAL, "queue.json", "history-2026-03.jsonl", "history-2020-01.json", "audit-2026-03.jsonl"])
 def test_what_no_decoder_takes_is_a_sentence(whole: Path, tmp_path: Path, name: str, body: bytes) -> None:
     directory = tmp_path / "state"
     shutil.copytree(whole, directory)

@@ -23,7 +23,9 @@ from gputui.store import TinyJobStore
 from gputui.store.files import StoreLock, access_for
 from gputui.store.queue_files import JournalEntry, read_record
 from gputui.store.storage import JournalDB
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, job
+from tests.store.conftest import SETTINGS
 from tests.store.repairing import repair
 
 DATA = Path(__file__).parent / "data"
@@ -81,7 +83,7 @@ def test_changes_by_stock_tinydb_are_seen_and_its_ids_not_reused(tiny: TinyJobSt
     assert tiny.get(2).spec.name == "by hand"
 
 
-@pytest.mark.parametrize(
+@cases(
     "write",
     [
         lambda table: table.insert({"n": 1}),
@@ -94,9 +96,11 @@ def test_changes_by_stock_tinydb_are_seen_and_its_ids_not_reused(tiny: TinyJobSt
     ],
 )
 def test_tinydb_reads_the_queue_but_its_writing_methods_are_refused(
-    tiny: TinyJobStore, directory: Path, write: Callable[[Table], object]
+    tmp_path: Path, write: Callable[[Table], object]
 ) -> None:
     """Fails when TinyDB no longer ends all its writing methods in `Table._update_table`."""
+    directory = tmp_path / "state"
+    tiny = TinyJobStore(directory, SETTINGS)
     tiny.submit([job()], actor=ACTOR)
     access = access_for(directory)
     with JournalDB(directory / "queue.json", access, StoreLock(directory / "queue.json.lock", access)) as database:
@@ -159,8 +163,9 @@ def test_a_history_of_schema_1_loads(tiny: TinyJobStore, directory: Path) -> Non
     assert sorted((old.id, old.priority) for old in tiny.past()) == [(4, 90), (7, 50)]
 
 
-@pytest.mark.parametrize("name", ["queue.json", "history-2026-01.json"])
-def test_files_of_a_newer_schema_are_refused(directory: Path, name: str) -> None:
+@cases("name", ["queue.json", "history-2026-01.json"])
+def test_files_of_a_newer_schema_are_refused(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / "state"
     TinyJobStore(directory).close()
     newer = '{"_meta":{"1":{"generation":1,"next_id":1,"store_id":"x","schema":4}},"jobs":{}}'
     (directory / name).write_text(newer)
@@ -173,8 +178,9 @@ def test_files_of_a_newer_schema_are_refused(directory: Path, name: str) -> None
     assert (directory / name).read_text() == newer
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"_default":{"1":{"a":1}}}', "\0\0\0"])
-def test_a_file_that_is_not_a_queue_is_refused_and_unchanged(directory: Path, text: str) -> None:
+@cases("text", ["", "{", "[]", '{"_default":{"1":{"a":1}}}', "\0\0\0"])
+def test_a_file_that_is_not_a_queue_is_refused_and_unchanged(tmp_path: Path, text: str) -> None:
+    directory = tmp_path / "state"
     directory.mkdir()
     (directory / "queue.json").write_text(text)
     with pytest.raises(StoreFormatError):
@@ -274,8 +280,9 @@ def test_a_damaged_journal_kept_by_0_1_is_reported(tiny: TinyJobStore, directory
     assert tiny.damage() == ()
 
 
-@pytest.mark.parametrize("hint", ["kept", "zeroed", "removed", "torn"])
-def test_a_damaged_line_is_refused_until_repair_and_its_ids_are_not_reused(directory: Path, hint: str) -> None:
+@cases("hint", ["kept", "zeroed", "removed", "torn"])
+def test_a_damaged_line_is_refused_until_repair_and_its_ids_are_not_reused(tmp_path: Path, hint: str) -> None:
+    directory = tmp_path / "state"
     store = TinyJobStore(directory)
     store.submit([job()] * 5, actor=ACTOR)
     store.close()
@@ -300,8 +307,10 @@ def test_a_damaged_line_is_refused_until_repair_and_its_ids_are_not_reused(direc
     store.close()
 
 
-@pytest.mark.parametrize("spoil", ["zeroed", "torn", "stale"])
-def test_a_wrong_write_record_is_ignored(tiny: TinyJobStore, directory: Path, spoil: str) -> None:
+@cases("spoil", ["zeroed", "torn", "stale"])
+def test_a_wrong_write_record_is_ignored(tmp_path: Path, spoil: str) -> None:
+    directory = tmp_path / "state"
+    tiny = TinyJobStore(directory, SETTINGS)
     tiny.submit([job()], actor=ACTOR)
     lock = directory / "queue.json.lock"
     stale = lock.read_bytes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ def first_line(directory: Path) -> int:
     return (directory / WAL).read_bytes().index(b"\n") + 1
 
 
-SPOILS: dict[str, Spoil] = {
+SPOILS: Mapping[str, Spoil] = {
     "removed": lambda directory: (directory / WAL).unlink(),
     "cut inside a line": lambda directory: os.truncate(directory / WAL, 500),
     "cut by one byte": lambda directory: os.truncate(directory / WAL, (directory / WAL).stat().st_size - 1),
@@ -46,12 +46,7 @@ SPOILS: dict[str, Spoil] = {
     "replaced": replaced,
     "moved away": lambda directory: (directory / WAL).rename(directory / "elsewhere"),
 }
-
-
-@pytest.fixture(params=SPOILS)
-def spoil(request: pytest.FixtureRequest) -> Spoil:
-    """Damage the journal in one of the ways that lose data."""
-    return SPOILS[request.param]
+"""Damages of the journal that lose data."""
 
 
 def filled(directory: Path) -> None:
@@ -69,7 +64,9 @@ def writes(store: TinyJobStore) -> list[Callable[[], object]]:
     return [lambda: store.submit([job()], actor=ACTOR), change, store.storage.checkpoint]
 
 
-def test_a_damaged_queue_is_refused_for_writing_and_reported_to_readers(directory: Path, spoil: Spoil) -> None:
+@cases("spoil", SPOILS.values())
+def test_a_damaged_queue_is_refused_for_writing_and_reported_to_readers(tmp_path: Path, spoil: Spoil) -> None:
+    directory = tmp_path / "state"
     filled(directory)
     spoil(directory)
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -84,7 +81,9 @@ def test_a_damaged_queue_is_refused_for_writing_and_reported_to_readers(director
     store.close()
 
 
-def test_a_process_with_the_queue_in_memory_rescues_it(directory: Path, spoil: Spoil) -> None:
+@cases("spoil", SPOILS.values())
+def test_a_process_with_the_queue_in_memory_rescues_it(tmp_path: Path, spoil: Spoil) -> None:
+    directory = tmp_path / "state"
     filled(directory)
     store = TinyJobStore(directory)
     assert list(store.jobs()) == [1, 2, 3]
@@ -97,8 +96,9 @@ def test_a_process_with_the_queue_in_memory_rescues_it(directory: Path, spoil: S
     store.close()
 
 
-@pytest.mark.parametrize("place", ["where it had read to", "behind that"])
-def test_an_outdated_process_detects_a_truncated_journal(directory: Path, place: str) -> None:
+@cases("place", ["where it had read to", "behind that"])
+def test_an_outdated_process_detects_a_truncated_journal(tmp_path: Path, place: str) -> None:
+    directory = tmp_path / "state"
     filled(directory)
     late, other = TinyJobStore(directory), TinyJobStore(directory)
     late.jobs()
@@ -160,11 +160,12 @@ def test_a_journal_replaced_by_its_copy_is_continued(directory: Path) -> None:
         one.close()
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("call", ["submit", "transaction"])
+@cases("moment", ["before", "after"])
+@cases("call", ["submit", "transaction"])
 def test_a_write_to_a_removed_journal_is_reported(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, moment: str, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, call: str
 ) -> None:
+    directory = tmp_path / "state"
     filled(directory)
     store = TinyJobStore(directory)
     store.submit([job()], actor=ACTOR)
@@ -182,7 +183,8 @@ def test_a_write_to_a_removed_journal_is_reported(
 
 
 @cases("record", ["removed", "zeroed", "torn", "old", "of 0.1"])
-def test_a_missing_or_old_write_record_proves_nothing(directory: Path, record: str) -> None:
+def test_a_missing_or_old_write_record_proves_nothing(tmp_path: Path, record: str) -> None:
+    directory = tmp_path / "state"
     store = TinyJobStore(directory)
     store.submit([job()], actor=ACTOR)
     old = (directory / LOCK).read_bytes()
@@ -282,9 +284,10 @@ def test_a_damaged_line_behind_the_record_is_a_torn_tail(directory: Path) -> Non
     store.close()
 
 
-@pytest.mark.parametrize("kind", ["FIFO", "a symbolic link", "a directory"])
-@pytest.mark.parametrize("name", ["queue.json", WAL, LOCK])
-def test_a_special_file_is_refused_at_once(directory: Path, name: str, kind: str) -> None:
+@cases("kind", ["FIFO", "a symbolic link", "a directory"])
+@cases("name", ["queue.json", WAL, LOCK])
+def test_a_special_file_is_refused_at_once(tmp_path: Path, name: str, kind: str) -> None:
+    directory = tmp_path / "state"
     filled(directory)
     path = directory / name
     path.rename(directory / "kept")
@@ -325,11 +328,12 @@ def test_a_journal_overwritten_during_a_write_is_refused_after_the_next_read(dir
     writer.close()
 
 
-@pytest.mark.parametrize("tear", ["zeros", "old data", "a line within"])
+@cases("tear", ["zeros", "old data", "a line within"])
 def test_power_loss_in_a_write_stops_no_later_one(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tear: str
 ) -> None:
     """A line was written in part, with its newline, and the record is as it was last synced."""
+    directory = tmp_path / "state"
     tears = {"zeros": b"\0" * 40, "old data": b"x" * 40, "a line within": b"\n" + b"y" * 39}
     real, durable, states = os.fdatasync, [b""], list[tuple[Path, int]]()
     acknowledged = 0

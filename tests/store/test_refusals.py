@@ -19,6 +19,7 @@ from gputui.store import TinyJobStore
 from gputui.store.files import check_file_system, store_error
 from tests.cases import cases
 from tests.factories import ACTOR, NOW, job
+from tests.store.conftest import SETTINGS
 
 IS_ROOT = os.geteuid() == 0
 
@@ -124,11 +125,14 @@ def test_acknowledged_changes_survive_a_failed_compaction(tiny: TinyJobStore, mo
     assert tiny.get(1).priority == 60
 
 
-@pytest.mark.parametrize("call", ["submit", "transaction"])
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+@cases("call", ["submit", "transaction"])
+@cases("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
 def test_a_line_that_cannot_be_synced_is_removed(
-    tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
+    directory = tmp_path / "state"
+    tiny = TinyJobStore(directory, SETTINGS)
+
     def broken(_: int) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -223,9 +227,10 @@ def test_files_belong_to_their_owner_alone(directory: Path) -> None:
     assert len(found) == 5
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o711, 0o700])
-@pytest.mark.parametrize("others", [True, False])
-def test_an_existing_directory_keeps_its_mode(directory: Path, mode: int, others: bool) -> None:
+@cases("mode", [0o755, 0o711, 0o700])
+@cases("others", [True, False])
+def test_an_existing_directory_keeps_its_mode(tmp_path: Path, mode: int, others: bool) -> None:
+    directory = tmp_path / "state"
     directory.mkdir()
     directory.chmod(mode)
     if others:
@@ -310,9 +315,8 @@ def test_shared_file_systems_are_refused_by_name(mountinfo: Path, place: str, ki
     assert "--state" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("place", "kind"),
-    [("/var/lib/gputui", "ext4"), ("/home/local/x", "xfs"), ("/tmp/x", "tmpfs"), ("/tank/x", "zfs")],
+@cases(
+    ("place", "kind"), [("/var/lib/gputui", "ext4"), ("/home/local/x", "xfs"), ("/tmp/x", "tmpfs"), ("/tank/x", "zfs")]
 )
 def test_local_file_systems_are_accepted(mountinfo: Path, place: str, kind: str) -> None:
     assert check_file_system(Path(place), mountinfo=mountinfo) == kind

@@ -12,15 +12,16 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.repair import repair_of
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, job, running, uuid
 from tests.store.conftest import SETTINGS
 from tests.store.repairing import repair
-from tests.store.test_integrity import WAL, Spoil, filled, spoil
-
-__all__ = ["spoil"]
+from tests.store.test_integrity import SPOILS, WAL, Spoil, filled
 
 
-def test_the_report_names_exactly_the_lost_changes(directory: Path, spoil: Spoil) -> None:
+@cases("spoil", SPOILS.values())
+def test_the_report_names_exactly_the_lost_changes(tmp_path: Path, spoil: Spoil) -> None:
+    directory = tmp_path / "state"
     filled(directory)
     spoil(directory)
     before = TinyJobStore(directory)
@@ -38,7 +39,9 @@ def test_the_report_names_exactly_the_lost_changes(directory: Path, spoil: Spoil
     store.close()
 
 
-def test_a_rescue_from_memory_loses_nothing(directory: Path, spoil: Spoil) -> None:
+@cases("spoil", SPOILS.values())
+def test_a_rescue_from_memory_loses_nothing(tmp_path: Path, spoil: Spoil) -> None:
+    directory = tmp_path / "state"
     filled(directory)
     store = TinyJobStore(directory)
     with store.transaction() as transaction:
@@ -101,8 +104,9 @@ def test_damaged_files_are_kept_aside(directory: Path) -> None:
     assert not (directory / WAL).exists()
 
 
-@pytest.mark.parametrize("left", ["the record", "the journal", "the history", "memory"])
-def test_a_queue_without_its_snapshot_is_repaired(directory: Path, left: str) -> None:
+@cases("left", ["the record", "the journal", "the history", "memory"])
+def test_a_queue_without_its_snapshot_is_repaired(tmp_path: Path, left: str) -> None:
+    directory = tmp_path / "state"
     store = TinyJobStore(directory, SETTINGS)
     store_id = store.store_id
     store.submit([job(), job(), job()], actor=ACTOR)

@@ -11,6 +11,7 @@ import pytest
 from gputui.domain.errors import StoreFormatError
 from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, job, recurring, running, uuid
 from tests.store.test_files import crc_line, fold
 
@@ -39,8 +40,7 @@ def written(directory: Path, key: str, document: bytes) -> None:
         file.write(line)
 
 
-@pytest.fixture
-def store(directory: Path) -> TinyJobStore:
+def three_jobs(directory: Path) -> TinyJobStore:
     """Return a store of three jobs with an empty journal."""
     made = TinyJobStore(directory)
     made.submit([job(), job(), job()], actor=ACTOR)
@@ -48,14 +48,20 @@ def store(directory: Path) -> TinyJobStore:
     return made
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def store(directory: Path) -> TinyJobStore:
+    return three_jobs(directory)
+
+
+@cases(
     ("put", "strange"),
     # a null in a journal is a removal
     [(edited, name) for name in STRANGE] + [(written, name) for name in STRANGE if name != "null"],
 )
 def test_an_unreadable_job_hides_no_other_and_is_kept(
-    store: TinyJobStore, directory: Path, strange: str, put: Callable[[Path, str, bytes], None]
+    tmp_path: Path, strange: str, put: Callable[[Path, str, bytes], None]
 ) -> None:
+    store, directory = three_jobs(tmp_path / "state"), tmp_path / "state"
     document = STRANGE[strange]
     put(directory, "7", document)
     for one in (store, TinyJobStore(directory)):
