@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from gputui.domain import arrays
@@ -19,7 +20,6 @@ from gputui.domain.job import Attempt, Job, element_spec, sweep_values
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.telemetry import AttemptTelemetry
 
 if TYPE_CHECKING:
     from gputui.domain.policy.whatif import Explanation
@@ -67,8 +67,7 @@ def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
         "priority": job.priority,
         "image": spec.image,
         "command": list(spec.command),
-        "gpus_min": spec.gpus.minimum,
-        "gpus_max": None if spec.gpus.everything else spec.gpus.maximum,
+        **_wanted(spec),
         "held": job.held,
         "held_by": job.held_by or None,
         "held_at": _time(job.held_at),
@@ -78,7 +77,7 @@ def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
         "started_at": _time(job.started_at),
         "ended_at": _time(job.ended_at),
         "expected_start_at": _time(snapshot.expected_starts.get(job.id)),
-        "time_limit": _seconds(spec.time_limit),
+        "time_limit": _value(spec.time_limit),
         "limit_at": _time(job.limit_at),
         "warning_at": _time(job.warning_at),
         "exit_code": job.exit_code,
@@ -110,7 +109,7 @@ def job_detail_json(
     for entry in audit:  # without the key of its request, and without the program that asked, if there was none
         hidden = {"key"} if entry.via else {"key", "via"}
         known = {name: value for name, value in asdict(entry).items() if name not in hidden}
-        recorded.append({**known, "at": _time(entry.at)})
+        recorded.append({**known, "at": _value(entry.at)})
     about = {"attempts": attempts, "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": recorded}
     return {**job_json(job, snapshot), **about}
 
@@ -125,38 +124,27 @@ def measured_attempt(attempt: Attempt, found: Measured | None) -> Json:
     )
     over_time = series and {"begin": series.begin, "width": series.width, "end": series.end, "readings": readings}
     summary = found.summary if found else attempt.telemetry
-    return {**_attempt(attempt), "telemetry": _telemetry(summary), "series": over_time}
+    return {**_attempt(attempt), "telemetry": msgspec.to_builtins(summary), "series": over_time}
 
 
 def recurring_json(entry: RecurringJob) -> Json:
     submission, spec = entry.submission, entry.submission.spec
-    skipped = {"at": _time(entry.skipped.at), "why": entry.skipped.why} if entry.skipped else None
     return {
-        "id": entry.id,
-        "name": entry.name,
-        "expression": entry.expression,
+        **_values(entry, "id name expression"),
         "time_zone": entry.zone,
         "missed": str(entry.missed),
         "overlap": str(entry.overlap),
         "paused": entry.paused,
-        "next_run_at": None if entry.paused else _time(entry.next_at),
-        "last_run_at": _time(entry.last_at),
+        "next_run_at": None if entry.paused else _value(entry.next_at),
+        "last_run_at": _value(entry.last_at),
         "last_job_id": entry.last_job_id,
-        "skipped": skipped,
-        "added_at": _time(entry.added_at),
-        "added_by": entry.added_by,
+        "skipped": _values(entry.skipped, "at why") if entry.skipped else None,
+        **_values(entry, "added_at added_by"),
         "submits": {
-            "name": spec.name,
-            "tenant": spec.tenant,
-            "priority": spec.priority,
-            "image": spec.image,
-            "command": list(spec.command),
-            "gpus_min": spec.gpus.minimum,
-            "gpus_max": None if spec.gpus.everything else spec.gpus.maximum,
-            "time_limit": _seconds(spec.time_limit),
-            "held": submission.held,
-            "array": list(submission.array),
-            "array_limit": submission.array_limit,
+            **_values(spec, "name tenant priority image command"),
+            **_wanted(spec),
+            "time_limit": _value(spec.time_limit),
+            **_values(submission, "held array array_limit"),
             "spec": _spec(spec),
         },
     }
@@ -166,24 +154,14 @@ def explanation_json(job: Job, found: Explanation) -> Json:
     from gputui.domain.policy.cluster_state import fair_share_factor
 
     terms = found.terms
+    score = {"total": terms.total, "level": terms.level, "promoted": terms.is_promoted}
     return {
         "id": job.id,
         "reason": {"code": str(found.reason.code), "text": found.reason.text} if found.reason else None,
-        "position": found.position,
-        "waiting": found.waiting,
-        "waits_for": list(found.waits_for),
+        **_values(found, "position waiting waits_for"),
         "expected_start_at": found.expected_start_at.isoformat() if found.expected_start_at else None,
         "certainty": found.certainty,
-        "score": {
-            "total": terms.total,
-            "level": terms.level,
-            "promoted": terms.is_promoted,
-            "waited": terms.waited,
-            "planned": terms.planned,
-            "expansion": terms.expansion,
-            "credited": terms.credited,
-            "age": terms.age,
-        },
+        "score": {**score, **_values(terms, "waited planned expansion credited age")},
         "fair_share": fair_share_factor(found.used),
         "planned_duration": found.planned.total_seconds(),
         "topped_at": job.topped_at.isoformat() if job.topped_at else None,
@@ -191,35 +169,22 @@ def explanation_json(job: Job, found: Explanation) -> Json:
 
 
 def _attempt(attempt: Attempt) -> Json:
+    times = "container_id claimed_at started_at warned_at suspended_at preempted_at preempted_by ended_at exit_code"
     return {
-        "number": attempt.number,
-        "gpus": list(attempt.gpus),
-        "gpu_count": attempt.gpu_count,
+        **_values(attempt, "number gpus gpu_count"),
         "node": attempt.node or None,
-        "container_id": attempt.container_id,
-        "claimed_at": _time(attempt.claimed_at),
-        "started_at": _time(attempt.started_at),
-        "warned_at": _time(attempt.warned_at),
-        "suspended_at": _time(attempt.suspended_at),
-        "preempted_at": _time(attempt.preempted_at),
-        "preempted_by": attempt.preempted_by,
-        "ended_at": _time(attempt.ended_at),
-        "exit_code": attempt.exit_code,
+        **_values(attempt, times),
         **_cause(attempt.cause),
         "error": attempt.error or None,
         "efficiency": asdict(attempt.efficiency) if attempt.efficiency else None,
-        "telemetry": _telemetry(attempt.telemetry),
-        "log_path": attempt.log_path,
-        "charged": attempt.charged,
-        "gpu_share": attempt.gpu_share,
-        "notes": list(attempt.notes),
+        "telemetry": msgspec.to_builtins(attempt.telemetry),
+        **_values(attempt, "log_path charged gpu_share notes"),
         "ports": [{**asdict(port), "ssh": port.ssh(platform.node())} for port in attempt.ports],
     }
 
 
-def _telemetry(found: AttemptTelemetry | None) -> Json | None:
-    plain: Json | None = msgspec.to_builtins(found)
-    return plain
+def _wanted(spec: JobSpec) -> Json:
+    return {"gpus_min": spec.gpus.minimum, "gpus_max": None if spec.gpus.everything else spec.gpus.maximum}
 
 
 def _cause(cause: Cause | None) -> Json:
@@ -230,32 +195,19 @@ def _spec(spec: JobSpec) -> Json:
     options, gpus = spec.options, spec.gpus
     return {
         "host": spec.is_host,
-        "nice": spec.nice,
-        "retries": spec.retries,
-        "retry_on": list(spec.retry_on),
-        "warning": {"signal": spec.warning.number, "before": _seconds(spec.warning.before)} if spec.warning else None,
+        **_values(spec, "nice retries retry_on"),
+        "warning": {"signal": spec.warning.number, "before": _value(spec.warning.before)} if spec.warning else None,
         "gpu_memory_step": spec.gpu_memory_step,
-        "idle_timeout": _seconds(spec.idle_timeout) if spec.idle_timeout else None,
+        "idle_timeout": _value(spec.idle_timeout) if spec.idle_timeout else None,
         "interactive": {"stdin": spec.interactive.stdin, "tty": spec.interactive.tty} if spec.interactive else None,
-        "backoff": _seconds(spec.backoff),
-        "after": list(spec.after),
-        "after_any": list(spec.after_any),
-        "begin_at": _time(spec.begin_at),
-        "preemptible": spec.preemptible,
+        **_values(spec, "backoff after after_any begin_at preemptible"),
         "gpu_devices": list(gpus.devices),
         "gpu_all": gpus.everything,
         "gpu_memory": gpus.memory,
         "share": gpus.share,
         "gpu_model": gpus.model,
         "gpu_capabilities": list(gpus.capabilities),
-        **{
-            name: _seconds(value)
-            if isinstance(value, timedelta)
-            else list(value)
-            if isinstance(value, tuple)
-            else value
-            for name, value in asdict(options).items()
-        },
+        **{name: _value(value) for name, value in asdict(options).items()},
         "env": dict.fromkeys((name for name, _ in options.env), MASK),
         "labels": dict(options.labels),
     }
@@ -270,35 +222,40 @@ def gpu_json(view: GpuView) -> Json:
         "state": str(view.state),
         "why": view.why or None,
         "health": {"code": str(view.health.code), "text": view.health.text},
-        "job_id": view.job_id,
-        "job_ids": list(view.job_ids),
-        "trespassers": list(view.trespassers),
+        **_values(view, "job_id job_ids trespassers"),
         "sharers": [asdict(sharer) for sharer in view.sharers],
         "closed": view.closed or None,
-        "holders": [(asdict(holder) | {"since": _time(holder.since)}) for holder in view.holders],
+        "holders": [(asdict(holder) | {"since": _value(holder.since)}) for holder in view.holders],
         "memory_total": (sample.memory_total if sample else None) or gpu.memory_total,
         "memory_used": sample.memory_used if sample else None,
         "unified": gpu.unified,
-        "utilization": sample.utilization if sample else None,
-        "temperature": sample.temperature if sample else None,
-        "power": sample.power if sample else None,
+        **{name: getattr(sample, name, None) for name in ("utilization", "temperature", "power")},
         "power_limit": sample.power_limit if sample and sample.power_limit is not None else gpu.power_limit,
-        "age": _seconds(view.age),
-        "idle_since": _time(view.idle_since),
-        "drain": {**asdict(view.drain), "at": _time(view.drain.at)} if view.drain else None,
+        **_values(view, "age idle_since"),
+        "drain": {**asdict(view.drain), "at": _value(view.drain.at)} if view.drain else None,
     }
 
 
 def host_json(host: HostSample | None) -> Json | None:
     if host is None:
         return None
-    disks = [{**asdict(disk), "full_in": _seconds(disk.full_in)} for disk in host.disks]
-    return {**asdict(host), "sampled_at": _time(host.sampled_at), "disks": disks}
+    disks = [{**asdict(disk), "full_in": _value(disk.full_in)} for disk in host.disks]
+    return {**asdict(host), "sampled_at": _value(host.sampled_at), "disks": disks}
+
+
+def _values(subject: Struct, names: str) -> Json:
+    """Return the attributes of these names."""
+    return {name: _value(getattr(subject, name)) for name in names.split()}
+
+
+def _value(value: Any) -> Any:
+    """Return times in ISO 8601, durations as seconds, tuples as arrays, and others as they are."""
+    written = _WRITTEN.get(type(value))
+    return written(value) if written else value
 
 
 def _time(at: datetime | None) -> str | None:
     return at.isoformat().replace("+00:00", "Z") if at else None
 
 
-def _seconds(duration: timedelta | None) -> float | None:
-    return duration.total_seconds() if duration is not None else None
+_WRITTEN: Mapping[type, Callable[[Any], Any]] = {datetime: _time, timedelta: timedelta.total_seconds, tuple: list}
