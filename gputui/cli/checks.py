@@ -15,12 +15,12 @@ from textwrap import shorten
 from msgspec import Struct
 
 from gputui.domain.access import EVERYBODY
-from gputui.domain.cluster import ENGINES, Capability, Caps, ClusterFault
+from gputui.domain.cluster import ENGINES, Capability, Caps
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, HealthCode, ProbeCode, ProbeReading
 from gputui.domain.kept_data import BackupRecord, KeptData
 from gputui.domain.settings import SchedulerSettings, Settings
-from gputui.domain.snapshot import Leader, Node, Notice, Snapshot, Unreadable
+from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.domain.text import format_duration, format_size, plural
 from gputui.engine.actions.admission import check_local_zone
 
@@ -61,7 +61,7 @@ def fail(name: str, text: str, why: str, hint: str) -> DoctorCheck:
 
 _NO_READING = "Without readings no GPU counts as free, so no job with GPUs starts."
 _KERNEL_LOG = "sudo dmesg | grep -iE 'NVRM|Xid|nvidia' | tail -20"
-_ADVICE = {
+ADVICE = {
     ProbeCode.NO_LIBRARY: "Debian: sudo apt install nvidia-driver    Ubuntu: sudo ubuntu-drivers install\n"
     "To try gputui without a GPU: gputui demo",
     ProbeCode.DRIVER_MISMATCH: "sudo reboot\n"
@@ -118,10 +118,10 @@ PATIENCE = 8.0
 def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Iterator[DoctorCheck]:
     status = reading.status
     if status.code is not ProbeCode.OK:
-        yield fail("driver", status.text, _NO_READING, _ADVICE.get(status.code, _KERNEL_LOG))
+        yield fail("driver", status.text, _NO_READING, ADVICE.get(status.code, _KERNEL_LOG))
         return
     if not reading.gpus:
-        yield fail("driver", f"no GPUs, {versions(reading)}", _NO_READING, _ADVICE[ProbeCode.NO_GPUS])
+        yield fail("driver", f"no GPUs, {versions(reading)}", _NO_READING, ADVICE[ProbeCode.NO_GPUS])
         return
     yield ok("driver", f"{plural(len(reading.gpus), 'GPU')}, {versions(reading)}")
     for note in reading.notes:
@@ -134,8 +134,16 @@ def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Ite
             if "never identified" not in note:
                 yield warn("driver", text, rest, _KERNEL_LOG)
     for gpu in reading.gpus:
-        if sample := reading.samples.get(gpu.uuid):
-            yield from _of_gpu(gpu, sample)
+        if (sample := reading.samples.get(gpu.uuid)) is None or sample.health.code is HealthCode.OK:
+            continue
+        health, name = sample.health, f"GPU {gpu.index}"
+        text, repair = f"{health.code}: {health.reason}", _REPAIRS[health.code].format(index=gpu.index)
+        if health.is_schedulable:
+            yield warn(name, text, "Jobs still start on it.", repair)
+        else:
+            reason = shlex.quote(shorten(health.text, 60, placeholder=" …"))
+            drain = f"gputui drain {gpu.index} --reason {reason}    # until it is repaired"
+            yield fail(name, text, "No job starts on it.", f"{drain}\n{repair}")
     # report GPUs in MIG mode without instances: jobs can be given neither them nor parts of them
     parents = {gpu.mig_parent for gpu in reading.gpus}
     empty = [gpu for gpu in reading.gpus if gpu.mig_enabled and gpu.uuid not in parents]
@@ -152,30 +160,9 @@ def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Ite
     yield from _of_memory(reading)
 
 
-def of_pace(reading: ProbeReading, seconds: float, stale_after: timedelta) -> Iterator[DoctorCheck]:
-    """Report a driver that answers, but slowly; `seconds` is how long the first reading took."""
-    if reading.status.code is ProbeCode.OK and not reading.notes and seconds > PATIENCE:
-        why = f"A GPU whose last reading is older than {format_duration(stale_after)} takes no job."
-        yield warn("driver", f"it took {seconds:.0f} s to read the GPUs", why, _ADVICE[ProbeCode.SLOW])
-
-
 def versions(reading: ProbeReading) -> str:
     driver = f"driver {reading.driver_version}" if reading.driver_version else "driver version unknown"
     return f"{driver}, CUDA {reading.cuda_version}" if reading.cuda_version else driver
-
-
-def _of_gpu(gpu: Gpu, sample: GpuSample) -> Iterator[DoctorCheck]:
-    health = sample.health
-    if health.code is HealthCode.OK:
-        return
-    name, text = f"GPU {gpu.index}", f"{health.code}: {health.reason}"
-    repair = _REPAIRS[health.code].format(index=gpu.index)
-    if health.is_schedulable:
-        yield warn(name, text, "Jobs still start on it.", repair)
-    else:
-        reason = shlex.quote(shorten(health.text, 60, placeholder=" …"))
-        drain = f"gputui drain {gpu.index} --reason {reason}    # until it is repaired"
-        yield fail(name, text, "No job starts on it.", f"{drain}\n{repair}")
 
 
 def _usable(reading: ProbeReading) -> list[tuple[Gpu, GpuSample]]:
@@ -260,17 +247,6 @@ def of_silence(error: GputuiError) -> DoctorCheck:
     return fail("service", error.without_hint, why, error.hint or "")
 
 
-def of_own_queue(directory: str, live: int) -> DoctorCheck:
-    """Report live jobs in a directory of the user's own, beside the service's queue."""
-    why = "The service does not start them, and a scheduler of yours would take GPUs that the service thinks free."
-    return warn(
-        "queue",
-        f"{plural(live, 'live job')} in {directory}, a queue of your own",
-        why,
-        f"gputui --state {directory} queue",
-    )
-
-
 def of_access(settings: Settings, has_socket: bool) -> DoctorCheck | None:
     """Judge the settings of a queue with users; None if nothing is wrong with them."""
     users, group = settings.access.users, settings.store.group
@@ -325,26 +301,6 @@ def of_directory(path: str, mode: int, is_writable: bool) -> DoctorCheck:
         why = "Other users can look into the directory, where the queue is kept with the environment of its jobs."
         return warn(name, f"{shown}: it is open to other users", why, f"chmod 0700 {quoted}")
     return ok(name, shown)
-
-
-def of_missing_directory(path: str, is_creatable: bool) -> DoctorCheck:
-    """Judge a state directory that does not exist; doctor creates none."""
-    if is_creatable:
-        return ok("state", f"{path} does not exist yet; the first submit, serve or console creates it")
-    hint = f'gputui --state OTHER_DIRECTORY …\nor: sudo install -d -o "$USER" -m 0700 {shlex.quote(path)}'
-    return fail("state", f"{path} does not exist and cannot be created by this user", "No job can be stored.", hint)
-
-
-def of_loss(sentence: str) -> DoctorCheck:
-    why = "Jobs or changes that were acknowledged are missing, so nothing can be stored and no job starts."
-    return fail("queue", sentence, why, "gputui state repair    # lists the losses, then asks")
-
-
-def of_unreadable(entries: Iterable[Unreadable]) -> Iterator[DoctorCheck]:
-    why = "The scheduler neither starts nor ends it, and keeps it unchanged."
-    hint = "upgrade gputui if a newer version wrote it, else correct it in queue.json"
-    for entry in entries:
-        yield warn("queue", entry.sentence, why, hint)
 
 
 def of_history(sentences: Iterable[str]) -> Iterator[DoctorCheck]:
@@ -443,16 +399,6 @@ def of_leader(leader: Leader | None) -> DoctorCheck:
     return ok("scheduler", text)
 
 
-def of_older_leader(sentence: str, hint: str) -> DoctorCheck:
-    return fail("scheduler", sentence, "No command and no console of this gputui can change the queue.", hint)
-
-
-def of_halt(notices: Iterable[Notice]) -> Iterator[DoctorCheck]:
-    for notice in notices:
-        hint = "gputui serve    # restart it with this gputui if an older one runs"
-        yield fail("scheduler", notice.text, "The scheduler says so itself; running jobs continue.", hint)
-
-
 def of_sources(
     site: str | None, own: str | None, ignored: Iterable[tuple[str, tuple[str, ...]]]
 ) -> Iterator[DoctorCheck]:
@@ -483,12 +429,6 @@ _HINTS = {
     "NVIDIA": "run gputui doctor on the node",
 }
 """Advice by a part of the reason."""
-
-
-def of_faults(faults: Iterable[ClusterFault]) -> Iterator[DoctorCheck]:
-    for fault in faults:
-        level = CheckLevel.FAIL if fault.stops_jobs or fault.is_grave else CheckLevel.WARN
-        yield DoctorCheck(fault.name, level, fault.text, fault.hint, fault.why)
 
 
 def of_snapshot(name: str, caps: Caps, snapshot: Snapshot) -> Iterator[DoctorCheck]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import grp
 import os
+import shlex
 import stat
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters, upkeep
 from gputui.cli import checks, terminal
 from gputui.cli import engine_checks as engine
-from gputui.cli.checks import CheckLevel, DoctorCheck
+from gputui.cli.checks import CheckLevel, DoctorCheck, fail, ok, warn
 from gputui.cli.engine_checks import INSTALL, EngineHost
 from gputui.cli.install import SOCKET_UNIT, UNITS
 from gputui.cli.output import print_json
@@ -29,9 +30,9 @@ from gputui.config import Options
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.engine_service import SYSTEM, service_at
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreDamagedError, StoreError
-from gputui.domain.gpu import Gpu, ProbeReading
+from gputui.domain.gpu import Gpu, ProbeCode, ProbeReading
 from gputui.domain.policy.availability import present_gpus
-from gputui.domain.text import plain, user_name
+from gputui.domain.text import format_duration, plain, plural, user_name
 from gputui.ports import JobStore
 
 _INDENT = " " * 18
@@ -91,7 +92,11 @@ def examine(options: Options) -> Iterator[DoctorCheck]:
     def of_probe() -> Iterator[DoctorCheck]:
         begun = time.monotonic()
         found.append(adapters.read_gpus(options, checks.PATIENCE))
-        yield from checks.of_pace(found[0], time.monotonic() - begun, options.settings.scheduler.stale_after)
+        seconds = time.monotonic() - begun
+        if found[0].status.code is ProbeCode.OK and not found[0].notes and seconds > checks.PATIENCE:
+            stale_after = format_duration(options.settings.scheduler.stale_after)
+            why = f"A GPU whose last reading is older than {stale_after} takes no job."
+            yield warn("driver", f"it took {seconds:.0f} s to read the GPUs", why, checks.ADVICE[ProbeCode.SLOW])
         yield from checks.of_probe(found[0], options.settings.scheduler)
 
     yield from _guarded("driver", of_probe())
@@ -130,7 +135,10 @@ def _of_service(options: Options) -> Iterator[DoctorCheck]:
     if not sockets.in_process and (options.state / "queue.json").exists():
         with closing(bootstrap.open_store(options)) as store:
             if live := sum(not job.state.is_terminal for job in store.jobs().values()):
-                yield checks.of_own_queue(str(options.state), live)
+                why = "The service does not start them, "
+                why += "and a scheduler of yours would take GPUs that the service thinks free."
+                text = f"{plural(live, 'live job')} in {options.state}, a queue of your own"
+                yield warn("queue", text, why, f"gputui --state {options.state} queue")
     with suppress(KeyError):
         if sockets.in_process and (found := checks.of_engine_group("docker", grp.getgrnam("docker").gr_mem)):
             yield found
@@ -143,7 +151,9 @@ def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
     with closing(clusters.open_backend(options)) as backend:
         cluster = backend.queue.cluster
         found = cluster.faults()
-        yield from checks.of_faults(found)
+        for fault in found:
+            level = CheckLevel.FAIL if fault.stops_jobs or fault.is_grave else CheckLevel.WARN
+            yield DoctorCheck(fault.name, level, fault.text, fault.hint, fault.why)
         if not any(fault.stops_jobs for fault in found):
             snapshot = backend.queue.read()
             yield from checks.of_snapshot(cluster.name, cluster.caps, snapshot)
@@ -155,7 +165,12 @@ def _of_state(options: Options) -> Iterator[DoctorCheck]:
     """Check the state directory without creating a directory or a queue."""
     if not options.state.exists():
         parent = next(parent for parent in options.state.parents if parent.exists())
-        yield checks.of_missing_directory(str(options.state), os.access(parent, os.W_OK | os.X_OK))
+        if os.access(parent, os.W_OK | os.X_OK):
+            yield ok("state", f"{options.state} does not exist yet; the first submit, serve or console creates it")
+        else:
+            text = f"{options.state} does not exist and cannot be created by this user"
+            hint = f'sudo install -d -o "$USER" -m 0700 {shlex.quote(str(options.state))}'
+            yield fail("state", text, "No job can be stored.", f"gputui --state OTHER_DIRECTORY …\nor: {hint}")
         yield from _without_queue(parent)
         return
     if not bootstrap.has_queue(options):
@@ -188,7 +203,9 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     yield _space(options.state)
     yield from checks.of_damage(store.damage())
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)
-    yield from checks.of_unreadable(store.unreadable())
+    for entry in store.unreadable():
+        hint = "upgrade gputui if a newer version wrote it, else correct it in queue.json"
+        yield warn("queue", entry.sentence, "The scheduler neither starts nor ends it, and keeps it unchanged.", hint)
     gc.disable()  # a year of jobs is millions of objects, none of which is in a cycle
     try:
         deque(store.past(), maxlen=0)
@@ -209,13 +226,18 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     try:
         bootstrap.check_leader(options)
     except StoreError as error:
-        yield checks.of_older_leader(error.what, error.hint or "")
+        why = "No command and no console of this gputui can change the queue."
+        yield fail("scheduler", error.what, why, error.hint or "")
     try:
         store.check()
     except StoreDamagedError as error:
-        yield checks.of_loss(f"{error.where}: {error.what}")
+        why = "Jobs or changes that were acknowledged are missing, so nothing can be stored and no job starts."
+        hint = "gputui state repair    # lists the losses, then asks"
+        yield fail("queue", f"{error.where}: {error.what}", why, hint)
     else:
-        yield from checks.of_halt(notice for notice in snapshot.notices if notice.halts)
+        for notice in (notice for notice in snapshot.notices if notice.halts):
+            hint = "gputui serve    # restart it with this gputui if an older one runs"
+            yield fail("scheduler", notice.text, "The scheduler says so itself; running jobs continue.", hint)
 
 
 def _space(path: Path) -> DoctorCheck:

@@ -23,7 +23,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.config import value_of_text
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.policy.planning_context import LONGEST
-from gputui.domain.settings import PolicySettings, Settings, TenantSettings
+from gputui.domain.settings import PolicySettings, TenantSettings
 from gputui.domain.snapshot import effective_settings
 from gputui.domain.text import fit, format_duration, parse_time_span, plain, plural
 
@@ -53,7 +53,6 @@ NOT_REPLAYED = frozenset(
 )
 """Settings without effect in a replay, since jobs of a trace ask for nothing but a number of GPUs."""
 _TABLE, _TENANT = "policy.", "tenants."
-_OF_TENANT = ("weight", "gpus", "running")
 _SHOWN = 60
 
 
@@ -113,63 +112,28 @@ def _pair(text: str, where: str) -> tuple[str, str]:
 
 
 def _variant(settings: PolicySettings, changes: Mapping[str, str], option: str) -> Variant:
-    for key, value in changes.items():
-        settings = _with(settings, key.removeprefix(_TABLE), value, option)
+    for full, text in changes.items():
+        key = full.removeprefix(_TABLE)
+        where = f"{option} {plain(key, _SHOWN)}"
+        if key.startswith(_TENANT):
+            name, _, field = key.removeprefix(_TENANT).rpartition(".")
+            if not name or field not in ("weight", "gpus", "running"):
+                hint = f"{_TENANT}NAME.weight, .gpus or .running"
+                raise InputError("is not a setting of a tenant", where=where, hint=hint)
+            known = {tenant.name: tenant for tenant in settings.tenants}
+            value = value_of_text(TenantSettings, field, text, where)
+            known[name] = replace(known.get(name, TenantSettings(name)), **{field: value})
+            settings = replace(settings, tenants=tuple(known.values()))
+        elif key in NOT_REPLAYED:
+            hint = "those that do: " + ", ".join([*replayed(), f"{_TENANT}NAME.weight"])
+            raise InputError("changes nothing in a replay", where=where, hint=hint)
+        else:
+            settings = replace(settings, **{key: value_of_text(PolicySettings, key, text, where, replayed())})
     name = " ".join(f"{key.removeprefix(_TABLE)}={value}" for key, value in changes.items())
     return Variant(plain(name), changes, settings)
 
 
-def _with(settings: PolicySettings, key: str, text: str, option: str) -> PolicySettings:
-    where = f"{option} {plain(key, _SHOWN)}"
-    if key.startswith(_TENANT):
-        name, _, field = key.removeprefix(_TENANT).rpartition(".")
-        if not name or field not in _OF_TENANT:
-            raise InputError(
-                "is not a setting of a tenant", where=where, hint=f"{_TENANT}NAME.weight, .gpus or .running"
-            )
-        known = {tenant.name: tenant for tenant in settings.tenants}
-        value = value_of_text(TenantSettings, field, text, where)
-        known[name] = replace(known.get(name, TenantSettings(name)), **{field: value})
-        return replace(settings, tenants=tuple(known.values()))
-    if key in NOT_REPLAYED:
-        hint = "those that do: " + ", ".join([*replayed(), f"{_TENANT}NAME.weight"])
-        raise InputError("changes nothing in a replay", where=where, hint=hint)
-    return replace(settings, **{key: value_of_text(PolicySettings, key, text, where, replayed())})
-
-
-FEW_JOBS, SHORT_SPAN = 100, timedelta(days=7)
-LITTLE_LOAD = 0.6
 AS_IT_WAS = "as-it-was"
-
-
-def read_history(session: Session, jobs: Iterable[Job] | None = None) -> tuple[JobHistory, int, Settings]:
-    from gputui.replay.trace import job_history
-
-    with session.backend() as backend:
-        moved = {job.id: job for job in backend.queue.past()} if jobs is None else {}
-        found = job_history({**moved, **backend.queue.jobs()}.values() if jobs is None else jobs)
-        settings = effective_settings(session.options.settings, backend.queue.controls())
-        views = backend.snapshots().read().gpus
-    if found is None:
-        raise GputuiError("no finished job has held a GPU here yet", hint="gputui replay --synthetic 1000")
-    listed = sum(view.gpu.index >= 0 and not view.gpu.mig_enabled for view in views)
-    return found, max(listed, found.gpus), settings
-
-
-def passable(policy: PolicySettings, jobs: Sequence[TraceJob]) -> PolicySettings:
-    """Return the policy with caps raised where a past job exceeds them: such a cap is newer than the job."""
-    widest: dict[str, int] = {}
-    for job in jobs:
-        widest[job.tenant] = max(job.gpus, widest.get(job.tenant, 0))
-    tenants = (
-        replace(
-            tenant,
-            gpus=None if tenant.gpus is None else max(tenant.gpus, widest.get(tenant.name, 0)),
-            running=None if tenant.running is None else max(tenant.running, 1),
-        )
-        for tenant in policy.tenants
-    )
-    return replace(policy, tenants=tuple(tenants))
 
 
 def as_it_was(history: JobHistory, jobs: Sequence[TraceJob], gpus: int) -> dict[str, Figures]:
@@ -179,8 +143,7 @@ def as_it_was(history: JobHistory, jobs: Sequence[TraceJob], gpus: int) -> dict[
 
 
 def sentences(history: JobHistory, found: Mapping[str, Figures], offered: float, limits: str) -> list[str]:
-    said = meaning(found, history)
-    return [*([said] if said else []), *notes(history, offered, limits)]
+    return [*filter(None, [meaning(found, history)]), *notes(history, offered, limits)]
 
 
 def meaning(found: Mapping[str, Figures], history: JobHistory) -> str:
@@ -190,7 +153,11 @@ def meaning(found: Mapping[str, Figures], history: JobHistory) -> str:
     if len({job.tenant for job in history.jobs}) < 2:
         return "All jobs belong to one tenant: there is nothing to split."
     ours, split = found["plan"], found["static-equal"]
-    waits = f"would have waited {_time(split.wait_mean)} on average, and {_time(ours.wait_mean)} under this scheduler"
+
+    def wait(seconds: float) -> str:
+        return format_duration(timedelta(seconds=seconds))
+
+    waits = f"would have waited {wait(split.wait_mean)} on average, and {wait(ours.wait_mean)} under this scheduler"
     given = split.allocation_ratio / ours.allocation_ratio - 1 if ours.allocation_ratio else 0.0
     less = f"{abs(given):.0%} {'less' if given < 0 else 'more'}" if abs(given) >= 0.005 else "as much"
     return (
@@ -201,10 +168,10 @@ def meaning(found: Mapping[str, Figures], history: JobHistory) -> str:
 
 def notes(history: JobHistory, offered: float, limits: str) -> Iterator[str]:
     count = len(history.jobs)
-    if count < FEW_JOBS or history.span < SHORT_SPAN:
+    if count < 100 or history.span < timedelta(days=7):
         over = f"{plural(count, 'job')} over {format_duration(history.span)}"
         yield f"{over} is a small sample: a week and some hundred jobs are better."
-    if offered < LITTLE_LOAD:
+    if offered < 0.6:
         yield f"At load {offered:.2f} GPUs are mostly free, so that policies differ little."
     if history.failed:
         yield f"Counted with all their GPU time, although they did not complete: {plural(history.failed, 'job')}."
@@ -219,10 +186,6 @@ def notes(history: JobHistory, offered: float, limits: str) -> Iterator[str]:
         "Each job arrives when it could have started; holds, reservations and caps of arrays are left out. "
         "With other waits, users would have submitted at other times."
     )
-
-
-def _time(seconds: float) -> str:
-    return format_duration(timedelta(seconds=seconds))
 
 
 BAR, SHORT_BAR, WIDE = 20, 5, 100
@@ -246,15 +209,6 @@ _LEGEND = (
     "Below each figure is its difference from the first line of plan. One trace is one sample: differences of a "
     "few per cent say little."
 )
-
-
-def head_lines(head: Mapping[str, Any], base: Variant) -> list[str]:
-    load = "all at the same time" if head["load"] is None else f"load {head['load']:.2f}"
-    lines = [
-        f"{plural(head['jobs'], 'job')} on {plural(head['gpus'], 'GPU')}, {load}, {head['limits']} limits",
-        f"trace sha256 {head['trace_sha256']}",
-    ]
-    return [*lines, *([f"set: {base.name}"] if base.changes else [])]
 
 
 def policy_table(found: Mapping[str, Figures], variants: Collection[str]) -> list[str]:
@@ -295,7 +249,15 @@ def comparison_table(base: Variant, tried: Sequence[Variant], found: Mapping[str
     own = [AS_IT_WAS] if AS_IT_WAS in found else []
     keys = list(dict.fromkeys(key for each in tried for key in each.changes))
     values = values_of(base.settings, keys)
-    now = " ".join(f"{key.partition('.')[2]}={_value(value)}" for key, value in values.items())
+
+    def word(value: object) -> str:
+        if isinstance(value, timedelta):
+            return re.sub(r"(?<=d)00h$|(?<=h)00m$|(?<=m)00s$", "", format_duration(value)) if value else "0"
+        if isinstance(value, float):
+            return f"{value:g}"
+        return "none" if value is None else str(value).lower()
+
+    now = " ".join(f"{key.partition('.')[2]}={word(value)}" for key, value in values.items())
     others = {each.name: each.name for each in tried if values_of(each.settings, keys) != values}
     names, key = _short({name: name for name in own} | {PLAN: f"{PLAN} ({now})"} | others, terminal.width())
     rows = list(_compared_rows(names, found, _COMPARED))
@@ -313,32 +275,23 @@ def _short(names: dict[str, str], total: int | None) -> tuple[dict[str, str], li
     return numbers, [*(fit(line, total).rstrip() for line in key), ""]
 
 
-def _value(value: object) -> str:
-    if isinstance(value, timedelta):
-        return re.sub(r"(?<=d)00h$|(?<=h)00m$|(?<=m)00s$", "", format_duration(value)) if value else "0"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "none" if value is None else str(value).lower()
-
-
 def _compared_rows(
     names: Mapping[str, str], found: Mapping[str, Figures], figures: Sequence[str]
 ) -> Iterator[ReportRow]:
+    def difference(key: str, figure: str) -> str:
+        """Return the difference from the first line of plan in per cent; empty where that is not a number."""
+        new, old = getattr(found[key], figure), getattr(found[PLAN], figure)
+        if not old or new is None:
+            return "=" if new == old else ""
+        change = 100 * (new / old - 1)
+        if abs(change) < 0.05:
+            return "="
+        return f"{change:+.1f}%" if abs(change) < 9.95 else f"{change:+.0f}%"
+
     for key, name in names.items():
         yield (name, *(_shown(found[key], figure) for figure in figures))
         if key not in (PLAN, AS_IT_WAS):
-            yield ("", *(_difference(found[key], found[PLAN], figure) for figure in figures))
-
-
-def _difference(one: Figures, other: Figures, figure: str) -> str:
-    """Return the difference of a figure from the other's in per cent; empty where that is not a number."""
-    new, old = getattr(one, figure), getattr(other, figure)
-    if not old or new is None:
-        return "=" if new == old else ""
-    change = 100 * (new / old - 1)
-    if abs(change) < 0.05:
-        return "="
-    return f"{change:+.1f}%" if abs(change) < 9.95 else f"{change:+.0f}%"
+            yield ("", *(difference(key, figure) for figure in figures))
 
 
 def _further(
@@ -460,23 +413,35 @@ def command(
     and preemptible. With --history the trace is the jobs that ended on this server, with its settings. How to read the
     figures: docs/replay.md.
     """
+    from gputui.replay import trace as traces
+
     names = parse_policies(policies)
     longest = None if max_time is None else parse_time_span(max_time, where="--max-time").total_seconds()
     if (trace is not None) + (synthetic is not None) + history != 1:
         raise InputError("expected a trace, --synthetic or --history, one of the three", where="TRACE.csv")
-    source = of_history(session) if history else of_trace(trace, synthetic, seed)
+    if history:
+        source = of_history(session)
+    elif trace is not None:
+        source = ReplaySource(*traces.read(Path(trace)))
+    else:
+        made = traces.generate(synthetic or 0, seed)
+        source = ReplaySource(made, traces.digest(made))
     base = changed(source.settings, changes)
     tried = compared(base.settings, comparison)
     replay = Replay.of(source, gpus, gpus_per_node, load, limits, longest)
     if tried and not policies:
         names = [PLAN]
     found = replay.figures(names, base, tried)
-    told = [*replay.cut(), *replay.unheeded([base, *tried])]
+    told = replay.notes([base, *tried])
     told += sentences(source.own, found, replay.offered, replay.limits) if source.own else []
     if as_json:
         print_json(replay.as_object(base, tried, told, found))
         return
-    lines = head_lines(replay.head(), base)
+    head = replay.head()
+    at = "all at the same time" if head["load"] is None else f"load {head['load']:.2f}"
+    of = f"{plural(head['jobs'], 'job')} on {plural(head['gpus'], 'GPU')}"
+    lines = [f"{of}, {at}, {head['limits']} limits", f"trace sha256 {head['trace_sha256']}"]
+    lines += [f"set: {base.name}"] if base.changes else []
     lines += [] if tried and not policies else policy_table(found, {each.name for each in tried})
     lines += comparison_table(base, tried, found) if tried else []
     terminal.write("\n".join([*lines, *wrapped(told)]) + "\n")
@@ -520,20 +485,18 @@ def progress(count: int) -> Iterator[Callable[[str], None]]:
             terminal.write("\r\x1b[K", err=True)
 
 
-def of_trace(trace: str | None, synthetic: int | None, seed: int) -> ReplaySource:
-    from gputui.replay import trace as traces
-
-    if trace is not None:
-        return ReplaySource(*traces.read(Path(trace)))
-    made = traces.generate(synthetic or 0, seed)
-    return ReplaySource(made, traces.digest(made))
-
-
 def of_history(session: Session, jobs: Iterable[Job] | None = None) -> ReplaySource:
     """Return the jobs that ended on this server (or those among `jobs`), with its settings."""
-    from gputui.replay.trace import digest
+    from gputui.replay.trace import digest, job_history
 
-    own, gpus, settings = read_history(session, jobs)
+    with session.backend() as backend:
+        moved = {job.id: job for job in backend.queue.past()} if jobs is None else {}
+        own = job_history({**moved, **backend.queue.jobs()}.values() if jobs is None else jobs)
+        settings = effective_settings(session.options.settings, backend.queue.controls())
+        views = backend.snapshots().read().gpus
+    if own is None:
+        raise GputuiError("no finished job has held a GPU here yet", hint="gputui replay --synthetic 1000")
+    gpus = max(sum(view.gpu.index >= 0 and not view.gpu.mig_enabled for view in views), own.gpus)
     longest = max(max(job.duration, job.stated or 0.0, LONGEST_LIMIT) for job in own.jobs)
     policy = replace(settings.policy, max_time=settings.policy.max_time or settings.scheduler.max_time)
     return ReplaySource(own.jobs, digest(own.jobs), gpus, longest, LONGEST.total_seconds(), policy, "none", own)
@@ -580,37 +543,44 @@ class Replay(Struct, frozen=True):
         found = {}
         if self.source.own is not None and self.is_as_it_was:
             found = as_it_was(self.source.own, self.jobs, self.site.gpus)
+        widest: dict[str, int] = {}
+        for job in self.jobs:
+            widest[job.tenant] = max(job.gpus, widest.get(job.tenant, 0))
         rules = {PLAN: base} | {each.name: each for each in tried}
         wanted = [*names, *([PLAN] if tried and PLAN not in names else []), *(each.name for each in tried)]
         with progress(len(wanted) if len(self.jobs) >= MANY else 0) as tell:
             for name in wanted:
                 tell(name)
                 variant = rules.get(name)
-                policy = passable(variant.settings, self.jobs) if variant else None
+                policy = variant.settings if variant else None
+                if policy:  # with caps raised where a past job exceeds them: such a cap is newer than the job
+                    tenants = (
+                        replace(
+                            tenant,
+                            gpus=None if tenant.gpus is None else max(tenant.gpus, widest.get(tenant.name, 0)),
+                            running=None if tenant.running is None else max(tenant.running, 1),
+                        )
+                        for tenant in policy.tenants
+                    )
+                    policy = replace(policy, tenants=tuple(tenants))
                 found[name] = measure(PLAN if variant else name, self.jobs, self.site, policy)
         return found
 
-    def cut(self) -> list[str]:
-        """Return a sentence each for jobs that are too wide or too long to be replayed as they were."""
+    def notes(self, tried: Sequence[Variant]) -> list[str]:
+        """Return a sentence each for jobs that are cut to be replayed, and for changes that affect none of the jobs."""
         wide = sum(job.gpus > self.site.gpus for job in self.source.jobs)
         long = sum(job.duration > self.longest for job in self.source.jobs)
-        there = plural(self.site.gpus, "GPU")
-        longest = format_duration(timedelta(seconds=self.longest))
+        there, longest = plural(self.site.gpus, "GPU"), format_duration(timedelta(seconds=self.longest))
+        keys = {key for each in tried for key in each.changes}
+        stays = "policy.preemption" in keys and not any(job.preemptible for job in self.jobs)
+        unnamed = "policy.predict" in keys and all(job.is_limited or not job.name for job in self.jobs)
         told = {
             f"{plural(wide, 'job')} that asked for more GPUs than there are: replayed with {there}.": wide,
             f"{plural(long, 'job')} that ran longer than {longest}: replayed with that.": long,
+            "No job here may be preempted, so policy.preemption changes nothing.": stays,
+            "No job here has a name and no limit, so policy.predict changes nothing.": unnamed,
         }
-        return [sentence for sentence, count in told.items() if count]
-
-    def unheeded(self, tried: Sequence[Variant]) -> list[str]:
-        """Return a sentence for each changed setting that affects none of these jobs."""
-        keys = {key for each in tried for key in each.changes}
-        sentences = []
-        if "policy.preemption" in keys and not any(job.preemptible for job in self.jobs):
-            sentences.append("No job here may be preempted, so policy.preemption changes nothing.")
-        if "policy.predict" in keys and all(job.is_limited or not job.name for job in self.jobs):
-            sentences.append("No job here has a name and no limit, so policy.predict changes nothing.")
-        return sentences
+        return [sentence for sentence, is_true in told.items() if is_true]
 
     def head(self) -> dict[str, Any]:
         return {

@@ -11,13 +11,13 @@ import io
 import math
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 from msgspec import Struct
@@ -48,7 +48,6 @@ from gputui.domain.errors import GputuiError, InputError, install_line
 from gputui.domain.job import Job
 from gputui.domain.settings import ReportSettings
 from gputui.domain.text import format_duration, plain, plural
-from gputui.ports.backend import DirectBackend
 from gputui.request import times
 
 if TYPE_CHECKING:
@@ -226,18 +225,8 @@ COLUMNS = (
         lambda total, rates: total.suspended > 0,
     ),
     FigureColumn("FAILED", _of_outcome(FAILED), hours, "GPU-hours of attempts that failed"),
-    FigureColumn(
-        "PREEMPTED",
-        _of_outcome(PREEMPTED),
-        hours,
-        "GPU-hours of attempts that were preempted",
-    ),
-    FigureColumn(
-        "CANCELLED",
-        _of_outcome(CANCELLED),
-        hours,
-        "GPU-hours of attempts cancelled or requeued",
-    ),
+    FigureColumn("PREEMPTED", _of_outcome(PREEMPTED), hours, "GPU-hours of attempts that were preempted"),
+    FigureColumn("CANCELLED", _of_outcome(CANCELLED), hours, "GPU-hours of attempts cancelled or requeued"),
     FigureColumn("WAIT", lambda sums, rates: sums.wait_mean, wait, "mean wait of the jobs that started"),
     FigureColumn("P95", lambda sums, rates: sums.wait_p95, wait, "95th percentile of these waits"),
     FigureColumn("KWH", lambda sums, rates: _kwh(sums), _decimal, "energy of the GPUs, as far as known"),
@@ -372,23 +361,22 @@ def read(session: Session, since: str | None, until: str | None, by: str, *, wit
     now = bootstrap.clock().now()
     chosen = period(since, until, now)
     with session.backend() as backend:
-        running = {job.id: job for job in backend.queue.jobs().values() if job.state.is_active and job.gpus}
-        jobs = tuple(
-            _with_use(backend, record, running[record.id]) if record.id in running else record
-            for record in backend.queue.records(chosen.since)
-        )
+        running = {job.id for job in backend.queue.jobs().values() if job.state.is_active and job.gpus}
+        jobs = []
+        for record in backend.queue.records(chosen.since):
+            if record.id in running and record.attempts and record.attempts[-1].ended_at is None:
+                # what was measured so far; the store has figures of ended attempts
+                last = max(backend.measured(record.id).items(), default=(0, None))[1]
+                if last is not None and last.summary is not None:
+                    use = convert(last.summary, UseRecord, from_attributes=True)
+                    ended, now_running = record.attempts[:-1], replace(record.attempts[-1], telemetry=use)
+                    record = replace(record, attempts=(*ended, now_running))
+            jobs.append(record)
         views = backend.snapshots().read().gpus if with_gpus or by == "gpu" else ()
     indices = {view.gpu.uuid: view.gpu.index for view in views if view.gpu.index >= 0}
-    return Report(chosen, by, account(jobs, chosen, by, now), session.options.settings.report, jobs, now, indices)
-
-
-def _with_use(backend: DirectBackend, record: JobRecord, job: Job) -> JobRecord:
-    """Return the record of a running job with what was measured so far; the store has figures of ended attempts."""
-    last = max(backend.measured(job.id).items(), default=(0, None))[1]
-    if last is None or last.summary is None or not record.attempts or record.attempts[-1].ended_at is not None:
-        return record
-    use = convert(last.summary, UseRecord, from_attributes=True)
-    return replace(record, attempts=(*record.attempts[:-1], replace(record.attempts[-1], telemetry=use)))
+    return Report(
+        chosen, by, account(jobs, chosen, by, now), session.options.settings.report, tuple(jobs), now, indices
+    )
 
 
 def _text(found: Report, form: str, replayed: Replayed | None, total: int | None) -> str:
@@ -436,12 +424,16 @@ def chart(bars: Bars, title: str) -> str:
     """Return stacked bars as an SVG element; its page sets the colors `--ink`, `--faint`, `--line` and `--OUTCOME`."""
     from xml.etree import ElementTree
 
-    pygal = _library()
+    import pygal
+
+    # without the finder of map plugins that it installs: Python 3.11 warns of its old interface. Other new finders
+    # stay: importlib_metadata replaces the one by which Python finds installed packages
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != pygal.__name__]
     drawn = pygal.StackedBar(
         width=min(_WIDEST, max(_NARROWEST, _PER_BAR * len(bars))),
         height=_HEIGHT,
         explicit_size=True,
-        style=_style(pygal),
+        style=pygal.style.Style(**_STYLE),
         js=[],
         margin=8,
         legend_at_bottom=True,
@@ -473,35 +465,23 @@ def chart(bars: Bars, title: str) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _library() -> Any:
-    """Import pygal, without the finder of map plugins that it installs: Python 3.11 warns of its old interface.
-
-    Other new finders stay: importlib_metadata replaces the one by which Python finds installed packages.
-    """
-    import pygal
-
-    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != pygal.__name__]
-    return pygal
-
-
-def _style(pygal: Any) -> Any:
-    return pygal.style.Style(
-        background="transparent",
-        plot_background="transparent",
-        foreground="var(--faint)",
-        foreground_strong="var(--ink)",
-        foreground_subtle="var(--line)",
-        guide_stroke_color="var(--line)",
-        guide_stroke_dasharray="0",
-        major_guide_stroke_color="var(--line)",
-        major_guide_stroke_dasharray="0",
-        colors=tuple(f"var(--{name})" for name in OUTCOMES),
-        font_family="inherit",
-        label_font_size=12,
-        major_label_font_size=12,
-        legend_font_size=13,
-        opacity=1,
-    )
+_STYLE = {
+    "background": "transparent",
+    "plot_background": "transparent",
+    "foreground": "var(--faint)",
+    "foreground_strong": "var(--ink)",
+    "foreground_subtle": "var(--line)",
+    "guide_stroke_color": "var(--line)",
+    "guide_stroke_dasharray": "0",
+    "major_guide_stroke_color": "var(--line)",
+    "major_guide_stroke_dasharray": "0",
+    "colors": tuple(f"var(--{name})" for name in OUTCOMES),
+    "font_family": "inherit",
+    "label_font_size": 12,
+    "major_label_font_size": 12,
+    "legend_font_size": 13,
+    "opacity": 1,
+}
 
 
 MOST_BARS = 120
@@ -524,33 +504,34 @@ def page(found: Report, replayed: Replayed | None = None) -> str:
     return template.substitute(
         title=f"GPU report of {escape(plain(platform.node()) or 'this server')}",
         subtitle=f"{escape(heading(found).rpartition(',')[0])} &middot; gputui {escape(__version__)}",
-        tiles="".join(_tiles(found)),
+        tiles=_tiles(found),
         sections="\n".join(sections),
     )
 
 
-def _tiles(found: Report) -> Iterator[str]:
+def _tiles(found: Report) -> str:
     sums = found.accounts.total
-    yield _tile(f"{sums.jobs:,}", "jobs")
-    yield _tile(hours(sums.allocated), "GPU-hours held")
-    yield _tile(_of_known(sums.busy, sums), "of measured GPU-hours busy")
-    yield _tile(_of_known(sums.idle, sums), "of measured GPU-hours idle")
-    yield _tile(f"{sums.wasted / sums.allocated:.0%}" if sums.allocated else "-", "of held GPU-hours wasted")
-    yield _tile(wait(sums.wait_mean), "mean wait")
-    yield _tile(_decimal(_kwh(sums)), "kWh")
-    if (price := cost(sums, found.rates)) is not None:
-        yield _tile(money(price), f"cost {plain(found.rates.currency)}".strip())
 
+    def of_known(seconds: float | None) -> str:
+        if not sums.allocated:
+            return "-"
+        return "unknown" if seconds is None or not sums.known else f"{seconds / sums.known:.0%}"
 
-def _tile(figure: str, words: str) -> str:
-    figure = "unknown" if figure == UNKNOWN else figure
-    return f'<div class="tile"><b>{escape(figure)}</b><span>{escape(words)}</span></div>'
-
-
-def _of_known(seconds: float | None, sums: UsageAccount) -> str:
-    if not sums.allocated:
-        return "-"
-    return UNKNOWN if seconds is None or not sums.known else f"{seconds / sums.known:.0%}"
+    price = cost(sums, found.rates)
+    tiles = {
+        "jobs": f"{sums.jobs:,}",
+        "GPU-hours held": hours(sums.allocated),
+        "of measured GPU-hours busy": of_known(sums.busy),
+        "of measured GPU-hours idle": of_known(sums.idle),
+        "of held GPU-hours wasted": f"{sums.wasted / sums.allocated:.0%}" if sums.allocated else "-",
+        "mean wait": wait(sums.wait_mean),
+        "kWh": "unknown" if sums.energy is None else _decimal(_kwh(sums)),
+        **({f"cost {plain(found.rates.currency)}".strip(): money(price)} if price is not None else {}),
+    }
+    return "".join(
+        f'<div class="tile"><b>{escape(figure)}</b><span>{escape(words)}</span></div>'
+        for words, figure in tiles.items()
+    )
 
 
 def _chart_over_time(found: Report) -> str:
@@ -577,9 +558,17 @@ def _table(found: Report, by: str) -> str:
     rows = sorted(accounts.groups.items(), key=order(by))
     longest = max((sums.allocated for _, sums in rows), default=0.0)
     heads = "".join(_head(each.title, each.help) for each in figures)
+
+    def bars(sums: UsageAccount) -> str:
+        shares = {name: seconds for name in OUTCOMES if (seconds := sums.gpu_time.get(name, 0.0)) and longest}
+        return "".join(
+            f'<i class="{name}" style="width:{seconds / longest:.2%}" title="{hours(seconds)} GPU-hours {name}"></i>'
+            for name, seconds in shares.items()
+        )
+
     cells = "".join(
         f'<tr><td title="{escape(plain(name))}">{escape(plain(found.name_of(by, name)))}</td>'
-        f"<td>{_bar(sums, longest)}</td>{_figure_cells(found, sums)}</tr>"
+        f'<td><div class="outcomes">{bars(sums)}</div></td>{_figure_cells(found, sums)}</tr>'
         for name, sums in rows[:MOST_ROWS]
     )
     total = f"<tr><td>total</td><td></td>{_figure_cells(found, accounts.total)}</tr>"
@@ -602,15 +591,6 @@ def _figure_cells(found: Report, sums: UsageAccount) -> str:
         exact = "-1" if value is None else f"{value:.6g}"
         cells.append(f'<td data-value="{exact}">{escape(column.cell(sums, found.rates))}</td>')
     return "".join(cells)
-
-
-def _bar(sums: UsageAccount, longest: float) -> str:
-    parts = []
-    for name in OUTCOMES:
-        if (seconds := sums.gpu_time.get(name, 0.0)) and longest:
-            told = f"{hours(seconds)} GPU-hours {name}"
-            parts.append(f'<i class="{name}" style="width:{seconds / longest:.2%}" title="{told}"></i>')
-    return f'<div class="outcomes">{"".join(parts)}</div>'
 
 
 def _what_if(replayed: Replayed) -> str:
