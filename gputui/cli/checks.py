@@ -216,7 +216,6 @@ def _of_memory(reading: ProbeReading) -> Iterator[DoctorCheck]:
 
 
 def _unjudged(name: str, text: str, hint: str, what: str, *, is_all: bool) -> DoctorCheck:
-    """Return the check of GPUs that never count as free because something about them is unknown."""
     why = f"A GPU whose {what} unknown never counts as free, so no job starts on it."
     return DoctorCheck(name, CheckLevel.FAIL if is_all else CheckLevel.WARN, text, hint, why)
 

@@ -128,7 +128,6 @@ def _matching(found: Iterable[tuple[str, str]], incomplete: str) -> Items:
 
 
 def _known_gpus(ctx: click.Context) -> tuple[Gpu, ...]:
-    """Return the GPUs of the scheduler's last snapshot, else those of a reading by this process."""
     session = ctx.find_object(Session) or Session()
     with suppress(NotFoundError), session.existing_backend() as backend:
         if views := backend.snapshots().read().gpus:

@@ -237,7 +237,6 @@ def training(
     retries: int = 0,
     **options: str,
 ) -> Submission:
-    """Return a job that prints the output of a training run; a step takes half a second."""
     low, high = gpus if isinstance(gpus, tuple) else (gpus, gpus)
     spec = JobSpec(
         command=(sys.executable, "-m", "gputui.cli.trainer", *arguments(name, steps, **options)),

@@ -299,7 +299,6 @@ class EngineProcess(Struct, frozen=True):
 
     @property
     def root(self) -> Path:
-        """Return the root directory of its mount namespace, as a path on this host."""
         root = PROC / str(self.pid) / "root"
         return root if self.pid and os.access(root, os.X_OK) else Path("/")
 

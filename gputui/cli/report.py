@@ -78,7 +78,6 @@ class Report(Struct, frozen=True):
         return self.accounts if by == self.by else account(self.jobs, self.period, by, self.now)
 
     def name_of(self, by: str, group: str) -> str:
-        """Return a group's name as shown: `2 GPU-5f1c0d2a` of a GPU."""
         if by != "gpu":
             return group
         index = self.gpus.get(group)

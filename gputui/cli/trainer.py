@@ -121,7 +121,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def output(arguments: Iterable[str], gpus: Sequence[str]) -> str:
-    """Return the whole output of a run with these arguments on GPUs with these UUIDs, without sleeping."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         train(TrainingRun(_options([*arguments, "--time-scale=0"]), gpus))

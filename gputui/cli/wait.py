@@ -92,7 +92,6 @@ def exit_code(job: Job) -> int:
 
 
 def sentence(job: Job) -> str:
-    """Return a sentence about the end of a job, with its exit code unless the cause already contains it."""
     told = event.ended(job).text
     return told if not job.exit_code or str(job.exit_code) in told else f"{told}, exit code {job.exit_code}"
 

@@ -448,7 +448,6 @@ def _check_servers(rows: object, where: str) -> None:
 
 
 def check_server_name(name: object, where: str) -> None:
-    """Raise InputError for a name that could not stand before a job id."""
     if not isinstance(name, str) or not _SERVER_NAME.fullmatch(name):
         hint = "up to 24 letters, digits, dots, - and _, such as gpu1"
         raise InputError(f"{shown(str(name))} is not a name of a server", where=where, hint=hint)
@@ -514,7 +513,6 @@ def _variables() -> tuple[str, ...]:
 
 
 def settings_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that name settings, or once did, with their values."""
     return {name: environ[name] for name in _variables() if name in environ}
 
 

@@ -58,12 +58,10 @@ class AuditEntry(Struct, frozen=True):
 
 
 def targets_of(job: Job) -> tuple[str, ...]:
-    """Return the targets of all actions that may concern a job."""
     return (f"job {job.id}", f"array {job.array.id}") if job.array else (f"job {job.id}",)
 
 
 def job_of(target: str) -> JobId | None:
-    """Return the id of the job or array that is the target; None: it is something else."""
     kind, _, number = target.partition(" ")
     return int(number) if kind in {"job", "array"} and number.isdigit() else None
 
@@ -123,7 +121,6 @@ class Caller(Struct, frozen=True):
         return job.submitted_uid is not None and job.submitted_uid == self.uid
 
     def may_act_on(self, job: Job) -> bool:
-        """Return whether the caller may change the job, and read what only its submitter may read."""
         return self.operates or (self.role >= Role.USER and self.owns(job))
 
 

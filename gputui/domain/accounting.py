@@ -88,7 +88,6 @@ class JobRecord(Struct, frozen=True):
         return arrays.ids(self.runs) if self.runs else iter((self.id,))
 
     def without(self, ids: Iterable[JobId] | Spans) -> JobRecord | None:
-        """Return its jobs without these ids; None if none is left."""
         if not self.runs:
             return None if self.id in arrays.spans_of(ids) else self
         left = arrays.divided(self.runs, ids)[1]

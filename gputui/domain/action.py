@@ -129,7 +129,6 @@ def check_suits_state(job: Job, *, suits_running: bool) -> None:
 
 
 def differs(before: Job, after: Job) -> bool:
-    """Return whether the request of a job, or a user's action on it, has changed."""
     return any(getattr(before, name) != getattr(after, name) for name in ("spec", "priority", "held", "topped_at"))
 
 
@@ -466,7 +465,6 @@ def typed(action: Action) -> Action:
 
 
 def refuse_cancelled(job: Job) -> None:
-    """Raise GputuiError if a job is being cancelled."""
     if job.cancel_requested:
         raise GputuiError(f"job {job.shown_id} is being cancelled")
 

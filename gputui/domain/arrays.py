@@ -130,7 +130,6 @@ class Entries(Mapping[JobId, Job]):
         return self._around(job_id) if job is None else job
 
     def overlapping(self, job: Job) -> Iterator[Job]:
-        """Yield the entries that share jobs with this one."""
         found: dict[JobId, Job] = {}
         starts, ends, entries = self._run_places()
         for run in job.runs or (Run(job.id, 0, 1),):
@@ -208,7 +207,6 @@ class Entries(Mapping[JobId, Job]):
         return f"Entries({dict(self.items())!r})"
 
     def _around(self, job_id: JobId) -> Job | None:
-        """Return the entry with this element, which is not its first."""
         starts, ends, entries = self._run_places()
         place = bisect_right(starts, job_id) - 1
         return entries[place] if place >= 0 and job_id < ends[place] else None

@@ -107,7 +107,6 @@ def index_of(element: int) -> int:
 
 
 def element_runs(array: int, indices: Iterable[int]) -> Iterator[Run]:
-    """Yield the elements of an array with these indices, neighbours together."""
     start = count = 0
     for index in indices:
         if count and index == start + count:
@@ -195,7 +194,6 @@ _ASKED: Mapping[str, Callable[[Submission], object]] = {
 
 
 def asks_for(submission: Submission, option: str) -> bool:
-    """Return whether a submission asks for an option, by its name in job files."""
     if (is_asked := _ASKED.get(option)) is not None:
         return bool(is_asked(submission))
     value = getattr(submission.spec.options, option, None)

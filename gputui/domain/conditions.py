@@ -429,7 +429,6 @@ def gpu_conditions(snapshot: Snapshot) -> list[Condition]:
 
 
 def _of_gpu(kind: str, view: GpuView, where: str, text: str, todo: str, since: datetime | None = None) -> Condition:
-    """Return a condition of one GPU, which is labelled with its node if there are several: `gpu1:0`."""
     index, node = index_of(view), where.removeprefix(" of ")
     is_numbered = view.gpu.index >= 0
     name = index if is_numbered else plain(view.gpu.uuid, 12)

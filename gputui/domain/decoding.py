@@ -83,7 +83,6 @@ def msgpack_decoder(kind: type[T]) -> MsgpackDecoder[T]: ...
 @overload
 def msgpack_decoder(kind: Any) -> MsgpackDecoder[Any]: ...
 def msgpack_decoder(kind: Any) -> MsgpackDecoder[Any]:
-    """Return the decoder of MessagePack for a type."""
     found = _MSGPACK.get(kind)
     if found is None:
         with _PREPARING:

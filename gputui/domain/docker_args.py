@@ -196,7 +196,6 @@ def is_true(text: str) -> bool:
 
 
 def volume_source(text: str) -> str:
-    """Return the source of `source:target[:mode]`; empty for an anonymous volume."""
     return text.partition(":")[0] if ":" in text else ""
 
 

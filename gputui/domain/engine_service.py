@@ -40,7 +40,6 @@ class EngineService(Struct, frozen=True):
 
 
 def service_at(address: str, uid: int) -> EngineService:
-    """Return the service behind an engine's address, with commands for the user `uid`."""
     url = address.removeprefix("http+")
     if url.startswith("ssh://"):
         parts = urlsplit(url)

@@ -65,7 +65,6 @@ _ABOUT = {
 
 
 def ended(job: Job) -> Event:
-    """Return the event for a job that has ended and will not be retried."""
     which = f"{job.count} elements of array {job.array.id}" if job.runs and job.array else f"Job {job.shown_id}"
     called = f" {job.name}" if job.name else ""
     outcome = _OUTCOMES.get(job.state, f"is {job.state}")
@@ -122,14 +121,12 @@ def _gpu_event(name: str, view: GpuView, now: datetime, words: str) -> Event:
 
 
 def gpus_idle(job: Job, words: str, gpus: tuple[str, ...], since: datetime, now: datetime) -> Event:
-    """Return the event for a job that leaves these GPUs idle."""
     data = {**_job_data(job), "idle_gpus": list(gpus), "idle_since": since.isoformat()}
     key = f"idle-{job.id}-{job.attempts[-1].number}-{len(gpus)}-{since.timestamp():.0f}"
     return Event(key, "gpus_idle", now, plain(words, 300), data)
 
 
 def node_changes(before: Iterable[Node], after: Iterable[Node], now: datetime) -> Iterator[Event]:
-    """Return events for nodes of a cluster that went down between two snapshots, and for those that returned."""
     was_down = {node.name: node.down for node in before}
     for node in after:
         was = was_down.get(node.name, "")
@@ -141,13 +138,11 @@ def node_changes(before: Iterable[Node], after: Iterable[Node], now: datetime) -
 
 
 def queue_stuck(words: str, since: datetime, now: datetime) -> Event:
-    """Return the event for the queue of a cluster in which nothing has moved since then."""
     data = {"since": since.isoformat(), "why": words}
     return Event(f"queue-{since.timestamp():.0f}", "queue_stuck", now, plain(words, 300), data)
 
 
 def disk_low(path: str, left: int, words: str, now: datetime) -> Event:
-    """Return the event for a nearly full disk of the state directory."""
     return Event(f"disk-{now.timestamp():.3f}", "disk_low", now, words, {"path": path, "free": left})
 
 
@@ -238,7 +233,6 @@ class JobChanges:
         self._seen: object = None
 
     def update(self, jobs: tuple[Job, ...]) -> Update:
-        """Return the difference to the last call."""
         if jobs is self._seen:
             return NOTHING
         before, now = self._objects, dict(zip(map(id, jobs), jobs, strict=True))
@@ -253,7 +247,6 @@ class JobChanges:
         return Update(came, gone, changes)
 
     def _change(self, job: Job, gone: Iterable[Job]) -> Change | None:
-        """Return the change; None for a job that came back from the history."""
         old = self.jobs.get(job.id)
         is_new = old is None and job.id > self._highest
         if old is None and not is_new:

@@ -190,7 +190,6 @@ def filter_duration(get: Callable[[Any], timedelta | None]) -> FilterQuantity:
 
 
 def _compared(get: Callable[[FilterSubject], float | None], operator: str, number: float, where: str | None) -> Test:
-    """Return a numeric comparison; an unknown value never matches."""
     compare = _COMPARE.get(operator)
     if compare is None:
         raise InputError(f"numbers are not compared with {operator}", where=where, hint="use = != < <= > >= or :")
@@ -269,7 +268,6 @@ def _is(operator: str, value: str, where: str | None) -> Test:
 
 
 def gpu_count_of(job: Job) -> float:
-    """Return the number of GPUs that the job holds, else the maximum that it asks for."""
     asked = job.spec.gpus
     if job.gpus:
         return len(job.gpus)
@@ -486,7 +484,6 @@ def _term(text: str, parts: re.Match[str], fields: Mapping[str, FilterField], wh
 
 
 def seen(job: Job, snapshot: Snapshot) -> FilterSubject:
-    """Return a job as filters see it."""
     reason = snapshot.reasons.get(job.id)
     idle = job.state is JobState.RUNNING and job.id in idle_jobs(snapshot)
     return FilterSubject(job, snapshot.taken_at, reason, searched_text(job, reason), leaves_idle=idle)

@@ -207,7 +207,6 @@ class GpuHistory:
         self._began: datetime | None = None
 
     def past_of(self, uuid: str) -> GpuPast:
-        """Return the completed steps of a GPU."""
         return self._pasts.get(uuid, NO_PAST)
 
     @property
@@ -264,7 +263,6 @@ def _with_second(past: GpuPast, reading: Step, now: int) -> GpuPast:
 
 
 def _missing(one: datetime, next_: datetime) -> int:
-    """Return the number of steps missing between two steps with these start times."""
     return 0 if next_ - one < _HELD_UP * STEP else round((next_ - one) / STEP) - 1
 
 

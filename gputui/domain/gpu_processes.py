@@ -234,7 +234,6 @@ class ProcessTarget(Struct, frozen=True):
 
 
 def process_target(row: GpuProcessRow) -> ProcessTarget | None:
-    """Return the target for a row; None for a container without processes on GPUs."""
     if row.pid is None:
         return None
     return ProcessTarget(
@@ -308,7 +307,6 @@ class ContainerDetail(Struct, frozen=True):
 
 
 def summary(rows: Iterable[GpuProcessRow]) -> str:
-    """Return the number of processes, and how many of them are foreign."""
     listed = [row for row in rows if row.kind != OTHER]
     foreign = sum(row.kind != JOB for row in listed)
     return plural(len(listed), "process") + (f", {foreign} foreign" if foreign else "")

@@ -97,7 +97,6 @@ class IdleTracker:
         return tuple(found)
 
     def _followed(self, view: GpuView, running: frozenset[object], now: datetime) -> IdleTrack | None:
-        """Return the period up to the last reading; None if there is none."""
         track, sample = self._tracks.get(view.gpu.uuid), view.current
         if track is not None and (now - track.read_at).total_seconds() > MAX_GAP:
             track = None

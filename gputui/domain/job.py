@@ -295,7 +295,6 @@ class Job(Struct, frozen=True, weakref=True):
         return iter((self.array.index,) if self.array else ())
 
     def has(self, job_id: JobId) -> bool:
-        """Return whether it is that job, or an entry that contains it."""
         return arrays.find(self.runs, job_id) is not None if self.runs else job_id == self.id
 
     def element(self, job_id: JobId) -> Job:
@@ -308,7 +307,6 @@ class Job(Struct, frozen=True, weakref=True):
         return self.with_runs((run.part(job_id, job_id + 1),))
 
     def with_runs(self, runs: tuple[Run, ...]) -> Job:
-        """Return the entry of these elements of the same array; a single job if there is one element."""
         if self.array is None or not runs:
             raise ValueError(f"{self.shown_id} cannot be {len(runs)} runs of elements")
         array = ArrayRef(self.array.id, runs[0].index, self.array.limit)
@@ -323,7 +321,6 @@ class Job(Struct, frozen=True, weakref=True):
         return self.with_runs(chosen) if chosen else None, self.with_runs(left) if left else None
 
     def without(self, ids: Iterable[JobId] | Spans) -> Job | None:
-        """Return its jobs without these ids; None if none is left."""
         return self.divided(ids)[1]
 
     @property

@@ -261,7 +261,6 @@ class JobSpec(Struct, frozen=True):
 
     @property
     def is_host(self) -> bool:
-        """Return whether the job runs as a process on the host, without a container."""
         return self.image is None
 
     def runtime_in(self, present: Iterable[str]) -> str:
@@ -306,7 +305,6 @@ def own_id(job_id: JobId) -> JobId:
 
 
 def server_of(job_id: JobId) -> str:
-    """Return the name of the job's server; empty for a job of the local queue."""
     if job_id <= _OWN:
         return ""
     return (job_id >> _BITS).to_bytes(LONGEST_SERVER + 1, "big")[1:].rstrip(b"\0").decode(errors="replace")

@@ -24,7 +24,6 @@ class BackupRecord(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Return the failure as a sentence; the text is empty if the backup is good."""
         if not self.problem:
             return ""
         good = f"the last good one is of {self.good_at:%Y-%m-%d %H:%M} UTC" if self.good_at else "there is no good one"

@@ -61,7 +61,6 @@ class EngineJobs(Struct, frozen=True):
 
 
 def engine_jobs(jobs: Iterable[Job], now: datetime) -> EngineJobs:
-    """Return the active jobs, and the GPUs of those that have just ended."""
     held: dict[JobId, Job] = {}
     freed: dict[str, datetime] = {}
     for job in jobs:
@@ -89,7 +88,6 @@ def by_engine_index(gpus: Iterable[Gpu], count: int) -> Mapping[int, Gpu]:
 
 
 def named_gpus(views: Iterable[GpuView], gpus: Iterable[Gpu]) -> Mapping[str, Gpu]:
-    """Return the driver's facts of a node's GPUs by the names that the engine's jobs have for them."""
     shown = tuple(views)
     found = by_engine_index(gpus, len(shown))
     names = {found[view.gpu.index].uuid: view.gpu.uuid for view in shown if view.gpu.index in found}

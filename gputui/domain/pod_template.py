@@ -206,7 +206,6 @@ def _check(value: object, kind: type[Struct], where: str) -> None:
 
 
 def _expected(kind: Any, what: str, path: str) -> str | None:
-    """Return what may stand at the place of an error."""
     for step in _STEP.finditer(path):
         if step[1]:
             names = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))

@@ -77,7 +77,6 @@ class QueueColumn(Struct, frozen=True):
 
 
 def elapsed(job: Job, now: datetime) -> timedelta | None:
-    """Return how long the latest attempt has run, or ran."""
     if job.started_at is None or job.state is JobState.PENDING:
         return None
     end = job.ended_at if job.state.is_terminal else now

@@ -131,7 +131,6 @@ class Spans(Struct, frozen=True):
 
 
 def spans_of(chosen: Iterable[int] | Spans) -> Spans:
-    """Return the spans of these ids."""
     if isinstance(chosen, Spans):
         return chosen
     if isinstance(chosen, range) and chosen.step == 1:
@@ -140,7 +139,6 @@ def spans_of(chosen: Iterable[int] | Spans) -> Spans:
 
 
 def joined_spans(parts: Iterable[tuple[int, int]]) -> Spans:
-    """Return the spans with touching ones joined."""
     spans: list[tuple[int, int]] = []
     first = last = None
     for start, end in sorted(parts):

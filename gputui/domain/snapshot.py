@@ -214,16 +214,13 @@ class Snapshot(Struct, frozen=True, weakref=True):
         return tuple(chain.from_iterable(node.gpus for node in self.nodes))
 
     def server(self, name: str) -> ServerView | None:
-        """Return the server of that name; None in the snapshot of one queue."""
         return next((server for server in self.servers if server.name == name), None)
 
     def of_server(self, name: str) -> Snapshot:
-        """Return the snapshot of that server alone; this one, if it is of one queue or the server is unknown."""
         found = self.server(name) if name else None
         return found.snapshot if found is not None else self
 
     def server_of_gpu(self, uuid: str) -> str:
-        """Return the name of the GPU's server; empty in the snapshot of one queue."""
         found = (s.name for s in self.servers for view in s.snapshot.gpus if view.gpu.uuid == uuid)
         return next(found, "")
 
@@ -233,7 +230,6 @@ class Snapshot(Struct, frozen=True, weakref=True):
         return entry.element(job_id) if entry is not None else None
 
     def named(self, job_id: JobId) -> Job | None:
-        """Return the job with that id; of an array the first element that it has."""
         alike = (job for job in self.jobs if job.array is not None and job.array.id == job_id)
         return self.job(job_id) or next(alike, None)
 

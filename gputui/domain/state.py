@@ -41,7 +41,6 @@ class JobState(StrEnum):
 
     @property
     def is_active(self) -> bool:
-        """Return whether an attempt may be active."""
         return self in ACTIVE
 
 
@@ -113,7 +112,6 @@ class Reason(Struct, frozen=True):
         return self.text.endswith(")") and self.text.rpartition("(")[2][:-1].isidentifier()
 
     def mentions(self, at: datetime) -> bool:
-        """Return whether the text already contains that minute."""
         return any(abs(at - other) < _MINUTE for other in self.times)
 
     def local(self, now: datetime, zone: tzinfo | None = None) -> str:

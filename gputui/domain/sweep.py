@@ -81,7 +81,6 @@ def values_at(sweep: Pairs, index: int) -> dict[str, str]:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return the text with the values filled in; unknown names stay."""
     return _PLACE.sub(lambda match: _replacement(match, values), text) if "{" in text else text
 
 

@@ -97,7 +97,6 @@ class Efficiency(Struct, frozen=True):
 
     @property
     def long(self) -> str:
-        """Return a sentence with all figures."""
         parts = []
         if self.utilization is not None and self.idle is not None:
             parts.append(f"mean utilization {percent(self.utilization)}, idle {percent(self.idle)} of the time")
@@ -112,7 +111,6 @@ class Efficiency(Struct, frozen=True):
 
 
 def efficiency_of(found: AttemptTelemetry | None) -> Efficiency | None:
-    """Return the GPU figures of a telemetry; None if no GPU was read."""
     if found is None or found.seconds is None:
         return None
     used, memory = found.utilization, found.gpu_memory

@@ -91,7 +91,6 @@ class Recorder:
 
     @classmethod
     def resumed(cls, saved: Recording) -> Recorder:
-        """Return a recorder that continues a saved series."""
         recorder = cls(saved.begin)
         recorder.width, recorder.end, recorder.length = saved.width, saved.end, min(COLUMNS, saved.length)
         for name in READINGS:
@@ -173,7 +172,6 @@ def packed(series: Series) -> str:
 
 
 def unpacked(text: str) -> Series | None:
-    """Return the series; None if the text is not a packed series."""
     try:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress(base64.b85decode(text), 4 * MOST_BYTES)
@@ -299,7 +297,6 @@ class Distribution(Struct):
     """Seconds by hundredths for shares, and by powers of 1.02 for other values."""
 
     def spread(self, *, is_share: bool = False) -> Spread | None:
-        """Return the distribution in three figures; None if nothing was known."""
         if not self.seconds:
             return None
         left, p95 = 0.95 * self.seconds * (1 - 1e-9), _ZERO

@@ -140,7 +140,6 @@ class Verb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
 
 
 def is_drained(view: GpuView, controls: Controls) -> bool:
-    """Return whether a GPU is drained, or will be at the scheduler's next reading."""
     return view.drain is not None or view.gpu.uuid in controls.drains
 
 
@@ -670,7 +669,6 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def suggestion(typed: str, commands: Collection[str]) -> str:
-    """Return a sentence about what a word may mean that is none of these commands of the shell; empty if unknown."""
     known = {word for meaning in MEANINGS for word in meaning.names}
     for word in _readings(typed.lower(), {*known, *commands}):
         meant = [meaning for meaning in MEANINGS if word in meaning.names]
@@ -686,7 +684,6 @@ def suggestion(typed: str, commands: Collection[str]) -> str:
 
 
 def _readings(typed: str, known: Collection[str]) -> Iterator[str]:
-    """Yield the known words that a word may stand for: itself, its parts, those that it begins or is like."""
     import difflib  # rarely needed
 
     if typed in known:
