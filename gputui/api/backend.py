@@ -138,8 +138,11 @@ class ApiBackend:
         """Ask for the owner's description again: another one may have begun."""
         self._view = None
 
-    def about(self, server: str = "") -> About:
+    def ask(self, path: str, result: type[T], read: Callable[[DirectBackend], T], **query: object) -> T:
+        """Return what the owner answers at a path in his own form; without him, what this process reads itself."""
+        return self.read_by(lambda client: client.ask("GET", path, result=result, query=query, headers=_OWN), read)
 
+    def about(self, server: str = "") -> About:
         def described(client: ApiClient) -> About:
             view = self.view(client)
             return about_of(view, view.home if self._home is None else self._home)
@@ -246,24 +249,21 @@ class ApiBackend:
     # jobs
 
     def job(self, job_id: JobId) -> Job:
-        return self.read_by(
-            lambda client: client.ask("GET", f"/v1/jobs/{job_id}", result=Job, headers=_OWN),
-            lambda local: local.job(job_id),
-        )
+        return self.ask(f"/v1/jobs/{job_id}", Job, lambda local: local.job(job_id))
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
-        def asked(client: ApiClient) -> Iterator[Job]:
-            query: dict[str, object] = {"since": None if since is None else since.isoformat(), "limit": PAGE}
-            reply = client.request("GET", "/v1/history", query=query, headers=_OWN)
-            return self._pages(reply, query)
+        query: dict[str, object] = {"since": None if since is None else since.isoformat(), "limit": PAGE}
 
-        return self.read_by(asked, lambda local: iter(local.history(since)))
+        def page(client: ApiClient, cursor: str | None = None) -> Reply:
+            return client.request("GET", "/v1/history", query={**query, "cursor": cursor}, headers=_OWN)
 
-    def _pages(self, reply: Reply, query: dict[str, object]) -> Iterator[Job]:
-        yield from decode_json(reply.body, tuple[Job, ...])
-        while (cursor := reply.headers.get("next")) is not None:
-            reply = self._client.request("GET", "/v1/history", query={**query, "cursor": cursor}, headers=_OWN)
+        def pages(reply: Reply) -> Iterator[Job]:
             yield from decode_json(reply.body, tuple[Job, ...])
+            while (cursor := reply.headers.get("next")) is not None:
+                reply = page(self._client, cursor)
+                yield from decode_json(reply.body, tuple[Job, ...])
+
+        return self.read_by(lambda client: pages(page(client)), lambda local: iter(local.history(since)))
 
     def log(
         self,
@@ -322,10 +322,8 @@ class ApiBackend:
         return self._client.ask("GET", path, result=tuple[ProcessRow, ...], headers=_OWN)
 
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
-        def asked(client: ApiClient) -> Mapping[int, Measured]:
-            return client.ask("GET", f"/v1/jobs/{job_id}/telemetry", result=dict[int, Measured], headers=_OWN)
-
-        return self.read_by(asked, lambda local: local.measured(job_id))
+        path = f"/v1/jobs/{job_id}/telemetry"
+        return self.ask(path, dict[int, Measured], lambda local: dict(local.measured(job_id)))
 
     def why_unread(self, job: Job) -> Mapping[int, str]:
         return {}
@@ -419,11 +417,10 @@ class ApiQueue:
         return (entry for entry in entries if target is None or entry.target == target)
 
     def _audit(self, job_id: JobId | None) -> tuple[AuditEntry, ...]:
-        query, kind = {"job": job_id, "limit": _AUDIT}, tuple[AuditEntry, ...]
-        return self._backend.read_by(
-            lambda client: client.ask("GET", "/v1/audit", result=kind, query=query, headers=_OWN),
-            lambda local: tuple(local.queue.audit_log()),
-        )
+        def own(local: DirectBackend) -> tuple[AuditEntry, ...]:
+            return tuple(local.queue.audit_log())
+
+        return self._backend.ask("/v1/audit", tuple[AuditEntry, ...], own, job=job_id, limit=_AUDIT)
 
     def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
         return iter(())

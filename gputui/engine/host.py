@@ -531,19 +531,8 @@ class Host:
 
 
 RECORDED = frozenset(
-    {
-        "pull",
-        "create",
-        "start",
-        "terminate",
-        "signal",
-        "suspend",
-        "unsuspend",
-        "kill",
-        "containers",
-        "save_log",
-        "remove",
-    }
+    {"pull", "create", "start", "terminate", "signal", "suspend", "unsuspend", "kill"}
+    | {"containers", "save_log", "remove"}
 )
 """Calls that act on attempts, and the listing, which shows that a runtime answers."""
 

@@ -209,7 +209,21 @@ def write_backup(directory: Path, target: Path, now: datetime, version: str, *, 
             archive.addfile(_info(".", directory.stat(), tarfile.DIRTYPE))
             for captured_file in files:
                 _add_file(archive, captured_file, manifest)
-            _add_others(archive, directory, {each.name for each in files}, manifest, with_logs=with_logs)
+            known = {each.name for each in files}
+            for entry in sorted(directory.iterdir()):
+                name = entry.name
+                is_left_out = name in known | _LEFT_OUT or name.startswith(".") or name.endswith(".tmp")
+                is_record = name.startswith((QUEUE, "history-", "audit-"))
+                if is_left_out or is_record or (name == "logs" and not with_logs):
+                    continue
+                with suppress(FileNotFoundError):  # removed since it was listed
+                    status = entry.lstat()
+                    if stat.S_ISLNK(status.st_mode) and status.st_uid in {0, os.geteuid()} and entry.is_dir():
+                        _add_tree(archive, name, entry.resolve(), manifest)  # logs on another disk
+                    elif stat.S_ISDIR(status.st_mode):
+                        _add_tree(archive, name, entry, manifest)
+                    elif stat.S_ISREG(status.st_mode):
+                        _add_path(archive, name, entry, manifest)
             content = msgspec.json.format(msgspec.json.encode(manifest))
             info = tarfile.TarInfo(MANIFEST)
             info.size, info.mode, info.mtime = len(content), 0o600, int(manifest.made_at.timestamp())
@@ -268,26 +282,6 @@ class _Hashing:
 
     def flush(self) -> None:
         self._file.flush()
-
-
-def _add_others(
-    archive: tarfile.TarFile, directory: Path, known: set[str], manifest: BackupManifest, *, with_logs: bool
-) -> None:
-    """Add what is not captured: logs and the log of gputui."""
-    for entry in sorted(directory.iterdir()):
-        name = entry.name
-        is_left_out = name in known | _LEFT_OUT or name.startswith(".") or name.endswith(".tmp")
-        is_record = name.startswith((QUEUE, "history-", "audit-"))
-        if is_left_out or is_record or (name == "logs" and not with_logs):
-            continue
-        with suppress(FileNotFoundError):  # removed since it was listed
-            status = entry.lstat()
-            if stat.S_ISLNK(status.st_mode) and status.st_uid in {0, os.geteuid()} and entry.is_dir():
-                _add_tree(archive, name, entry.resolve(), manifest)  # logs on another disk
-            elif stat.S_ISDIR(status.st_mode):
-                _add_tree(archive, name, entry, manifest)
-            elif stat.S_ISREG(status.st_mode):
-                _add_path(archive, name, entry, manifest)
 
 
 def _add_tree(archive: tarfile.TarFile, name: str, top: Path, manifest: BackupManifest) -> None:

@@ -67,11 +67,7 @@ _KINDS = (
     (stat.S_ISCHR, "a character device"),
     (stat.S_ISBLK, "a block device"),
 )
-_REFUSED_KINDS = {
-    errno.ELOOP: "a symbolic link",
-    errno.ENXIO: "a FIFO or a socket",
-    errno.EISDIR: "a directory",
-}
+_REFUSED_KINDS = {errno.ELOOP: "a symbolic link", errno.ENXIO: "a FIFO or a socket", errno.EISDIR: "a directory"}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 FileStamp = tuple[int, int, int]
@@ -152,9 +148,7 @@ def store_error(error: OSError, path: Path) -> StoreError:
         )
     if error.errno in _FULL:
         return StoreFullError(
-            f"{what}; nothing was stored, and earlier data is intact",
-            where=str(path),
-            hint="make room, then try again",
+            f"{what}; nothing was stored, and earlier data is intact", where=str(path), hint="make room, then try again"
         )
     if error.errno in _REFUSED:
         return StoreAccessError(what, where=str(path), hint="check its owner and your permission to write there")

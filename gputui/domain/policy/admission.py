@@ -30,10 +30,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
 )
 DOCKER_SOCKET = "docker_socket"
 """Key for mounts of an engine's socket, which amount to root access."""
-ALLOWABLE = (
-    *(NAMES.get(name, name) for name in ContainerOptions.__struct_fields__),
-    DOCKER_SOCKET,
-)
+ALLOWABLE = (*(NAMES.get(name, name) for name in ContainerOptions.__struct_fields__), DOCKER_SOCKET)
 """Names of options that the site may forbid, or allow to all users."""
 SOCKETS = (
     *("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock"),

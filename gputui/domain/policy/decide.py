@@ -15,17 +15,7 @@ from msgspec import Struct, field
 
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow, RunningJob, release_gpus
-from gputui.domain.policy.lanes import (
-    Band,
-    BandLevel,
-    Lane,
-    LaneKey,
-    ScoreScale,
-    Turns,
-    Waiting,
-    is_top,
-    without_item,
-)
+from gputui.domain.policy.lanes import Band, BandLevel, Lane, LaneKey, ScoreScale, Turns, Waiting, is_top, without_item
 from gputui.domain.policy.placement import (
     SOON,
     Ask,

@@ -291,10 +291,7 @@ def _pause(controls: Controls) -> tuple[bool, str, str, datetime | None]:
 OPERATORS_HOLD = "operators-hold"
 ROLE = "role"
 
-_WORDS: Mapping[type[Action], str] = {
-    SetPriority: "change its priority",
-    Top: "put it at the head of the queue",
-}
+_WORDS: Mapping[type[Action], str] = {SetPriority: "change its priority", Top: "put it at the head of the queue"}
 """Words for what an action does to a job, where its verb does not say it."""
 _ON_OWN: frozenset[type[Action]] = frozenset(
     {SubmitJobs, AddRecurring, PauseRecurring, ResumeRecurring, RemoveRecurring}

@@ -24,46 +24,21 @@ if TYPE_CHECKING:
     from gputui.runtime.docker.transport import EngineClient
 
 
-_FRAGMENTS: tuple[tuple[CauseCode, tuple[str, ...]], ...] = (
-    (CauseCode.DISK_FULL, ("no space left on device", "disk quota exceeded")),
+_FRAGMENTS: tuple[tuple[CauseCode, str], ...] = (
+    (CauseCode.DISK_FULL, r"no space left on device|disk quota exceeded"),
     (
         CauseCode.GPU_SETUP_FAILED,
-        (
-            "could not select device driver",
-            "nvidia-container",
-            "nvidia-ctk",
-            "nvml error",
-            "cdi device injection",
-            "unresolvable cdi",
-            "error running (prestart |createruntime )?hook",
-            "/dev/nvidia",
-        ),
+        r"could not select device driver|nvidia-container|nvidia-ctk|nvml error|cdi device injection|unresolvable cdi"
+        r"|error running (prestart |createruntime )?hook|/dev/nvidia",
     ),
     (
         CauseCode.IMAGE_NOT_FOUND,
-        (
-            "no such image",
-            "manifest unknown",
-            "manifest for .* not found",
-            "no matching manifest",
-            "name unknown",
-            "repository does not exist",
-            "pull access denied",
-            "unauthorized",
-            "requested access to the resource is denied",
-            "invalid reference format",
-            "cannot contain a scheme",
-            "invalid index name",
-        ),
+        r"no such image|manifest unknown|manifest for .* not found|no matching manifest|name unknown"
+        r"|repository does not exist|pull access denied|unauthorized|requested access to the resource is denied"
+        r"|invalid reference format|cannot contain a scheme|invalid index name",
     ),
-    (
-        CauseCode.COMMAND_NOT_FOUND,
-        ("executable file not found", "exec: .*: no such file or directory"),
-    ),
-    (
-        CauseCode.COMMAND_NOT_EXECUTABLE,
-        ("exec: .*: permission denied", "exec: .*: is a directory", "exec format error"),
-    ),
+    (CauseCode.COMMAND_NOT_FOUND, r"executable file not found|exec: .*: no such file or directory"),
+    (CauseCode.COMMAND_NOT_EXECUTABLE, r"exec: .*: permission denied|exec: .*: is a directory|exec format error"),
 )
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
@@ -120,9 +95,8 @@ _TINI = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+?) failed: (.+)")
 def cause_of(text: str, *, status: int | None = None, exit_code: int | None = None) -> Cause:
     words = _tidy(text)
     lower = words.lower()
-    for code, fragments in _FRAGMENTS:
-        if any(re.search(fragment, lower) for fragment in fragments):
-            return Cause(code, words)
+    if code := next((code for code, pattern in _FRAGMENTS if re.search(pattern, lower)), None):
+        return Cause(code, words)
     if option := next((option for pattern, option in _OPTIONS if re.search(pattern, lower)), None):
         return Cause(CauseCode.BAD_SPEC, f"{option}: {words}")
     by_exit = {126: CauseCode.COMMAND_NOT_EXECUTABLE, 127: CauseCode.COMMAND_NOT_FOUND}

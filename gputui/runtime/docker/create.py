@@ -448,11 +448,7 @@ def _env(launch: Launch, facts: EngineFacts, account: Account | None) -> tuple[l
     notes = tuple(f"{key} was left out: the scheduler chooses the GPUs" for key in dict.fromkeys(dropped))
     if launch.gpus and launch.spec.gpus.capabilities and not _create_capabilities(launch):
         notes += (f"the capabilities of --gpus were left out: {_CAPABILITIES} of the job names others",)
-    ours = {
-        "GPUTUI_ATTEMPT": launch.tag,
-        "GPUTUI_JOB_ID": str(launch.job_id),
-        "GPUTUI_GPUS": str(len(launch.gpus)),
-    }
+    ours = {"GPUTUI_ATTEMPT": launch.tag, "GPUTUI_JOB_ID": str(launch.job_id), "GPUTUI_GPUS": str(len(launch.gpus))}
     if launch.promised:
         ours["GPUTUI_GPU_MEMORY"] = str(launch.promised)
     if launch.array_index is not None:

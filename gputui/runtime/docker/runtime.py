@@ -173,9 +173,7 @@ class DockerRuntime:
         self._clock = clock
         self._connection = Connection(settings)
         self._cache = ContainerCache(
-            store_id,
-            self._connection.check_listening,
-            lambda: engine_began(self._connection.endpoint),
+            store_id, self._connection.check_listening, lambda: engine_began(self._connection.endpoint)
         )
         self._consumption = ConsumptionReader()
         self._watcher: EventWatcher | None = None

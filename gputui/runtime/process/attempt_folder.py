@@ -384,11 +384,7 @@ def _write(folder: int, name: str, content: bytes, mode: int) -> None:
 REFUSALS = frozenset(
     {CauseCode.COMMAND_NOT_FOUND, CauseCode.COMMAND_NOT_EXECUTABLE, CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR}
 )
-_STEPS = {
-    "workdir": "its working directory",
-    "user": "the change to its user",
-    "ulimit": "one of its ulimits",
-}
+_STEPS = {"workdir": "its working directory", "user": "the change to its user", "ulimit": "one of its ulimits"}
 Stamp: TypeAlias = tuple[int, int]
 """Inode and change time of an attempt's directory."""
 
