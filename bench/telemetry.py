@@ -34,7 +34,7 @@ from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import GpuSettings, Settings
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import Consumption
-from gputui.domain.telemetry_series import Tally, TallyRecord
+from gputui.domain.telemetry_series import Tally, TallyRecord, packed
 from gputui.engine import telemetry_files
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.snapshot_builder import QueueView
@@ -215,7 +215,8 @@ def measure_space() -> None:
     series, summaries = [], []
     for number in range(SAMPLED):
         tally, length = attempt(chosen.lognormvariate(0.0, SPREAD) * MEDIAN, chosen)
-        series.append(len(telemetry_files.encode_ended(f"{number:064x}", tally.series())))
+        file = telemetry_files.TelemetryFile(f"{number:064x}", series=packed(tally.series()))
+        series.append(len(msgspec.msgpack.encode(file)))
         summary = replace(tally.summary(BEGIN.timestamp() + length) or sys.exit("nothing was read"))
         summaries.append(len(msgspec.json.encode(summary)))
     blocks = sum(-(-size // 4096) * 4096 for size in series)

@@ -315,7 +315,7 @@ class ServerConnection:
     def _hear(self) -> None:
         if self._follower.about is not self._known:  # by another connection, and perhaps another process there
             self._known = self._follower.about
-            self._backend.forget_owner()
+            self._backend.described = None
         self._changed()
 
     @property

@@ -85,8 +85,10 @@ class ApiBackend:
         self._instead = instead
         self._home = home
         self._shell = shell
-        self._view: AboutView | None = None
-        self._local: DirectBackend | None = None
+        self.described: AboutView | None = None
+        """How the owner describes himself; None: he is asked, as after another one may have begun."""
+        self.local: DirectBackend | None = None
+        """The queue as this process reads and writes it, once its owner has ended or hangs."""
         self._opening = threading.Lock()
         self._streams: WeakSet[Any] = WeakSet()
         self._picture: tuple[float, Snapshot] | None = None
@@ -100,43 +102,31 @@ class ApiBackend:
     def _backend_instead(self, error: GputuiError) -> DirectBackend:
         """Return the queue as this process opens it; raises the error if it may not."""
         with self._opening:
-            if self._local is None:
+            if self.local is None:
                 if self._instead is None:
                     raise error
-                self._local = self._instead("")
-            return self._local
+                self.local = self._instead("")
+            return self.local
 
     def read_by(self, ask: Callable[[ApiClient], T], read: Callable[[DirectBackend], T]) -> T:
         """Return what the owner answers; beside one who hangs, or without one, what this process reads itself."""
-        if self._local is None:
+        if self.local is None:
             try:
                 return ask(self._reader)
             except (NoOwnerError, StoreBusyError) as error:
                 self._backend_instead(error)
-        assert self._local is not None
-        return read(self._local)
-
-    @property
-    def has_left_owner(self) -> bool:
-        """Return whether the queue is read and written in this process now, since its owner has ended or hangs."""
-        return self._local is not None
+        assert self.local is not None
+        return read(self.local)
 
     # what the queue is
 
     def view(self, client: ApiClient | None = None) -> AboutView:
         """Return the owner's own description: of the one that is followed, else of the first that was asked."""
         if (follower := self._follower) is not None and not follower.problem and follower.about is not None:
-            self._view = follower.about  # of the present owner, who may have other settings than the one before
-        if self._view is None:
-            self._view = (client or self._client).ask("GET", "/v1/about", result=AboutView)
-        return self._view
-
-    def know(self, view: AboutView) -> None:
-        self._view = view
-
-    def forget_owner(self) -> None:
-        """Ask for the owner's description again: another one may have begun."""
-        self._view = None
+            self.described = follower.about  # of the present owner, who may have other settings than the one before
+        if self.described is None:
+            self.described = (client or self._client).ask("GET", "/v1/about", result=AboutView)
+        return self.described
 
     def ask(self, path: str, result: type[T], read: Callable[[DirectBackend], T], **query: object) -> T:
         """Return what the owner answers at a path in his own form; without him, what this process reads itself."""
@@ -154,7 +144,7 @@ class ApiBackend:
 
     @property
     def queue(self) -> Queue:
-        return self._queue if self._local is None else self._local.queue
+        return self._queue if self.local is None else self.local.queue
 
     def follow(self) -> Follower:
         with self._opening:
@@ -176,8 +166,8 @@ class ApiBackend:
 
     def version(self) -> object:
         """Return the number of the last news, if the owner is followed; else a new token each time."""
-        if self._local is not None:
-            return self._local.snapshots().version()
+        if self.local is not None:
+            return self.local.snapshots().version()
         return object() if self._follower is None else self._follower.number
 
     def read(self) -> Snapshot:
@@ -189,7 +179,7 @@ class ApiBackend:
         if known is not None and now - known[0] < _FRESH:
             return known[1]
         follower = self._follower
-        if follower is not None and follower.has_snapshot and not follower.problem and self._local is None:
+        if follower is not None and follower.has_snapshot and not follower.problem and self.local is None:
             return follower.snapshot
         found = self.read()
         self._picture = (now, found)
@@ -200,8 +190,8 @@ class ApiBackend:
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
     ) -> Done:
-        if self._local is not None:
-            return self._local.act(action)
+        if self.local is not None:
+            return self.local.act(action)
         key, body = new_key(), own_json(action)
         try:
             view = self.view()
@@ -218,8 +208,8 @@ class ApiBackend:
     def _act_here(self, action: Action, key: str) -> Done:
         """Carry out an action in this process, unless the owner has done so before he ended; `key` is as stored."""
         assert self._instead is not None
-        self._local = self._instead(key)
-        return self._local.act(action)
+        self.local = self._instead(key)
+        return self.local.act(action)
 
     def foresee(self, action: Action, /) -> Done:
         def asked(client: ApiClient) -> Done:
@@ -235,7 +225,7 @@ class ApiBackend:
     ) -> Sequence[tuple[Any, str]]:
         wanted = tuple(changes)
         if not wanted or not isinstance(wanted[0], NumberedChange):
-            return self._local.undo(wanted) if self._local is not None else ()
+            return self.local.undo(wanted) if self.local is not None else ()
         owner = _name(self._client.ask("GET", "/v1/about", result=AboutView))
         if any(change.owner != owner for change in wanted):
             return [(change, "was changed by an owner of the queue who has ended") for change in wanted]
@@ -336,7 +326,7 @@ class ApiBackend:
     # GPUs
 
     def is_scheduled(self) -> bool:
-        return self._local is None or self._local.is_scheduled()
+        return self.local is None or self.local.is_scheduled()
 
     def known_gpus(self) -> tuple[Gpu, ...]:
         def asked(client: ApiClient) -> tuple[Gpu, ...]:
@@ -349,7 +339,7 @@ class ApiBackend:
         return self.read_by(_snapshot, lambda local: local.gpus(tell))
 
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
-        return snapshot if self._local is None else self._local.with_gpus(snapshot, tell, probe)
+        return snapshot if self.local is None else self.local.with_gpus(snapshot, tell, probe)
 
     def close(self) -> None:
         for stream in tuple(self._streams):
@@ -358,8 +348,8 @@ class ApiBackend:
             self._follower.close()
         self._client.close()
         self._reader.close()
-        if self._local is not None:
-            self._local.close()
+        if self.local is not None:
+            self.local.close()
 
 
 class ApiQueue:

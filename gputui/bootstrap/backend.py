@@ -454,7 +454,7 @@ class MovingBackend:
 
     def _present(self) -> LocalBackend | ApiBackend:
         with self._choosing:
-            if self._api is not None and self._api.has_left_owner:
+            if self._api is not None and self._api.local is not None:
                 self._left.append(self._api)  # its streams are still read
                 self._api, self._ask_at = None, time.monotonic() + ASK_AGAIN
             is_due = self._api is None and time.monotonic() >= self._ask_at

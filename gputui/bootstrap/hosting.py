@@ -108,7 +108,7 @@ def make_behind(
         from gputui.api.backend import ApiBackend
         from gputui.bootstrap.owner import OwnerBehind
 
-        return OwnerBehind(options, feed, backend.know if isinstance(backend, ApiBackend) else None)
+        return OwnerBehind(options, feed, backend if isinstance(backend, ApiBackend) else None)
     store = store_of(backend)
     host = make_host(
         options,

@@ -267,11 +267,11 @@ class OwnerBehind:
 
     leads = False
 
-    def __init__(self, options: Options, feed: Feed, told: Callable[[AboutView], None] | None = None) -> None:
-        """`told` is called with how the owner describes himself, which another one may do differently."""
+    def __init__(self, options: Options, feed: Feed, backend: ApiBackend | None = None) -> None:
+        """`backend` is told how the owner describes himself, which another one may do differently."""
         self._options = options
         self._feed = feed
-        self._told = told
+        self._backend = backend
         self._events = OwnerEvents(options)
         self._wanted: str | None = None
         self._last, self._heard_at = EMPTY, time.monotonic()
@@ -304,8 +304,8 @@ class OwnerBehind:
             found = self._events.next(1.0, self._wanted)
             if found is not None:
                 self._last, self._heard_at = found[0], time.monotonic() - found[1]
-                if self._told is not None and (about := self._events.about) is not None:
-                    self._told(about)
+                if self._backend is not None and (about := self._events.about) is not None:
+                    self._backend.described = about
                 self._feed.publish(snapshot_builder.as_told(*found, self._options.settings, now))
                 continue
             where = " and ".join(self._options.sockets.paths)

@@ -87,50 +87,43 @@ def serve(options: Options, decision: Decision, connection: socket.socket, pipe:
                 return
             with closing(channel):
                 client.send(frames.READY, b"tty" if channel.is_tty else b"pipes")
-                if _Conversation(client, channel).pass_on() and (code := channel.exit_code()) is not None:
+                if _pass_on(client, channel) and (code := channel.exit_code()) is not None:
                     connection.sendall(frames.exit_frame(code))
 
 
-class _Conversation:
-    def __init__(self, client: _Client, channel: Channel) -> None:
-        self._client = client
-        self._channel = channel
-        self._pending_input = PendingInput(channel.send, channel.end_input)
+def _pass_on(client: _Client, channel: Channel) -> bool:
+    """Pass on what both sides send, until one ends; return whether it was the command."""
+    pending = PendingInput(channel.send, channel.end_input)
+    _obey(client.early, channel, pending)
+    while True:
+        ready = wait_for(channel, pending, {client.connection.fileno(): 0 if pending.is_full else select.POLLIN})
+        if client.connection.fileno() in ready:
+            found = client.receive()
+            if found is None:
+                return False
+            _obey(found, channel, pending)
+        if pending.is_waiting:
+            out = channel.input_fileno()
+            if out < 0 or ready.get(out, 0) & ~select.POLLIN:
+                with suppress(OSError):  # it reads no more
+                    pending.send_piece()
+        if channel.has_pending or ready.get(channel.fileno(), 0) & ~select.POLLOUT:
+            parts = channel.receive()
+            if parts is None:
+                return True
+            for is_error, piece in parts:
+                client.send(frames.ERRORS if is_error else frames.OUTPUT, piece)
 
-    def pass_on(self) -> bool:
-        """Pass on what both sides send, until one ends; return whether it was the command."""
-        for message in self._client.early:
-            self._obey(message)
-        while True:
-            others = {self._client.connection.fileno(): 0 if self._pending_input.is_full else select.POLLIN}
-            ready = wait_for(self._channel, self._pending_input, others)
-            if self._client.connection.fileno() in ready:
-                found = self._client.receive()
-                if found is None:
-                    return False
-                for message in found:
-                    self._obey(message)
-            if self._pending_input.is_waiting:
-                out = self._channel.input_fileno()
-                if out < 0 or ready.get(out, 0) & ~select.POLLIN:
-                    with suppress(OSError):  # it reads no more
-                        self._pending_input.send_piece()
-            if self._channel.has_pending or ready.get(self._channel.fileno(), 0) & ~select.POLLOUT:
-                parts = self._channel.receive()
-                if parts is None:
-                    return True
-                for is_error, piece in parts:
-                    self._client.send(frames.ERRORS if is_error else frames.OUTPUT, piece)
 
-    def _obey(self, message: tuple[bytes, bytes]) -> None:
-        kind, content = message
+def _obey(messages: list[tuple[bytes, bytes]], channel: Channel, pending: PendingInput) -> None:
+    for kind, content in messages:
         if kind == frames.INPUT:
-            self._pending_input.put(content)
+            pending.put(content)
         elif kind == frames.END_OF_INPUT:
-            self._pending_input.put_end()
+            pending.put_end()
         elif kind == frames.SIZE:
             with suppress(OSError):
-                self._channel.resize(*frames.size_of(content))
+                channel.resize(*frames.size_of(content))
 
 
 class _Framed:
@@ -348,7 +341,17 @@ class _Looker:
         self._version: object = None
 
     def start(self, owned: Callable[[], object]) -> None:
-        Watcher("looker", partial(self._run, owned)).start()
+        """Look at the queue; call `owned` once an owner has come."""
+
+        def run() -> None:
+            while not self._is_over.wait(LOOK_EVERY):
+                if self._is_owned():
+                    owned()
+                    return
+                if self._followers:
+                    self._look()
+
+        Watcher("looker", run).start()
 
     def latest(self) -> Snapshot:
         self._look()
@@ -364,14 +367,6 @@ class _Looker:
             unsubscribe()
 
         return end
-
-    def _run(self, owned: Callable[[], object]) -> None:
-        while not self._is_over.wait(LOOK_EVERY):
-            if self._is_owned():
-                owned()
-                return
-            if self._followers:
-                self._look()
 
     def close(self) -> None:
         self._is_over.set()

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,10 @@ def _run(command: tuple[str, ...], host: str, seconds: float, event: Event) -> N
 
 def _spawn(command: tuple[str, ...], given: bytes, seconds: float, environ: dict[str, str]) -> None:
     """Run a command to its end, within the time; raise NotDeliveredError unless it exits with 0."""
-    with _input(given) as stdin:
+    # a file in memory, so that a command that does not read its input blocks nothing
+    with os.fdopen(os.memfd_create("gputui-event", os.MFD_CLOEXEC), "wb+") as stdin:
+        stdin.write(given)
+        stdin.seek(0)  # after all is written
         try:
             process = subprocess.Popen(
                 command,
@@ -101,19 +104,6 @@ def _spawn(command: tuple[str, ...], given: bytes, seconds: float, environ: dict
     if process.returncode:
         last = plain(errors.decode(errors="replace").strip().rpartition("\n")[2], 200)
         raise NotDeliveredError(f"exit code {process.returncode}" + (f": {last}" if last else ""))
-
-
-@contextmanager
-def _input(given: bytes) -> Iterator[int]:
-    """Create a file in memory with the input, so that a command that does not read it blocks nothing."""
-    fd = os.memfd_create("gputui-event", os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(os.dup(fd), "wb") as file:
-            file.write(given)
-        os.lseek(fd, 0, os.SEEK_SET)
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _errors_until_end(process: subprocess.Popen[bytes], deadline: float) -> bytes | None:

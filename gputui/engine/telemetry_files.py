@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, KeysView
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +26,7 @@ from gputui.domain.gpu_history import KEPT, Step, Stepper, TakenStep
 from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.telemetry_series import Measured, Series, Tally, TallyRecord, packed, unpacked
+from gputui.domain.telemetry_series import Measured, Tally, TallyRecord, packed, unpacked
 from gputui.engine.files import folder_in, new_file, open_file, open_regular, read_file, replace_file
 
 _MOST = 1 << 18
@@ -50,14 +50,6 @@ _GPU_LOG_DECODER = json_decoder(TakenStep)
 def telemetry_path(job_id: JobId, attempt: int) -> str:
     """Return the path of the file, relative to the state directory."""
     return f"logs/{job_id}/{attempt}.telemetry"
-
-
-def encode_running(container_id: str, tally: Tally) -> bytes:
-    return _ENCODER.encode(TelemetryFile(container_id, tally=tally.save()))
-
-
-def encode_ended(container_id: str, series: Series) -> bytes:
-    return _ENCODER.encode(TelemetryFile(container_id, series=packed(series)))
 
 
 def read(directory: Path, job_id: JobId, attempt: int, container_id: str | None) -> TelemetryFile | None:
@@ -117,6 +109,9 @@ class Measurement(Struct):
     asked_at: float = 0.0
     """Time of the last reading of its control group."""
 
+    def encoded(self) -> bytes:
+        return _ENCODER.encode(TelemetryFile(self.container_id, tally=self.tally.save()))
+
 
 class AttemptTallies:
     """Tallies by job and attempt number. Workers write the files."""
@@ -124,25 +119,18 @@ class AttemptTallies:
     def __init__(self, directory: Path, workers: Callable[[], Executor]) -> None:
         self._directory = directory
         self._workers = workers
-        self._measured: dict[AttemptKey, Measurement] = {}
-
-    @property
-    def keys(self) -> KeysView[AttemptKey]:
-        return self._measured.keys()
-
-    def get(self, key: AttemptKey) -> Measurement | None:
-        return self._measured.get(key)
+        self.running: dict[AttemptKey, Measurement] = {}
 
     def of(self, key: AttemptKey, attempt: Attempt, container_id: str, second: float) -> Measurement:
         """Return the measurement of an attempt that runs: a new one, or one that an earlier process began."""
         began = attempt.started_at.timestamp() if attempt.started_at else second
-        measurement = self._measured.get(key)
+        measurement = self.running.get(key)
         if measurement is None:
             found = read(self._directory, *key, container_id)
             record = found.tally if found else None
             tally = Tally(record or TallyRecord(len(attempt.gpus), began, attempt.gpu_share))
             first = second - _SAVE_EVERY + _FIRST_SAVE
-            measurement = self._measured[key] = Measurement(tally, container_id, first)
+            measurement = self.running[key] = Measurement(tally, container_id, first)
         moved = began - measurement.tally.record.began
         if abs(moved) >= _JUMP:
             measurement.tally.shift(moved)
@@ -150,28 +138,28 @@ class AttemptTallies:
 
     def idle_since(self, key: AttemptKey) -> dict[str, tuple[float, float]]:
         """Return for each GPU of the attempt when it was last used and last read; empty before the first reading."""
-        measurement = self._measured.get(key)
+        measurement = self.running.get(key)
         return measurement.tally.idle_since() if measurement else {}
 
     def save_if_due(self, key: AttemptKey, second: float) -> None:
-        measurement = self._measured[key]
+        measurement = self.running[key]
         if measurement.tally.has_readings and abs(second - measurement.saved_at) >= _SAVE_EVERY:
             measurement.saved_at = second
-            self._write(key, encode_running(measurement.container_id, measurement.tally))
+            self._write(key, measurement.encoded())
 
     def save(self) -> None:
         """Write the sums of all attempts; on an error, measurements are lost if this process ends."""
-        for key, measurement in self._measured.copy().items():  # the last tick may still begin and end some
+        for key, measurement in self.running.copy().items():  # the last tick may still begin and end some
             if measurement.tally.has_readings:
-                data = encode_running(measurement.container_id, measurement.tally)
-                _write(self._directory, key, data, durably=False)
+                _write(self._directory, key, measurement.encoded(), durably=False)
 
     def close(self, key: AttemptKey) -> None:
         """Write the series of an attempt that has ended, and forget it."""
-        measurement = self._measured.pop(key)
+        measurement = self.running.pop(key)
         series = measurement.tally.series()
         if series.means:
-            self._write(key, encode_ended(measurement.container_id, series), durably=True)
+            data = _ENCODER.encode(TelemetryFile(measurement.container_id, series=packed(series)))
+            self._write(key, data, durably=True)
 
     def _write(self, key: AttemptKey, data: bytes, *, durably: bool = False) -> None:
         self._workers().submit(_write, self._directory, key, data, durably=durably)

@@ -141,21 +141,8 @@ def opened(path: Path, files: ExitStack) -> CapturedFile:
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
 _LEFT_OUT = frozenset(
-    {
-        "api.sock",
-        "scheduler.lock",
-        "scheduler.waiting",
-        "scheduler.wanted",
-        "live.json",
-        "last-backup.json",
-        "gpus.jsonl",
-        "gpu-focus",
-        "relay",
-        "input",
-        "viewers",
-        "attempts",
-        "serve.err",
-    }
+    {"api.sock", "scheduler.lock", "scheduler.waiting", "scheduler.wanted", "live.json", "last-backup.json"}
+    | {"gpus.jsonl", "gpu-focus", "relay", "input", "viewers", "attempts", "serve.err"}
 )
 """Names of files that belong to running processes, or may be lost at any time."""
 _SEAL = b"\x1f\x8b\x08\x10\0\0\0\0\0\xffgputui sha256 %s\0\x03\0\0\0\0\0\0\0\0\0"

@@ -241,7 +241,7 @@ class Ending(ApiClient):
 def test_what_an_owner_did_before_he_ended_is_not_done_again_and_the_next_thing_is(options: Options) -> None:
     opened = partial(bootstrap.open_backend, options, None)
     with closing(ApiBackend(Ending(options), instead=opened)) as backend:
-        backend.know(ABOUT)
+        backend.described = ABOUT
         submit = SubmitJobs((Submission(spec(image=None), held=True),))
         [first] = backend.act(submit).ids
         assert [*backend.queue.jobs()] == [first]

@@ -233,7 +233,7 @@ def test_a_running_attempt_has_the_use_that_was_measured_so_far(run: Run, tmp_pa
     before = json.loads(run("--state", str(state), "report", "--by", "cause", "--format", "json").out)["total"]
     tally = Tally(TallyRecord(1, NOW.timestamp() - 60))
     tally.add(sample(3, at=NOW - timedelta(seconds=40), utilization=0.5, power=300.0))
-    telemetry_files.write(state, 4, 1, telemetry_files.encode_running("c1", tally), durably=False)
+    telemetry_files.write(state, 4, 1, telemetry_files.Measurement(tally, "c1", 0.0).encoded(), durably=False)
     after = json.loads(run("--state", str(state), "report", "--by", "cause", "--format", "json").out)["total"]
     gained = after["gpu_hours_busy"] - before["gpu_hours_busy"]
     assert gained == pytest.approx(10 / 3600, rel=0.01)

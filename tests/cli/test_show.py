@@ -146,7 +146,7 @@ def test_the_telemetry_of_a_running_attempt_is_read_from_its_file(run: Run, stor
     put(store, running(on=[uuid(0)]))
     tally = Tally(TallyRecord(1, NOW.timestamp() - 60))
     tally.add(sample(0, at=NOW - timedelta(seconds=40), utilization=0.5, power=300.0))
-    telemetry_files.write(state, 1, 1, telemetry_files.encode_running("c1", tally), durably=False)
+    telemetry_files.write(state, 1, 1, telemetry_files.Measurement(tally, "c1", 0.0).encoded(), durably=False)
     assert (
         lines(run("--state", str(state), "show", "1").out)["GPU use"]
         == "mean 50%, p95 50%, peak 50%; idle 0% of the time"
@@ -156,7 +156,7 @@ def test_the_telemetry_of_a_running_attempt_is_read_from_its_file(run: Run, stor
     series = attempt["series"]
     assert (series["begin"], series["width"], series["end"]) == (NOW.timestamp() - 60, 1.0, NOW.timestamp() - 40)
     assert series["readings"]["utilization"] == [0.5] * 20
-    telemetry_files.write(state, 1, 1, telemetry_files.encode_running("other", tally), durably=False)
+    telemetry_files.write(state, 1, 1, telemetry_files.Measurement(tally, "other", 0.0).encoded(), durably=False)
     assert "GPU use" not in lines(run("--state", str(state), "show", "1").out)
 
 

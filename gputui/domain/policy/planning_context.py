@@ -7,10 +7,10 @@ the same kind only predict when a running job without a limit will end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import cached_property, partial
+from functools import cache, cached_property
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, field
@@ -73,6 +73,8 @@ class Durations:
             live = (job.spec.time_limit for job in known if job.limit_changed_at is not None and job.state.is_active)
             extended = (limit for limit in live if limit and limit > allowed)
             self._most = max(allowed, *extended, timedelta()).total_seconds()
+        self.basis: object = (self._most, self.longest)
+        """Values that the planned durations depend on, apart from the jobs; if they are equal, so are the durations."""
         self._jobs = known if settings.predict else ()
 
     @cached_property
@@ -85,11 +87,6 @@ class Durations:
                 done.setdefault(run_kind(job), []).append((job.ended_at, took))
         found = {which: predict_seconds([took for _, took in sorted(runs)]) for which, runs in done.items()}
         return {which: seconds for which, seconds in found.items() if seconds is not None}
-
-    @property
-    def basis(self) -> object:
-        """Values that the planned durations depend on, apart from the jobs; if they are equal, so are the durations."""
-        return (self._most, self.longest)
 
     def seconds(self, job: Job) -> float:
         """Return the planned seconds, used for order and backfill."""
@@ -132,27 +129,14 @@ def predict_seconds(took: Sequence[float]) -> float | None:
     return max(1.0, sum(last) / _LAST) if len(last) == _LAST else None
 
 
-class JobLookup(Struct):
-    """Jobs by id, indexed at the first lookup."""
+def job_lookup(jobs: Iterable[Job]) -> Callable[[JobId], Job | None]:
+    """Return what finds a job, or the array entry that contains it; None if it is gone. Indexed at the first lookup."""
 
-    jobs: Iterable[Job]
-    entries: Entries | None = None
+    @cache
+    def entries() -> Entries:
+        return Entries({job.id: job for job in jobs})
 
-    def job(self, job_id: JobId) -> Job | None:
-        """Return the job with that id, or the array entry that contains it; None if it is gone."""
-        if self.entries is None:
-            self.entries = Entries({job.id: job for job in self.jobs})
-        return self.entries.entry(job_id)
-
-
-def predict_runtime(found: JobLookup, durations: Durations, job_id: JobId) -> float | None:
-    """Return the predicted runtime of a job in seconds, from past runs of its kind.
-
-    Not a method of PlanningContext: the cluster state keeps a reference to it, and a reference cycle would keep a plan
-    for 10,000 jobs with a hundred thousand objects in memory until the next, rare collection of old garbage.
-    """
-    job = found.job(job_id) if durations.predicted else None
-    return None if job is None else durations.prediction(job)
+    return lambda job_id: entries().entry(job_id)
 
 
 class PlanningContext(Struct, dict=True):
@@ -167,8 +151,8 @@ class PlanningContext(Struct, dict=True):
     cluster: ClusterState
     waiting: list[Job]
     """Waiting jobs, as in the snapshot."""
-    found: JobLookup
-    """Lookup of the snapshot's jobs by id."""
+    job: Callable[[JobId], Job | None]
+    """Returns the job of the snapshot with that id, or the array entry that contains it; None if it is gone."""
     sources: dict[JobId, DurationSource] = field(default_factory=dict)
     """Sources of the planned ends of running jobs."""
     making_way: dict[JobId, JobId] = field(default_factory=dict)
@@ -192,8 +176,16 @@ class PlanningContext(Struct, dict=True):
         cluster.shares = SharedGpus(gpus.bays(settings))
         durations = Durations(snapshot.jobs, settings.policy, settings.scheduler.max_time)
         waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
-        context = cls(snapshot, settings, now, second, gpus, durations, cluster, waiting, JobLookup(snapshot.jobs))
-        cluster.expects = partial(predict_runtime, context.found, durations)
+        found = job_lookup(snapshot.jobs)
+        context = cls(snapshot, settings, now, second, gpus, durations, cluster, waiting, found)
+
+        def expects(job_id: JobId) -> float | None:
+            # knows no context: the cluster state keeps it, and a reference cycle would keep a plan for 10,000 jobs with
+            # a hundred thousand objects in memory until the next, rare collection of old garbage
+            job = found(job_id) if durations.predicted else None
+            return None if job is None else durations.prediction(job)
+
+        cluster.expects = expects
         for job in [job for job in snapshot.jobs if job.attempts]:
             context._count(job)
         cluster.freed = recently_freed(snapshot.jobs, gpus, now)
@@ -235,10 +227,6 @@ class PlanningContext(Struct, dict=True):
             as_planned = self.durations.planned(stands.time_limit)
             key = key._replace(placed=LanePlace(stands.tenant, as_planned, stands.beside, stands.tie))
         return key if array is None or limit is None else key._replace(array=array.id, array_limit=limit)
-
-    def job(self, job_id: JobId) -> Job | None:
-        """Return the job with that id, or the array entry that contains it; None if it is gone."""
-        return self.found.job(job_id)
 
     @cached_property
     def dependencies(self) -> Dependencies:

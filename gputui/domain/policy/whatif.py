@@ -237,11 +237,18 @@ def change_of(action: Action, at: datetime) -> SnapshotChange:
         case Cancel():
             return _released(action.ids, lambda _: None)
         case Requeue():
-            return _requeued(action.ids, at)
+
+            def again(job: Job) -> Job:  # with its present age
+                if job.state is JobState.PENDING:
+                    return job
+                over = job.with_attempt(ended_at=at) if job.attempt and not job.attempt.is_over else job
+                return over.evolve(state=JobState.PENDING, ended_at=None, cancel_requested=False, waiting_since=at)
+
+            return _released(action.ids, again)
         case DrainGpus():
-            return _drained(action.uuids, at)
+            return _on_gpus(action.uuids, lambda view: _drained(view, at))
         case ResumeGpus():
-            return _resumed(action.uuids)
+            return _on_gpus(action.uuids, _resumed)
         case PlaceJobs():
             moves = [_changed_jobs(each.ids, partial(put, placed=each.placed, by=""), at) for each in action.places]
             return lambda snapshot: reduce(lambda changed, change: change(changed), moves, snapshot)
@@ -258,60 +265,32 @@ def change_of(action: Action, at: datetime) -> SnapshotChange:
     return lambda snapshot: snapshot
 
 
-def _requeued(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
-    """Return the change that requeues the jobs with their present age and releases their GPUs."""
-
-    def again(job: Job) -> Job:
-        if job.state is JobState.PENDING:
-            return job
-        over = job.with_attempt(ended_at=at) if job.attempt and not job.attempt.is_over else job
-        return over.evolve(state=JobState.PENDING, ended_at=None, cancel_requested=False, waiting_since=at)
-
-    return _released(job_ids, again)
-
-
 def _released(job_ids: Iterable[JobId], edit: Callable[[Job], Job | None]) -> SnapshotChange:
     """Return the change that edits the jobs (None removes one) and releases their GPUs."""
     wanted = spans_of(job_ids)
 
     def change(snapshot: Snapshot) -> Snapshot:
         freed = {uuid for job in snapshot.jobs if job.id in wanted for uuid in job.gpus}
-        changed = _changed(snapshot, wanted, edit)
-        return _with_views(changed, lambda view: _freed(view, wanted) if view.gpu.uuid in freed else view)
+        return _on_gpus(freed, lambda view: _freed(view, wanted))(_changed(snapshot, wanted, edit))
 
     return change
 
 
-def _drained(uuids: Iterable[str], at: datetime) -> SnapshotChange:
-    names, drain = frozenset(uuids), Drain("", "", at)
-
-    def change(view: GpuView) -> GpuView:
-        if view.gpu.uuid not in names:
-            return view
-        state = GpuState.DRAINED if view.state is GpuState.FREE else view.state
-        return replace(view, drain=drain, state=state)
-
-    return lambda snapshot: _with_views(snapshot, change)
+def _drained(view: GpuView, at: datetime) -> GpuView:
+    state = GpuState.DRAINED if view.state is GpuState.FREE else view.state
+    return replace(view, drain=Drain("", "", at), state=state)
 
 
-def _resumed(uuids: Iterable[str]) -> SnapshotChange:
-    """Return the change that resumes GPUs.
-
-    Drained ones and those stopped by an Xid take jobs, unless another cause forbids it.
-    """
-    names = frozenset(uuids)
-
-    def change(view: GpuView) -> GpuView:
-        if view.gpu.uuid not in names or (view.drain is None and not view.is_stopped_by_xid):
-            return view
-        health = Health() if view.is_stopped_by_xid else view.health
-        state = view.state
-        if state is GpuState.DRAINED:  # without the drain, as far as the snapshot shows it
-            is_unknown = view.stale or not health.is_schedulable or view.sample is None
-            state = GpuState.UNKNOWN if is_unknown else GpuState.FOREIGN if view.holders else GpuState.FREE
-        return replace(view, drain=None, closed="", health=health, state=state)
-
-    return lambda snapshot: _with_views(snapshot, change)
+def _resumed(view: GpuView) -> GpuView:
+    """Return the GPU as resumed: drained or stopped by an Xid it takes jobs, unless another cause forbids it."""
+    if view.drain is None and not view.is_stopped_by_xid:
+        return view
+    health = Health() if view.is_stopped_by_xid else view.health
+    state = view.state
+    if state is GpuState.DRAINED:  # without the drain, as far as the snapshot shows it
+        is_unknown = view.stale or not health.is_schedulable or view.sample is None
+        state = GpuState.UNKNOWN if is_unknown else GpuState.FOREIGN if view.holders else GpuState.FREE
+    return replace(view, drain=None, closed="", health=health, state=state)
 
 
 def replaced(job: Job) -> SnapshotChange:
@@ -359,9 +338,16 @@ def _changed(snapshot: Snapshot, wanted: Spans, change: Callable[[Job], Job | No
     return replace(snapshot, jobs=tuple(found))
 
 
-def _with_views(snapshot: Snapshot, change: Callable[[GpuView], GpuView]) -> Snapshot:
-    nodes = (replace(node, gpus=tuple(map(change, node.gpus))) for node in snapshot.nodes)
-    return replace(snapshot, nodes=tuple(nodes))
+def _on_gpus(uuids: Iterable[str], edit: Callable[[GpuView], GpuView]) -> SnapshotChange:
+    names = frozenset(uuids)
+
+    def change(snapshot: Snapshot) -> Snapshot:
+        views = (tuple(edit(view) if view.gpu.uuid in names else view for view in node.gpus) for node in snapshot.nodes)
+        return replace(
+            snapshot, nodes=tuple(replace(node, gpus=gpus) for node, gpus in zip(snapshot.nodes, views, strict=True))
+        )
+
+    return change
 
 
 def why_never(context: PlanningContext, job: Job) -> str:

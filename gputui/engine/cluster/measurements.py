@@ -264,7 +264,7 @@ class ClusterTelemetry:
         now = self._clock.now()
         views = {view.gpu.uuid: view for view in snapshot.gpus}
         running = dict(self._measurable(snapshot.jobs, views.values()))
-        over = self._tallies.keys - running.keys()
+        over = self._tallies.running.keys() - running.keys()
         self._running = {key: job for key, job in self._running.items() if key in over} | running
         for key, job in running.items():
             if job.state is JobState.RUNNING:
@@ -331,7 +331,7 @@ class ClusterTelemetry:
 
     def _end(self, key: AttemptKey, found: Job | None) -> None:
         """Record what a run did that has ended, at the time that the engine tells or at its last reading."""
-        job, measurement = self._running.get(key), self._tallies.get(key)
+        job, measurement = self._running.get(key), self._tallies.running.get(key)
         if job is not None and measurement is not None:
             attempt = found.attempts[-1] if found is not None and found.attempts else None
             is_same = attempt is not None and attempt.started_at == job.attempts[-1].started_at

@@ -85,11 +85,8 @@ def _corrected(job: Job, now: datetime, boot: BootTime) -> Job:
         return job.with_attempt(began=BootTime(boot.boot, boot.seconds - ran.total_seconds()))
     ran = timedelta(seconds=boot.seconds - attempt.began.seconds)
     by = now - ran - attempt.started_at
-    return _moved(job, by) if abs(by) >= SMALLEST_JUMP else job
-
-
-def _moved(job: Job, by: timedelta) -> Job:
-    attempt = job.attempts[-1]
+    if abs(by) < SMALLEST_JUMP:
+        return job
     times = {name: at + by for name in _BEGUN if (at := getattr(attempt, name)) is not None}
     suspensions = tuple((begin + by, end + by) for begin, end in attempt.suspensions)
     job = job.with_attempt(**times, suspensions=suspensions, clock_moved=attempt.clock_moved + by)
@@ -270,7 +267,13 @@ class Scheduler:
         self._ticked_at = now
         with self.context.store.lock_timeout(LOCK_PATIENCE):
             self._pass(now, boot)
-        self._watch_disks()
+        # the probe reads the disks of the state directory and of the engines' data
+        roots = (observer.latest.status.data_root for observer in self.observers.values())
+        root = next(filter(None, roots), self._watched.get(DOCKER, ""))
+        wanted = {STATE: str(self._directory)} | ({DOCKER: root} if root else {})
+        if wanted != self._watched:
+            self._watched = wanted
+            self._probe.watch_disks(wanted)
         snapshot = self._planner.snapshot(now)
         self._publish_to(snapshot)
         self.context.monitor.took("tick", time.perf_counter() - begun)
@@ -352,12 +355,3 @@ class Scheduler:
     def _announce_event(self, event: Event, now: datetime) -> None:
         if self.announcer is not None:
             self.announcer.announce(event, now)
-
-    def _watch_disks(self) -> None:
-        """Make the probe read the disks of the state directory and of the engines' data."""
-        roots = (observer.latest.status.data_root for observer in self.observers.values())
-        root = next(filter(None, roots), self._watched.get(DOCKER, ""))
-        wanted = {STATE: str(self._directory)} | ({DOCKER: root} if root else {})
-        if wanted != self._watched:
-            self._watched = wanted
-            self._probe.watch_disks(wanted)

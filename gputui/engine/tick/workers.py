@@ -204,7 +204,7 @@ class TelemetryRecorder:
     ) -> None:
         """Add the new readings of running attempts, and store the series of ended ones."""
         running = {_key(job): job for job in active if job.attempt is not None and not job.attempt.is_over}
-        for key in self._tallies.keys - running.keys():
+        for key in self._tallies.running.keys() - running.keys():
             self._tallies.close(key)
             self._groups.take(key)
         second = now.timestamp()
@@ -233,7 +233,7 @@ class TelemetryRecorder:
 
     def result(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> AttemptTelemetry | None:
         """Return the summary of the job's attempt, which ended as the record says; None if nothing was read."""
-        measurement = self._tallies.get(_key(job))
+        measurement = self._tallies.running.get(_key(job))
         if measurement is None:
             return None
         tally, ended_at = measurement.tally, (record.ended_at if record else None) or now

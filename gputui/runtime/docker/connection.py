@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from gputui.runtime.docker.transport import EngineClient
 
 
-_FRAGMENTS: tuple[tuple[CauseCode, str], ...] = (
+_NO_GPUS = (
+    r"could not select device driver|nvidia-container|nvidia-ctk|nvml error|cdi device injection|unresolvable cdi"
+    r"|error running (prestart |createruntime )?hook|/dev/nvidia"
+)
+_NO_IMAGE = (
+    r"no such image|manifest unknown|manifest for .* not found|no matching manifest|name unknown"
+    r"|repository does not exist|pull access denied|unauthorized|requested access to the resource is denied"
+    r"|invalid reference format|cannot contain a scheme|invalid index name"
+)
+_CAUSES: tuple[tuple[CauseCode, str], ...] = (
     (CauseCode.DISK_FULL, r"no space left on device|disk quota exceeded"),
-    (
-        CauseCode.GPU_SETUP_FAILED,
-        r"could not select device driver|nvidia-container|nvidia-ctk|nvml error|cdi device injection|unresolvable cdi"
-        r"|error running (prestart |createruntime )?hook|/dev/nvidia",
-    ),
-    (
-        CauseCode.IMAGE_NOT_FOUND,
-        r"no such image|manifest unknown|manifest for .* not found|no matching manifest|name unknown"
-        r"|repository does not exist|pull access denied|unauthorized|requested access to the resource is denied"
-        r"|invalid reference format|cannot contain a scheme|invalid index name",
-    ),
+    (CauseCode.GPU_SETUP_FAILED, _NO_GPUS),
+    (CauseCode.IMAGE_NOT_FOUND, _NO_IMAGE),
     (CauseCode.COMMAND_NOT_FOUND, r"executable file not found|exec: .*: no such file or directory"),
     (CauseCode.COMMAND_NOT_EXECUTABLE, r"exec: .*: permission denied|exec: .*: is a directory|exec format error"),
 )
+"""Causes by patterns in the engine's errors; the first that matches counts."""
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
     (
@@ -95,7 +96,7 @@ _TINI = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+?) failed: (.+)")
 def cause_of(text: str, *, status: int | None = None, exit_code: int | None = None) -> Cause:
     words = _tidy(text)
     lower = words.lower()
-    if code := next((code for code, pattern in _FRAGMENTS if re.search(pattern, lower)), None):
+    if code := next((code for code, pattern in _CAUSES if re.search(pattern, lower)), None):
         return Cause(code, words)
     if option := next((option for pattern, option in _OPTIONS if re.search(pattern, lower)), None):
         return Cause(CauseCode.BAD_SPEC, f"{option}: {words}")
