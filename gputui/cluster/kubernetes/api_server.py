@@ -356,7 +356,11 @@ class ApiServer:
         return kind(f"Kubernetes does not answer: {_words(error)}", where=self.place)
 
     def _refused(self, status: int, data: bytes, reason: str = "") -> ClusterRefusedError | ClusterUnavailableError:
-        words = _told(data) or reason or "no reason given"
+        try:  # other fields may have other types: a gateway in front of the server refuses in its own way
+            words = _one_line(str(decode_json(data, dict[str, Any]).get("message") or ""))
+        except (msgspec.DecodeError, ValueError):
+            words = _one_line(data[:_MOST_WORDS].decode(errors="replace"))
+        words = words or reason or "no reason given"
         if status in _BUSY:
             return ClusterUnavailableError(f"Kubernetes does not answer: {words} ({status})", where=self.place)
         if status == _UNKNOWN_USER:
@@ -365,13 +369,6 @@ class ApiServer:
         if status == 403:
             return ApiRefusedError(f"access denied: {words}", status, hint=_RIGHTS)
         return ApiRefusedError(words, status)
-
-
-def _told(data: bytes) -> str:
-    try:  # other fields may have other types: a gateway in front of the server refuses in its own way
-        return _one_line(str(decode_json(data, dict[str, Any]).get("message") or ""))
-    except (msgspec.DecodeError, ValueError):
-        return _one_line(data[:_MOST_WORDS].decode(errors="replace"))
 
 
 def _words(error: Exception) -> str:

@@ -45,7 +45,7 @@ class KubernetesCluster:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._connect = connect
         self._settings = settings.cluster
-        self._user = user
+        self.user = user
         self._name = name
         self._sites = Sites(directory)
         submissions = Submissions(directory)
@@ -60,10 +60,6 @@ class KubernetesCluster:
     @property
     def name(self) -> str:
         return self._server.place if self._server else self._name or "kubernetes"
-
-    @property
-    def user(self) -> str:
-        return self._user
 
     @property
     def caps(self) -> Caps:
@@ -118,7 +114,7 @@ class KubernetesCluster:
         if capability is not None:
             self._need(capability)
         if isinstance(action, DrainGpus | ResumeGpus):
-            submission.cordon(self._opened(), self._copy(), action, self._user)
+            submission.cordon(self._opened(), self._copy(), action, self.user)
             return ()
         server, picture = self._opened(), self._latest()
         found = self._parts(action.ids, picture)

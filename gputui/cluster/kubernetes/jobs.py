@@ -72,7 +72,7 @@ def numbers_of(jobs: Iterable[KubeJob]) -> Mapping[str, JobId]:
     """Return the numbers of jobs by uid. Where two would have the same, the later job gets another one."""
     found: dict[str, JobId] = {}
     taken: set[JobId] = set()
-    for job in sorted(jobs, key=_age):
+    for job in sorted(jobs, key=lambda job: (_moment(job.metadata.creation_timestamp), job.metadata.uid)):
         number, salt = number_of(job), 0
         while number in taken:
             salt += 1
@@ -125,11 +125,6 @@ def _indices(text: str | None) -> frozenset[int]:
     for first, last in _RUN.findall(text or ""):
         found |= frozenset(range(int(first), min(int(last or first) + 1, MAX_ELEMENTS)))
     return found
-
-
-def _age(job: KubeJob) -> tuple[float, str]:
-    created = job.metadata.creation_timestamp
-    return created.timestamp() if created else 0.0, job.metadata.uid
 
 
 def _hash(text: str, salt: int) -> int:

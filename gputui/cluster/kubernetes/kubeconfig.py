@@ -13,7 +13,7 @@ import re
 import shlex
 import termios
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,11 +92,6 @@ class ClusterEntry(Struct, frozen=True, rename="kebab"):
     disable_compression: bool = False
     extensions: tuple[Extension, ...] = ()
 
-    @property
-    def for_plugins(self) -> Any:
-        """Settings in the file for programs that log in; None: there are none."""
-        return next((each.extension for each in self.extensions if each.name == _FOR_PLUGINS), None)
-
 
 class ContextEntry(Struct, frozen=True):
     cluster: str = ""
@@ -139,7 +134,7 @@ def place_of(context: str | None, environ: Mapping[str, str], account: Path | No
     files = [Path(part) for part in file.split(":") if part]
     if context is None and environ.get("KUBERNETES_SERVICE_HOST") and not any(each.is_file() for each in files):
         return _own_cluster(environ, account or _ACCOUNT)
-    return _chosen(_merged(map(_read, files)), context, file)
+    return _chosen([_read(each) for each in files], context, file)
 
 
 def _own_cluster(environ: Mapping[str, str], account: Path) -> KubePlace:
@@ -216,40 +211,30 @@ def _path(text: str, base: Path) -> str:
     return str(base / text) if text else ""
 
 
-def _merged(files: Iterable[_File]) -> _File:
-    """Return files as one: what an earlier one names, a later one does not change, not even in part."""
-    all_files = list(files)
-    return _File(
-        next((file.current_context for file in all_files if file.current_context), ""),
-        tuple({each.name: each for file in reversed(all_files) for each in reversed(file.clusters)}.values()),
-        tuple({each.name: each for file in reversed(all_files) for each in reversed(file.users)}.values()),
-        tuple({each.name: each for file in reversed(all_files) for each in reversed(file.contexts)}.values()),
-    )
+def _chosen(files: Sequence[_File], context: str | None, path: str) -> KubePlace:
+    """Return a context, the current one for None; raises ClusterUnavailableError.
 
+    What an earlier file names, a later one does not change, not even in part.
+    """
 
-def _chosen(config: _File, context: str | None, file: str) -> KubePlace:
-    """Return a context, the current one for None; raises ClusterUnavailableError."""
-    name = config.current_context if context is None else context
+    def lacking(words: str) -> ClusterUnavailableError:
+        return ClusterUnavailableError(f"there is no way to Kubernetes: {plain(words)}", where=path, hint=_HINT)
 
-    def lacking() -> Iterator[str]:
-        if not config.contexts:
-            yield "no kubeconfig has a context"
-        elif not name:
-            yield "the kubeconfig has no current context"
-        elif found is None:
-            yield f"the kubeconfig has no context {name!r}"
-        elif cluster is None or not cluster.server:
-            yield f"context {name!r} has no cluster with a server: {found.cluster!r}"
-        elif found.user and user is None:
-            yield f"context {name!r} has a user that the kubeconfig lacks: {found.user!r}"
-
-    found = next((each.context for each in config.contexts if each.name == name), None)
-    cluster = next((each.cluster for each in config.clusters if found and each.name == found.cluster), None)
-    user = next((each.user for each in config.users if found and each.name == found.user), None)
-    if words := next(lacking(), ""):
-        raise ClusterUnavailableError(f"there is no way to Kubernetes: {plain(words)}", where=file, hint=_HINT)
-    assert found is not None
-    assert cluster is not None
+    contexts = {each.name: each.context for file in reversed(files) for each in reversed(file.contexts)}
+    if not contexts:
+        raise lacking("no kubeconfig has a context")
+    current = next((file.current_context for file in files if file.current_context), "")
+    if not (name := current if context is None else context):
+        raise lacking("the kubeconfig has no current context")
+    if (found := contexts.get(name)) is None:
+        raise lacking(f"the kubeconfig has no context {name!r}")
+    clusters = (each.cluster for file in files for each in file.clusters if each.name == found.cluster)
+    cluster = next(clusters, None)
+    if cluster is None or not cluster.server:
+        raise lacking(f"context {name!r} has no cluster with a server: {found.cluster!r}")
+    user = next((each.user for file in files for each in file.users if each.name == found.user), None)
+    if found.user and user is None:
+        raise lacking(f"context {name!r} has a user that the kubeconfig lacks: {found.user!r}")
     return KubePlace(name, found.namespace or "default", cluster, user or UserEntry())
 
 
@@ -320,7 +305,12 @@ class Login:
         """Return the headers of a request; raises ClusterUnavailableError."""
         with self._lock:
             user, token = self._user, self._token()
-        found = list(_impersonation(user))
+        names = (("User", user.acts_as), ("Uid", user.as_uid), *(("Group", group) for group in user.as_groups))
+        found = [(f"Impersonate-{what}", name) for what, name in names if name or what == "Group"]
+        for key, values in user.as_user_extra.items():
+            coded = (each if each in _UNQUOTED else "".join(f"%{byte:02X}" for byte in each.encode()) for each in key)
+            name = f"Impersonate-Extra-{''.join(coded)}"
+            found += [(name, value) for value in values]
         if token:
             found.append(("Authorization", f"Bearer {token}"))
         elif user.username:
@@ -384,19 +374,6 @@ class Login:
 
     def _fault(self, what: str, where: str = "", hint: str | None = None) -> ClusterUnavailableError:
         return ClusterUnavailableError(what, where=where or self._place.name, hint=hint)
-
-
-def _impersonation(user: UserEntry) -> Iterator[tuple[str, str]]:
-    if user.acts_as:
-        yield "Impersonate-User", user.acts_as
-    if user.as_uid:
-        yield "Impersonate-Uid", user.as_uid
-    for group in user.as_groups:
-        yield "Impersonate-Group", group
-    for key, values in user.as_user_extra.items():
-        name = "".join(each if each in _UNQUOTED else "".join(f"%{byte:02X}" for byte in each.encode()) for each in key)
-        for value in values:
-            yield f"Impersonate-Extra-{name}", value
 
 
 def read_either(data: str, path: str, name: str) -> bytes:
@@ -499,8 +476,11 @@ class Plugin:
             return out.read()
 
     def _is_interactive(self) -> bool:
-        mode = self._program.interactive_mode
-        has_terminal = mode != "Never" and _has_terminal()
+        """Return whether it may ask something in the terminal: not beside a console, which reads single keys."""
+        mode, has_terminal = self._program.interactive_mode, False
+        with suppress(termios.error):
+            is_terminal = mode != "Never" and os.isatty(0) and os.isatty(2)
+            has_terminal = is_terminal and bool(termios.tcgetattr(0)[3] & termios.ICANON)
         if mode == "Always" and not has_terminal:
             raise self._away("has to ask you something", "run gputui queue in a terminal first")
         return has_terminal
@@ -518,7 +498,7 @@ class Plugin:
                 "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
                 "certificate-authority-data": base64.b64encode(authority).decode(),
                 "proxy-url": cluster.proxy_url,
-                "config": cluster.for_plugins,
+                "config": next((each.extension for each in cluster.extensions if each.name == _FOR_PLUGINS), None),
             }
             spec["cluster"] = {name: value for name, value in told.items() if value}
         return {"apiVersion": self._program.api_version, "kind": "ExecCredential", "spec": spec}
@@ -536,11 +516,3 @@ def _useful(text: str) -> str:
     lines = [" ".join(plain(line).split()) for line in text.splitlines()]
     lines = [line for line in lines if line]
     return next((line for line in reversed(lines) if _TELLING.search(line)), lines[-1] if lines else "")[:_MOST_WORDS]
-
-
-def _has_terminal() -> bool:
-    """Return whether a program may ask something in the terminal: not beside a console, which reads single keys."""
-    try:
-        return os.isatty(0) and os.isatty(2) and bool(termios.tcgetattr(0)[3] & termios.ICANON)
-    except termios.error:
-        return False

@@ -104,7 +104,10 @@ class PodOptions:
         self.volumes: list[dict[str, Any]] = []
         self._mounts: list[dict[str, Any]] = []
         self._add_mounts()
-        self._add_those_of_all()
+        taken = {each["mountPath"] for each in self._mounts}
+        for name, volume in self._named.items():  # those that the template mounts into every job
+            if (target := volume.get("mountPath")) and target not in taken:
+                self._mount_named(name, target)
         self.pod = self._pod()
         self.container = self._container()
 
@@ -137,14 +140,8 @@ class PodOptions:
         options = self._options
         fields: dict[str, Any] = {"workingDir": options.workdir} if options.workdir else {}
         fields["imagePullPolicy"] = _PULL[options.pull or "missing"]
-        if context := self._context():
-            fields["securityContext"] = context
         if self._mounts:
             fields["volumeMounts"] = self._mounts
-        return fields
-
-    def _context(self) -> dict[str, Any]:
-        options = self._options
         context: dict[str, Any] = {"privileged": True} if options.privileged else {}
         context |= {"readOnlyRootFilesystem": True} if options.read_only else {}
         lists = {"add": options.cap_add, "drop": options.cap_drop}
@@ -158,7 +155,7 @@ class PodOptions:
                 context[field] = int(number)
             elif number:
                 self.left_out.append(f"--user={options.user}: a pod knows users and groups by their number only")
-        return context
+        return fields | ({"securityContext": context} if context else {})
 
     def _add_mounts(self) -> None:
         options = self._options
@@ -191,13 +188,6 @@ class PodOptions:
                 self._mount_named(spec.source, spec.target, spec.get("volume-subpath"), is_fixed=spec.readonly)
             else:
                 self.left_out.append(f"--mount={text}: pods have no such mount")
-
-    def _add_those_of_all(self) -> None:
-        """Mount the volumes that the template mounts into every job, where the job has nothing else."""
-        taken = {each["mountPath"] for each in self._mounts}
-        for name, volume in self._named.items():
-            if (target := volume.get("mountPath")) and target not in taken:
-                self._mount_named(name, target)
 
     def _mount_named(self, name: str, target: str, inner: str = "", *, is_fixed: bool = False) -> None:
         """Mount the volume that the template has under this name, else the claim of this name."""
@@ -400,7 +390,19 @@ class _Pod:
             streams = {"stdin": spec.interactive.stdin, "tty": spec.interactive.tty}
             container |= {name: True for name, is_on in streams.items() if is_on}
         container["env"] = list(_variables(spec, key, place, env))
-        resources = _resources(spec, by_claim=self.claim is not None)
+        limits: dict[str, str] = {}
+        if spec.options.cpus is not None:
+            limits["cpu"] = f"{max(1, round(spec.options.cpus * 1000))}m"
+        if spec.options.memory is not None:
+            limits["memory"] = str(spec.options.memory)
+        if (count := _count(spec.gpus)) and self.claim is None:
+            limits[GPU] = str(count)
+        reserved = spec.options.memory_reservation
+        resources: dict[str, Any] = {"limits": limits} if limits or reserved else {}
+        if reserved:
+            resources["requests"] = {"memory": str(reserved)}
+        if self.claim is not None:
+            resources["claims"] = [{"name": _CLAIM}]
         return container | {"resources": resources} | options.container
 
     def _expressions(self) -> list[dict[str, Any]]:
@@ -440,21 +442,6 @@ class _Pod:
 
 _NOT_OF_PODS = frozenset({"labels", "annotations", "volumes", "container"})
 """Keys of a template that are no fields of a pod as they are."""
-
-
-def _resources(spec: JobSpec, *, by_claim: bool) -> dict[str, Any]:
-    options = spec.options
-    limits: dict[str, str] = {}
-    if options.cpus is not None:
-        limits["cpu"] = f"{max(1, round(options.cpus * 1000))}m"
-    if options.memory is not None:
-        limits["memory"] = str(options.memory)
-    if (count := _count(spec.gpus)) and not by_claim:
-        limits[GPU] = str(count)
-    found: dict[str, Any] = {"limits": limits} if limits or options.memory_reservation else {}
-    if options.memory_reservation:
-        found["requests"] = {"memory": str(options.memory_reservation)}
-    return found | ({"claims": [{"name": _CLAIM}]} if by_claim else {})
 
 
 def _count(gpus: GpuRequest) -> int:
@@ -510,7 +497,11 @@ def as_yaml(value: Mapping[str, Any]) -> str:
 def _lines(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from _field(f"{_scalar(key)}:", inner)
+            if isinstance(inner, Mapping | list) and inner:
+                yield f"{_scalar(key)}:"
+                yield from (f"  {line}" for line in _lines(inner))
+            else:
+                yield f"{_scalar(key)}: {_scalar(inner)}"
     elif isinstance(value, list) and value:
         for inner in value:
             first, *rest = _lines(inner)
@@ -518,14 +509,6 @@ def _lines(value: Any) -> Iterator[str]:
             yield from (f"  {line}" for line in rest)
     else:
         yield _scalar(value)
-
-
-def _field(key: str, value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping | list) and value:
-        yield key
-        yield from (f"  {line}" for line in _lines(value))
-    else:
-        yield f"{key} {_scalar(value)}"
 
 
 def _scalar(value: Any) -> str:

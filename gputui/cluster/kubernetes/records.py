@@ -105,24 +105,21 @@ class PodLog:
         self._closed = Event()
 
     def __iter__(self) -> Iterator[bytes]:
-        number = 0
+        number, stream = 0, None
         try:
-            for line in self._lines():
+            stream = self._opened()
+            for line in stream or ():
                 if not _STAMP.match(line):
-                    raise NotFoundError(f"its output cannot be read: {_words(line)}")
+                    words = plain(" ".join(line.decode(errors="replace").split()))[:_MOST_WORDS]
+                    raise NotFoundError(f"its output cannot be read: {words}")
                 number += 1
                 yield line
         except (ClusterError, NotFoundError):
             if self._kept is None or number:
                 raise
             yield from self._kept
-
-    def _lines(self) -> Iterator[bytes]:
-        stream = self._opened()
-        if stream is not None:
-            try:
-                yield from stream
-            finally:
+        finally:
+            if stream is not None:
                 stream.close()
 
     def close(self) -> None:
@@ -197,10 +194,6 @@ class LogKeeper:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(self.path(name), data)
         return name
-
-
-def _words(line: bytes) -> str:
-    return plain(" ".join(line.decode(errors="replace").split()))[:_MOST_WORDS]
 
 
 def log_path(pod: KubePod) -> str:
@@ -385,12 +378,19 @@ class KubeRecords:
 
     def _settle(self, picture: KubePicture, sees: Callable[[str], bool], missing: Missing) -> None:
         """Record the jobs that do not exist any more, and whose end nobody saw."""
-        now = datetime.now(UTC)
-        seen = picture.parts.keys() | picture.deleted.keys()
-        gone = {uid: each for uid, each in self._without_end(sees) if uid not in seen}
-        lost = missing(gone) if gone else ()
-        seen_at = self._seen_at()
-        self._add(*(KubeEnded(uid, self._lost(uid, *gone[uid], seen_at, now)) for uid in gone if uid in lost))
+        shown, now, seen_at = picture.parts.keys() | picture.deleted.keys(), datetime.now(UTC), None
+        with suppress(OSError):
+            seen_at = datetime.fromtimestamp(self._looked.stat().st_mtime, UTC)
+        gone = {uid: each for uid, each in self._without_end(sees) if uid not in shown}
+        missed, lost = missing(gone) if gone else (), []
+        for uid, (submitted, index) in gone.items():
+            if uid in missed:
+                after, known = max(filter(None, (submitted.at, seen_at))), self._of(uid)
+                cause = end_unknown(after, now)
+                job = known.job if known is not None else _as_submitted(uid, submitted, index, self._user)
+                job = job.with_attempt(ended_at=after, cause=cause) if job.attempts else job
+                lost.append(KubeEnded(uid, job.evolve(state=JobState.FAILED, ended_at=now, cause=cause)))
+        self._add(*lost)
         if seen_at is None or now - seen_at > _LOOKS:
             with suppress(OSError):
                 self._looked.touch(0o600)
@@ -406,33 +406,6 @@ class KubeRecords:
             for uid, index in zip(each.uids, indices, strict=True):
                 if not self._has_end(uid):
                     yield uid, (each, index)
-
-    def _lost(self, uid: str, submitted: Submitted, index: int | None, seen_at: datetime | None, now: datetime) -> Job:
-        """Return a job that has ended in some way since it was last seen."""
-        after = max(filter(None, (submitted.at, seen_at)))
-        cause, known = end_unknown(after, now), self._of(uid)
-        spec = submitted.submission.spec
-        array = array_number(submitted.namespace, label(submitted.key))
-        job = (
-            known.job
-            if known is not None
-            else Job(
-                single_number(uid) if index is None else element_id(array, index),
-                replace(spec, tenant=plain(submitted.namespace)),
-                submitted.at,
-                priority=spec.priority,
-                submitted_by=self._user,
-                array=ArrayRef(array, index) if index is not None else None,
-            )
-        )
-        job = job.with_attempt(ended_at=after, cause=cause) if job.attempts else job
-        return job.evolve(state=JobState.FAILED, ended_at=now, cause=cause)
-
-    def _seen_at(self) -> datetime | None:
-        try:
-            return datetime.fromtimestamp(self._looked.stat().st_mtime, UTC)
-        except OSError:
-            return None
 
     def _is_recorded(self, uid: str, job: Job) -> bool:
         found = self._mark_of(uid)
@@ -450,6 +423,19 @@ class KubeRecords:
     def _copied(self, server: ApiServer, parts: JobParts) -> str:
         pod = newest(parts.pods)
         return self._logs.keep(server, pod) if pod is not None and pod.status.start_time is not None else ""
+
+
+def _as_submitted(uid: str, submitted: Submitted, index: int | None, user: str) -> Job:
+    """Return a job of which nothing is known but what was submitted."""
+    spec, array = submitted.submission.spec, array_number(submitted.namespace, label(submitted.key))
+    return Job(
+        single_number(uid) if index is None else element_id(array, index),
+        replace(spec, tenant=plain(submitted.namespace)),
+        submitted.at,
+        priority=spec.priority,
+        submitted_by=user,
+        array=ArrayRef(array, index) if index is not None else None,
+    )
 
 
 def _with_code(job: Job, code: int) -> Job:

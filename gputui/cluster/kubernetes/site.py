@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +114,6 @@ class RbacSubject(Struct, frozen=True):
     namespace: str = ""
     """Namespace of a service account."""
 
-    @property
-    def manifest(self) -> dict[str, str]:
-        """The subject as a binding names it."""
-        if self.kind == "ServiceAccount":
-            return {"kind": self.kind, "name": self.name, "namespace": self.namespace}
-        return {"apiGroup": RBAC, "kind": self.kind, "name": self.name}
-
 
 def rbac(
     namespace: str, subject: RbacSubject, *, is_operator: bool = False, is_wide: bool = True
@@ -148,23 +141,22 @@ def _granted(
     from gputui.cluster.kubernetes.manifest import dns_label
 
     place = {"namespace": namespace} if namespace else {}
-    yield {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": {"name": name} | place, "rules": list(_rules(calls))}
+    verbs: dict[tuple[str, str], dict[str, None]] = {}  # of all calls of a resource
+    for call in calls:
+        what = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
+        verbs.setdefault((call.group, what), {}).update(dict.fromkeys(call.verbs))
+    rules = [{"apiGroups": [group], "resources": [what], "verbs": list(of)} for (group, what), of in verbs.items()]
+    yield {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": {"name": name} | place, "rules": rules}
+    manifest: dict[str, str] = {"kind": subject.kind, "name": subject.name}
+    is_account = subject.kind == "ServiceAccount"
+    manifest |= {"namespace": subject.namespace} if is_account else {"apiGroup": RBAC}
     yield {
         "apiVersion": f"{RBAC}/v1",
         "kind": f"{kind}Binding",
         "metadata": {"name": f"{name}-{dns_label(subject.name, subject.kind)}"} | place,
         "roleRef": {"apiGroup": RBAC, "kind": kind, "name": name},
-        "subjects": [subject.manifest],
+        "subjects": [manifest],
     }
-
-
-def _rules(calls: list[ApiCall]) -> Iterator[Mapping[str, Any]]:
-    verbs: dict[tuple[str, str], dict[str, None]] = {}
-    for call in calls:
-        what = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
-        verbs.setdefault((call.group, what), {}).update(dict.fromkeys(call.verbs))
-    for (group, resource), names in verbs.items():
-        yield {"apiGroups": [group], "resources": [resource], "verbs": list(names)}
 
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -285,19 +277,16 @@ class KubeReview(Struct, frozen=True):
 
 def ask(server: ApiServer, namespace: str) -> KubeSite:
     kueue, claims = _group(server, KUEUE), _group(server, RESOURCES).rpartition("/")[2]
-    site = KubeSite(_version(server), kueue and f"/apis/{kueue}", claims, of=_place(server, namespace))
-    rights = frozenset(call.name for call in CALLS if site.has(call) and may(server, call, namespace))
-    return replace(site, rights=rights, asked_at=time.time())
-
-
-def _version(server: ApiServer) -> str:
     try:
-        return str(server.read("/version", dict[str, Any]).get("gitVersion") or "")
+        version = str(server.read("/version", dict[str, Any]).get("gitVersion") or "")
     except ApiRefusedError as error:
         if error.status != 404:
             raise
         what = f"what answers is no API server of Kubernetes: {error.what}"
         raise ClusterUnavailableError(what, where=server.place) from error
+    site = KubeSite(version, kueue and f"/apis/{kueue}", claims, of=_place(server, namespace))
+    rights = frozenset(call.name for call in CALLS if site.has(call) and may(server, call, namespace))
+    return replace(site, rights=rights, asked_at=time.time())
 
 
 def _place(server: ApiServer, namespace: str) -> str:
@@ -330,25 +319,20 @@ class Sites:
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
         self._file = directory / "site.json"
         self._clock = clock
-        self._known: KubeSite | None = None
-
-    @property
-    def known(self) -> KubeSite | None:
-        return self._known
+        self.known: KubeSite | None = None
+        """Last answers; None before the first."""
 
     def of(self, server: ApiServer, namespace: str) -> KubeSite:
-        found = self._known or self._read()
+        found = self.known
+        if found is None:
+            with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
+                found = decode_json(self._file.read_bytes(), KubeSite)
         is_other = found is not None and found.of != _place(server, namespace)
         if found is None or is_other or not 0 <= self._clock() - found.asked_at < found.lasts:
             found = ask(server, namespace)
             write_whole(self._file, json.dumps(msgspec.to_builtins(found)).encode())
-        self._known = found
+        self.known = found
         return found
-
-    def _read(self) -> KubeSite | None:
-        with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
-            return decode_json(self._file.read_bytes(), KubeSite)
-        return None
 
 
 def caps_of(site: KubeSite | None) -> Caps:

@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from msgspec.structs import replace
-
 from gputui.cluster.journal import Submissions
 from gputui.cluster.kubernetes import manifest, picture
 from gputui.cluster.kubernetes.api_server import MERGE_PATCH, ApiRefusedError, ApiServer
@@ -192,8 +190,8 @@ def _cancel_element(server: ApiServer, mirror: KubeMirror, parts: JobParts) -> N
         _delete(server, f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", pod.uid)
     place = parts.job.metadata.label(INDEX)
 
-    def noted(fresh: JobParts) -> dict[str, Any]:
-        earlier = fresh.job.metadata.annotation(CANCELLED)
+    def noted(job: KubeJob) -> dict[str, Any]:
+        earlier = job.metadata.annotation(CANCELLED)
         return {"metadata": {"annotations": {CANCELLED: f"{earlier},{place}".strip(",")}}}
 
     _patch(server, mirror, parts, noted)
@@ -203,17 +201,28 @@ def _patch(
     server: ApiServer,
     mirror: KubeMirror,
     parts: JobParts,
-    change: Callable[[JobParts], dict[str, Any]],
+    change: Callable[[KubeJob], dict[str, Any]],
     *,
     is_hold: bool = False,
 ) -> None:
-    """Change a job in the state that was looked at; look again if it has changed in the meantime."""
+    """Change a job as it is now; look again if it changes in the meantime.
+
+    Raises ClusterRefusedError for a hold once it has started: it would lose its pod.
+    """
+    meta = parts.job.metadata
+    path, pods = jobs_path(meta.namespace, meta.name), f"/api/v1/namespaces/{meta.namespace}/pods"
     for is_last in (*[False] * _TRIES, True):
         try:
-            fresh = _fresh(server, parts, is_hold)
-            meta, body = fresh.job.metadata, change(fresh)
-            body["metadata"]["resourceVersion"] = meta.resource_version
-            mirror.jobs.put(server.send("PATCH", jobs_path(meta.namespace, meta.name), body, kind=MERGE_PATCH))
+            job = Reader(KubeJob).read(server.get(path))
+            if job is None or job.metadata.uid != whole_uid(meta.uid):
+                raise ClusterRefusedError("it is gone")
+            listed = server.read(pods, KubeList, {"labelSelector": f"job-name={meta.name}"}).items
+            found = (Reader(KubePod).read(each) for each in listed or ())
+            if is_hold and any(pod is not None and pod.status.phase != "Pending" for pod in found):
+                raise ClusterRefusedError("it has started")
+            body = change(job)
+            body["metadata"]["resourceVersion"] = job.metadata.resource_version
+            mirror.jobs.put(server.send("PATCH", path, body, kind=MERGE_PATCH))
             return
         except ApiRefusedError as error:
             if error.status != _CHANGED:
@@ -234,29 +243,15 @@ def hold(server: ApiServer, mirror: KubeMirror, chosen: Iterable[JobParts], is_o
             path = f"{parts.kueue}/namespaces/{meta.namespace}/workloads/{meta.name}"
             mirror.workloads.put(server.send("PATCH", path, {"spec": {"active": not is_on}}, kind=MERGE_PATCH))
             return
-        _patch(server, mirror, parts, lambda fresh: _suspended(fresh, is_on), is_hold=is_on)
+
+        def suspended(job: KubeJob) -> dict[str, Any]:
+            if not is_on and parts.kueue and (queue := job.metadata.annotation(LATER_QUEUE)):
+                return {"metadata": {"labels": {QUEUE: queue}, "annotations": {LATER_QUEUE: None}}}
+            return {"metadata": {}, "spec": {"suspend": is_on}}
+
+        _patch(server, mirror, parts, suspended, is_hold=is_on)
 
     return _each(chosen, "held" if is_on else "released", changed)
-
-
-def _suspended(parts: JobParts, is_on: bool) -> dict[str, Any]:
-    if not is_on and parts.kueue and (queue := parts.job.metadata.annotation(LATER_QUEUE)):
-        return {"metadata": {"labels": {QUEUE: queue}, "annotations": {LATER_QUEUE: None}}}
-    return {"metadata": {}, "spec": {"suspend": is_on}}
-
-
-def _fresh(server: ApiServer, parts: JobParts, is_on: bool) -> JobParts:
-    """Return a job as it is now; raises ClusterRefusedError for a hold once it has started: it would lose its pod."""
-    meta = parts.job.metadata
-    job = Reader(KubeJob).read(server.get(jobs_path(meta.namespace, meta.name)))
-    if job is None or job.metadata.uid != whole_uid(meta.uid):
-        raise ClusterRefusedError("it is gone")
-    query = {"labelSelector": f"job-name={meta.name}"}
-    pods = server.read(f"/api/v1/namespaces/{meta.namespace}/pods", KubeList, query).items
-    found = (Reader(KubePod).read(each) for each in pods or ())
-    if is_on and any(pod is not None and pod.status.phase != "Pending" for pod in found):
-        raise ClusterRefusedError("it has started")
-    return replace(parts, job=job)
 
 
 def cordon(server: ApiServer, mirror: KubeMirror, action: DrainGpus | ResumeGpus, user: str) -> None:
