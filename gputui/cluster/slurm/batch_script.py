@@ -97,24 +97,26 @@ def directives(submission: Submission, key: str, settings: ClusterSettings, outp
     """Yield options of `sbatch`, without quotes; raises InputError for what Slurm has no counterpart of."""
     spec = submission.spec
     Caps("Slurm", options=REFUSED).check_submission(submission)
-    for where, is_asked, reason in _refusals(spec):
+    gpus, streams = spec.gpus, spec.interactive
+    refusals = (
+        ("--gpus", bool(gpus.devices), "Slurm chooses the GPUs of a job: ask for a number"),
+        ("--gpus", gpus.minimum != gpus.maximum, "Slurm needs one number of GPUs, not a range"),
+        ("--interactive", streams is not None and spec.is_host, NO_STREAMS),
+        ("--command", spec.is_host and not (spec.command and spec.command[0]), "a host job needs a command"),
+    )
+    for where, is_asked, reason in refusals:
         if is_asked:
             raise InputError(reason, where=where)
     yield f"--job-name={_printable(spec.name) or 'gputui'}"
-    streams = spec.interactive
-    words = [
-        COMMENT + key,
-        *([INPUT] if streams and streams.stdin else []),
-        *([TERMINAL] if streams and streams.tty else []),
-    ]
-    yield f"--comment={' '.join(words)}"
+    kinds = ((INPUT, streams and streams.stdin), (TERMINAL, streams and streams.tty))
+    yield f"--comment={' '.join((COMMENT + key, *(kind for kind, is_wanted in kinds if is_wanted)))}"
     yield from ("--nodes=1", "--ntasks=1", "--export=NIL", "--open-mode=append")
     yield "--requeue" if settings.requeue else "--no-requeue"
-    if spec.gpus.everything:
+    if gpus.everything:
         yield from ("--gres=gpu:1", "--exclusive")
-    elif spec.gpus.minimum:
-        model = f"{spec.gpus.model.strip().lower()}:" if spec.gpus.model else ""
-        yield f"--gres=gpu:{_printable(model)}{spec.gpus.minimum}"
+    elif gpus.minimum:
+        model = f"{gpus.model.strip().lower()}:" if gpus.model else ""
+        yield f"--gres=gpu:{_printable(model)}{gpus.minimum}"
     if spec.options.cpus is not None:
         yield f"--cpus-per-task={max(1, math.ceil(spec.options.cpus))}"
     if spec.options.memory is not None:
@@ -145,14 +147,6 @@ def clock(length: timedelta) -> str:
 
 def nice_of(priority: int) -> int:
     return (NORMAL_PRIORITY - priority) * NICE_STEP
-
-
-def _refusals(spec: JobSpec) -> Iterator[tuple[str, bool, str]]:
-    gpus = spec.gpus
-    yield "--gpus", bool(gpus.devices), "Slurm chooses the GPUs of a job: ask for a number"
-    yield "--gpus", gpus.minimum != gpus.maximum, "Slurm needs one number of GPUs, not a range"
-    yield "--interactive", spec.interactive is not None and spec.is_host, NO_STREAMS
-    yield "--command", spec.is_host and not (spec.command and spec.command[0]), "a host job needs a command"
 
 
 def _queue(submission: Submission) -> Iterator[str]:
@@ -225,20 +219,14 @@ class Environment:
         self.shown: list[str] = []
         swept = "".join(text for _, text in spec.sweep)
         for name, value in variables(spec):
-            self._add(name, value + swept if "{" in value else value, text_word(value, spec.sweep))
-
-    def _add(self, name: str, value: str, quoted: str) -> None:
-        pair = f"{name}={value}"
-        if (
-            not _NOT_IN_FILE.search(pair)
-            and not re.search(r"\s", name)
-            and len(pair.encode("utf-8", "surrogateescape")) < _LONGEST_LINE
-        ):
-            self.lines.append(word(f"{name}=") + quoted)
-        elif NAME.fullmatch(name) and not re.fullmatch(_OF_BASH, name):
-            self.exported[name] = quoted
-        else:
-            self.shown.append(word(f"--env={name}=") + quoted)
+            pair, quoted = f"{name}={value}{swept if '{' in value else ''}", text_word(value, spec.sweep)
+            is_short = len(pair.encode("utf-8", "surrogateescape")) < _LONGEST_LINE
+            if is_short and not _NOT_IN_FILE.search(pair) and not re.search(r"\s", name):
+                self.lines.append(word(f"{name}=") + quoted)
+            elif NAME.fullmatch(name) and not re.fullmatch(_OF_BASH, name):
+                self.exported[name] = quoted
+            else:
+                self.shown.append(word(f"--env={name}=") + quoted)
 
 
 def variables(spec: JobSpec) -> Iterable[tuple[str, str]]:

@@ -300,24 +300,11 @@ def numbers(text: str) -> list[int]:
 def hosts(text: str) -> tuple[str, ...]:
     """Return the names in a list of hosts: `gpu[1-3,07],login`."""
     found: list[str] = []
-    for part in _host_parts(some(text)):
+    for part in filter(None, re.split(r",(?![^\[\]]*\])", some(text))):
         found += _expanded(part)
         if len(found) > MOST_HOSTS:
             break
     return tuple(found)
-
-
-def _host_parts(text: str) -> Iterator[str]:
-    depth, part = 0, ""
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            yield part
-            part = ""
-        else:
-            part += letter
-    if part:
-        yield part
 
 
 def _expanded(part: str) -> list[str]:
@@ -325,19 +312,15 @@ def _expanded(part: str) -> list[str]:
     ranges, closing, after = rest.partition("]")
     if not bracket or not closing:
         return [part]
-    tails = _expanded(after) if after else [""]
-    return [f"{before}{number}{tail}" for number in _padded(ranges) for tail in tails]
-
-
-def _padded(ranges: str) -> Iterator[str]:
-    """Yield the numbers of `1-3,07-09` with their leading zeros."""
+    found, tails = list[str](), _expanded(after) if after else [""]
     for each in ranges.split(","):
         first, dash, last = each.partition("-")
-        if not dash or not (first.isdigit() and last.isdigit()):
-            yield each
-            continue
-        for number in range(int(first), min(int(last), int(first) + MOST_HOSTS) + 1):
-            yield f"{number:0{len(first)}}"
+        numbers = [each]
+        if dash and first.isdigit() and last.isdigit():  # with their leading zeros
+            most = min(int(last), int(first) + MOST_HOSTS)
+            numbers = [f"{number:0{len(first)}}" for number in range(int(first), most + 1)]
+        found += [f"{before}{number}{tail}" for number in numbers for tail in tails]
+    return found
 
 
 def gpu_count(text: str) -> int:

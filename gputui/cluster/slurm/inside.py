@@ -80,7 +80,10 @@ def processes(commands: SlurmCommands, row: JobRow, place: StepPlace) -> tuple[P
 
 def refusal(row: JobRow, complaint: str) -> GputuiError:
     job = f"job {commands.words(row.job_id)}"
-    words = next(_told(complaint), "srun did not run the command")
+    lines = [line.strip() for line in complaint.splitlines() if line.strip()]
+    found = [line for line in lines if not line.startswith(("srun: ", "slurmstepd"))]  # the step's own tell most
+    found += [line.partition("error: ")[2] for line in lines if "error: " in line]
+    words = next(iter(found + [line.removeprefix("srun: ") for line in lines]), "srun did not run the command")
     return not_theirs(row) if any(each in words for each in _OWN) else ClusterRefusedError(words, where=job)
 
 
@@ -93,14 +96,6 @@ def not_theirs(row: JobRow) -> GputuiError:
 def place_words(row: JobRow, place: StepPlace) -> str:
     node = next(iter(commands.hosts(row.nodes)), "its node")
     return f"node {node}, beside the job" if place is StepPlace.NODE else f"container gputui-{row.number} on {node}"
-
-
-def _told(complaint: str) -> Iterator[str]:
-    """Yield the messages, the one that tells most first: the step's own, then srun's errors, then its other words."""
-    lines = [line.strip() for line in complaint.splitlines() if line.strip()]
-    yield from (line for line in lines if not line.startswith(("srun: ", "slurmstepd")))
-    yield from (line.partition("error: ")[2] for line in lines if "error: " in line)
-    yield from (line.removeprefix("srun: ") for line in lines)
 
 
 def _srun(row: JobRow, place: StepPlace) -> list[str]:
@@ -138,13 +133,15 @@ class SharedFileLog:
         rest, offset = b"", _offset_of_tail(self._path, self._tail)
         while not self._closed.is_set():
             was_over = self._is_over is None or self._is_over()  # asked first: the last lines are read after the end
-            for chunk in _chunks(self._path, offset):
-                offset += len(chunk)
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from lines
-                if len(rest) > _LONGEST_LINE:
-                    yield rest
-                    rest = b""
+            with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+                file.seek(offset)
+                while chunk := file.read(_CHUNK):
+                    offset += len(chunk)
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    yield from lines
+                    if len(rest) > _LONGEST_LINE:
+                        yield rest
+                        rest = b""
             if was_over:
                 break
             self._closed.wait(_PAUSE)
@@ -205,13 +202,6 @@ class RemoteLog:
                 return
         if not self._closed.wait(_REMOTE_PAUSE):  # tail looks at the file each second
             self.close()
-
-
-def _chunks(path: Path, offset: int) -> Iterator[bytes]:
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(offset)
-        while chunk := file.read(_CHUNK):
-            yield chunk
 
 
 def _offset_of_tail(path: Path, tail: int | None) -> int:

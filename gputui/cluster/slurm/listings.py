@@ -7,6 +7,7 @@ begins each record of squeue and each of these texts, which come last.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -210,7 +211,7 @@ def reason_of(word: str, dependency: str, begins_at: datetime | None, now: datet
     return _timeless(word, dependency)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # thousands of jobs wait for one reason
 def _timeless(word: str, dependency: str) -> Reason:
     head = word.split(",")[0].strip()
     if head.startswith(_UNAVAILABLE):
@@ -324,6 +325,7 @@ class JobRow(Struct, frozen=True):
 
     @property
     def run_key(self) -> str:
+        """Key of this run: another after a requeue."""
         return f"{self.number}@{'' if self.life is JobState.PENDING else self.started}"
 
     @property
@@ -428,19 +430,21 @@ def parse_detail(text: str, row: JobRow) -> JobDetail | None:
     if state is None:
         return None
     code, _, signal = (_value(head, "ExitCode") or "").partition(":")
-    found = []
+    gpus, shares = list[tuple[str, int]](), list[float]()
     for match in _NODES.finditer(head):
+        shared = commands.shared_gpus(match[2])
         places = [index for _, _, indices in commands.gpu_lists(match[2]) for index in indices]
-        places += [index for index in commands.shared_gpus(match[2]) if index not in places]
-        found += [(node, index) for node in commands.hosts(match[1]) for index in places]
+        places += [index for index in shared if index not in places]
+        gpus += [(node, index) for node in commands.hosts(match[1]) for index in places]
+        shares += [math.inf] if commands.gpu_count(match[2]) else shared.values()
     return JobDetail(
         run_key=row.run_key,
         state=state,
         exit_code=int(code) if code.isdigit() else None,
         signal=int(signal) if signal.isdigit() else None,
         restarts=int(restarts) if (restarts := _value(head, "Restarts") or "").isdigit() else 0,
-        gpus=tuple(found),
-        share=_share(head),
+        gpus=tuple(gpus),
+        share=min(1.0, sum(shares) / len(shares)) if shares else 1.0,  # 1 with any whole one
         nodes=commands.hosts(_value(head, "NodeList") or ""),
         requested=_requested(fields, head, row),
         output=_last(fields, "StdOut"),
@@ -457,16 +461,6 @@ def _last(text: str, name: str) -> str:
     """Return the last value of that name, which may have blanks: later ones are Slurm's, earlier ones a comment's."""
     found = text.rpartition(f" {name}=")[2] if f" {name}=" in text else ""
     return commands.some(re.split(r"\s+[A-Z]\w*=", found, maxsplit=1)[0].strip())
-
-
-def _share(head: str) -> float:
-    """Return the mean share of the job's GPUs; 1 with any whole one."""
-    shares: list[float] = []
-    for match in _NODES.finditer(head):
-        if commands.gpu_count(match[2]):
-            return 1.0
-        shares += commands.shared_gpus(match[2]).values()
-    return sum(shares) / len(shares) if shares else 1.0
 
 
 def _requested(fields: str, head: str, row: JobRow) -> int | None:
@@ -565,20 +559,15 @@ class _Jobs(Struct, frozen=True):
 _JOBS = json_decoder(_Jobs)
 
 
-def sacct_arguments(mark: str, since: datetime | None, jobs: tuple[str, ...] = ()) -> list[str]:
-    """Return the options of sacct for jobs that ended, with `mark` after each field."""
-    start = [f"--starttime={since:%Y-%m-%dT%H:%M:%S}"] if since else []
-    ended = [*start, "--endtime=now", f"--state={','.join(_ENDED)}", "--allusers"]
-    chosen = [f"--jobs={','.join(jobs)}"] if jobs else ended
-    shape = ["--noheader", "--allocations", "--parsable", f"--delimiter={mark}", f"--format={','.join(_FIELDS)}"]
-    return [*shape, *chosen]
-
-
 def ended_jobs(commands: SlurmCommands, since: datetime | None, jobs: tuple[str, ...] = ()) -> Iterator[Ended]:
     """Yield jobs that ended, all users' as far as Slurm shows them; without `since`, those of a year at most."""
     mark, now = mark_of(), datetime.now(UTC)
+    shape = ["--noheader", "--allocations", "--parsable", f"--delimiter={mark}", f"--format={','.join(_FIELDS)}"]
     for start in [since] if since or jobs else [now - each for each in _RANGES]:
-        told = commands.run("sacct", *sacct_arguments(mark, start, jobs))
+        begin = [f"--starttime={start:%Y-%m-%dT%H:%M:%S}"] if start else []
+        ended = [*begin, "--endtime=now", f"--state={','.join(_ENDED)}", "--allusers"]
+        chosen = [f"--jobs={','.join(jobs)}"] if jobs else ended
+        told = commands.run("sacct", *shape, *chosen)
         if _TOO_WIDE not in told.err:
             break
     if _TOO_WIDE in told.err:

@@ -146,7 +146,11 @@ class Ends:
         if not ours:
             return list(ends)
         unseen = [each.row.owner for each in ends if each.row.state == listings.END_UNKNOWN]
-        told = self._accounts(unseen) if has_accounting and unseen else {}
+        words, told = [str(each) for each in dict.fromkeys(unseen)] if has_accounting else [], dict[JobId, Ended]()
+        with suppress(ClusterError):  # what accounts do not tell now is asked again
+            for start in range(0, len(words), _TOGETHER):
+                found = listings.ended_jobs(self._commands, None, tuple(words[start : start + _TOGETHER]))
+                told |= {each.row.job_id: each for each in found}
         notes = self._notes(ours)
         return [self._completed(each, told.get(each.row.job_id), notes.get(each.row.job_id)) for each in ends]
 
@@ -162,9 +166,13 @@ class Ends:
                 continue
             if (begun[submitted.key][1] if submitted.key in begun else submitted.known_at.timestamp()) >= at:
                 continue
-            for job_id in _ids(submitted):
-                known = recorded.get(job_id)
-                if job_id not in listed and _is_open(known, now):
+            array = submitted.submission.array
+            for job_id in [element_id(submitted.number, index) for index in array] if array else [submitted.number]:
+                known, is_open = recorded.get(job_id), True
+                if known is not None and known.row.life.is_terminal:
+                    is_recent = now - float(known.row.ended or 0) < _RETRIED
+                    is_open = known.row.state == listings.END_UNKNOWN and is_recent
+                if job_id not in listed and is_open:
                     found.append(unseen(job_id, submitted, user, known))
         completed = self.completed(found, has_accounting=has_accounting)
         self._records.add(each for each in completed if recorded.get(each.row.job_id) != each)
@@ -202,16 +210,6 @@ class Ends:
             lines.setdefault(path, []).append(noted)
         found = {job_id: parse_note(lines.get(path, ())) for path, job_id in paths.items()}
         return {job_id: note for job_id, note in found.items() if note is not None and note.key == ours[job_id].key}
-
-    def _accounts(self, owners: Iterable[int]) -> dict[JobId, Ended]:
-        from gputui.cluster.slurm import listings
-
-        words, found = [str(each) for each in dict.fromkeys(owners)], dict[JobId, Ended]()
-        with suppress(ClusterError):  # what they do not tell now is asked again
-            for start in range(0, len(words), _TOGETHER):
-                told = listings.ended_jobs(self._commands, None, tuple(words[start : start + _TOGETHER]))
-                found |= {each.row.job_id: each for each in told}
-        return found
 
     def _completed(self, ended: Ended, told: Ended | None, note: RunNote | None) -> Ended:
         if ended.row.state == listings.END_UNKNOWN and told is not None:
@@ -260,18 +258,6 @@ def unseen(job_id: JobId, submitted: Submitted, user: str, known: Ended | None =
         comment=COMMENT + submitted.key,
     )
     return Ended(row, JobDetail(row.run_key, row.state, alive=int(submitted.at.timestamp())))
-
-
-def _ids(submitted: Submitted) -> Iterator[JobId]:
-    number, array = submitted.number or 0, submitted.submission.array
-    yield from (element_id(number, index) for index in array) if array else (number,)
-
-
-def _is_open(known: Ended | None, now: float) -> bool:
-    """Return whether it is to be looked for the end of a job."""
-    if known is None or not known.row.life.is_terminal:
-        return True
-    return known.row.state == listings.END_UNKNOWN and now - float(known.row.ended or 0) < _RETRIED
 
 
 MOST_DETAILS = 200
@@ -402,7 +388,7 @@ class Poll:
                 if row.life.is_terminal and listings.state_of(detail.state).is_terminal:
                     ended.append(Ended(row, replace(runs[row.run_key], state=row.state)))
         told = self.ends.completed(
-            [*ended, *self._vanished(before, rows, known, now)], has_accounting=known.has_accounting
+            [*ended, *self._vanished(before, rows, known.user, now)], has_accounting=known.has_accounting
         )
         self.records.add(told)
         runs |= {each.detail.run_key: each.detail for each in told[: len(ended)]}
@@ -411,14 +397,29 @@ class Poll:
         nodes, site_at = tuple(parse_nodes(answers[0])), before.site_at if is_known else now
         return Polled(now, known, site_at, tuple(rows), nodes, runs, recorded, rows_at=now)
 
-    def _vanished(self, before: Polled, rows: list[JobRow], known: SlurmSite, now: float) -> Iterator[Ended]:
+    def _vanished(self, before: Polled, rows: Iterable[JobRow], user: str, now: float) -> Iterator[Ended]:
         """Yield the ends without a record of the user's jobs from here that the last poll still listed."""
-        for each in _vanished(before, rows, known.user, now):
-            recorded = self.records.of(each.row.job_id)
-            if recorded is not None and not recorded.row.life.is_terminal:
-                yield replace(each, cancelled_at=recorded.cancelled_at)
-            elif recorded is None or float(recorded.row.ended or 0) < each.detail.alive:  # that of an earlier run
-                yield each
+        listed = {job_id for row in rows if row.user == user for job_id in ids_of(row)}
+        for row in before.rows:
+            is_over = row.life.is_terminal
+            if (is_over and row.end_key in before.recorded) or row.user != user or not key_of_comment(row.comment):
+                continue
+            detail = before.details.get(row.run_key, JobDetail(row.run_key, row.state))
+            for job_id in ids_of(row):
+                if job_id in listed:
+                    continue
+                end = Ended(row, replace(detail, state=row.state))
+                if not is_over:  # how it ended is unknown
+                    _, index = commands.parts(job_id)
+                    ended = replace(row, state=listings.END_UNKNOWN, ended=str(int(now)))
+                    ended = ended if index is None else replace(ended, index=str(index))
+                    alive = max(int(before.rows_at), int(row.submitted))
+                    end = Ended(ended, replace(detail, state=ended.state, alive=alive))
+                recorded = self.records.of(end.row.job_id)
+                if recorded is not None and not recorded.row.life.is_terminal:
+                    yield replace(end, cancelled_at=recorded.cancelled_at)
+                elif recorded is None or float(recorded.row.ended or 0) < end.detail.alive:  # that of an earlier run
+                    yield end
 
     def _rows(self, mark: str) -> list[JobRow]:
         rows = parse_jobs(self._commands.ask("squeue", *squeue_arguments(mark)), mark)
@@ -433,28 +434,6 @@ class Poll:
         for row in parse_jobs(output, mark):
             (waiting[row.array] if row.life is JobState.PENDING else apart).append(row)
         return apart + [row for array, limit in mixed.items() for row in regrouped(waiting[array], limit)]
-
-
-def _vanished(before: Polled, rows: Iterable[JobRow], user: str, now: float) -> Iterator[Ended]:
-    """Yield the ends of the user's jobs from here that one poll lists and the next does not; of live ones unknown."""
-    listed = {job_id for row in rows if row.user == user for job_id in ids_of(row)}
-    for row in before.rows:
-        is_over = row.life.is_terminal
-        if (is_over and row.end_key in before.recorded) or row.user != user or not key_of_comment(row.comment):
-            continue
-        for job_id in ids_of(row):
-            if job_id in listed:
-                continue
-            detail = before.details.get(row.run_key, JobDetail(row.run_key, row.state))
-            if is_over:
-                yield Ended(row, replace(detail, state=row.state))
-            else:
-                _, index = commands.parts(job_id)
-                ended = replace(row, state=listings.END_UNKNOWN, ended=str(int(now)))
-                ended = ended if index is None else replace(ended, index=str(index))
-                yield Ended(
-                    ended, replace(detail, state=ended.state, alive=max(int(before.rows_at), int(row.submitted)))
-                )
 
 
 def parted(output: str, mark: str) -> list[str]:

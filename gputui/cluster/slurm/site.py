@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.cluster.slurm.batch_script import IGNORED, REFUSED
-from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.cluster.slurm.commands import SlurmCommands, moment, some, span
 from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps, ClusterFault
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError
@@ -130,9 +130,7 @@ class SlurmSite(Struct, frozen=True):
 
     @property
     def started_at(self) -> datetime | None:
-        from gputui.cluster.slurm import commands
-
-        return commands.moment(str(self.booted_at or ""))
+        return moment(str(self.booted_at or ""))
 
 
 class _Known(Struct, frozen=True):
@@ -164,11 +162,14 @@ def ask(commands: SlurmCommands) -> SlurmSite:
 
 
 def parse(output: str) -> SlurmSite:
-    from gputui.cluster.slurm import commands
-
     user, uid, home, config = (*output.split("\n", 3), "", "", "", "")[:4]
-    values = {name: commands.some(value.strip()) for name, value in re.findall(_LINE, config)}
-    booted = commands.moment(values.get("BOOT_TIME", ""))
+    values = {name: some(value.strip()) for name, value in re.findall(_LINE, config)}
+    booted = moment(values.get("BOOT_TIME", ""))
+    partitions = []
+    for name, rest in re.findall(_PARTITION, config):
+        its = dict(re.findall(r"(\w+)=(\S+)", rest))
+        default, longest = (span(its.get(key, "")) for key in ("DefaultTime", "MaxTime"))
+        partitions.append(Partition(name, its.get("Default") == "YES", default, longest))
     return SlurmSite(
         cluster=values.get("ClusterName", ""),
         version=values.get("SLURM_VERSION", ""),
@@ -181,17 +182,9 @@ def parse(output: str) -> SlurmSite:
         has_accounting=values.get("AccountingStorageType", "").endswith("slurmdbd"),
         users_may_top="enable_user_top" in values.get("SchedulerParameters", ""),
         admin_level=values.get("AdminLevel", ""),
-        partitions=tuple(_partition(name, rest) for name, rest in re.findall(_PARTITION, config)),
+        partitions=tuple(partitions),
         priority_type=values.get("PriorityType", ""),
     )
-
-
-def _partition(name: str, rest: str) -> Partition:
-    from gputui.cluster.slurm import commands
-
-    values = dict(re.findall(r"(\w+)=(\S+)", rest))
-    default, longest = (commands.span(values.get(key, "")) for key in ("DefaultTime", "MaxTime"))
-    return Partition(name, values.get("Default") == "YES", default, longest)
 
 
 def with_limit(submission: Submission, settings: ClusterSettings, site: SlurmSite) -> tuple[Submission, str]:

@@ -137,8 +137,6 @@ class BatchSubmitter:
 
     def expected_start(self, submission: Submission, home: str) -> datetime | None:
         """Return when Slurm would start the job if it were submitted now."""
-        from gputui.cluster.slurm import commands
-
         script = batch_script(
             submission, "test", self._settings, _pattern(output_directory(self._settings, home), submission)
         )

@@ -24,7 +24,6 @@ from gputui.domain.state import JobState
 from gputui.domain.text import format_duration, plural
 
 if TYPE_CHECKING:
-    from gputui.domain.gpu import GpuView
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.settings import HookSettings
@@ -91,13 +90,10 @@ class EndFinder:
             self._since = min(filter(None, (self._since, before - GAP)))
         with self._lock:
             self.found = {job_id: job for job_id, job in self.found.items() if now - (job.ended_at or now) <= max_age}
-        self._read(now)
-
-    def _read(self, now: datetime) -> None:
-        if self._since is None or self._is_reading or (self._again_at is not None and now < self._again_at):
-            return
-        self._is_reading, self._again_at, since, self._since = True, now + _PAUSE, self._since, None
-        self._worker.submit(self._look, since)
+        is_early = self._again_at is not None and now < self._again_at
+        if self._since is not None and not self._is_reading and not is_early:
+            self._is_reading, self._again_at, since, self._since = True, now + _PAUSE, self._since, None
+            self._worker.submit(self._look, since)
 
     def _look(self, since: datetime) -> None:
         try:
@@ -137,7 +133,9 @@ class StuckQueue:
             return self._tell(words, now - silence, now)
         if silence:
             return None
-        waiting = _eligible(snapshot)
+        gated: Mapping[JobId, object] = gated_jobs(snapshot.reasons)  # the others need only their turn and free GPUs
+        entries = (job for job in snapshot.jobs if job.state is JobState.PENDING and not job.held)
+        waiting = sum(job.count for job in entries if job.id not in gated)
         if not waiting or any(job.state.is_active for job in snapshot.jobs) or self._moved_at is None:
             self._moved_at, self._is_told = now, False
         elif now - self._moved_at >= STUCK_AFTER:
@@ -202,7 +200,11 @@ class ClusterHooks:
             for event in node_changes(self._nodes, snapshot.nodes, now) if self._nodes is not None else ():
                 self._announcer.announce(event, now)
             self._nodes = snapshot.nodes
-            self._tell_of_idle(jobs, snapshot.gpus, now)
+            idle = {view.gpu.uuid: view.idle_since for view in snapshot.gpus if view.idle_since is not None}
+            running = [job for job in jobs if job.state is JobState.RUNNING] if idle else []
+            times = {job.id: {uuid: idle[uuid] for uuid in job.gpus if uuid in idle} for job in running}
+            for job, spell in self._idle.update(running, times, BootTime("", 0.0)):
+                self._announcer.announce(gpus_idle(job, spell.words, spell.gpus, spell.since, now), now)
         stuck = self._stuck.update(snapshot, self._cluster.caps.engine, now)
         if stuck is not None:
             self._announcer.announce(stuck, now)
@@ -220,17 +222,3 @@ class ClusterHooks:
 
     def _is_told_of(self, job: Job) -> bool:
         return self._settings.cluster_jobs == "all" or job.submitted_by == self._cluster.user
-
-    def _tell_of_idle(self, jobs: Iterable[Job], views: Iterable[GpuView], now: datetime) -> None:
-        """Tell of each job that leaves GPUs idle, and once more if it leaves all of them idle."""
-        idle = {view.gpu.uuid: view.idle_since for view in views if view.idle_since is not None}
-        running = [job for job in jobs if job.state is JobState.RUNNING] if idle else []
-        times = {job.id: {uuid: idle[uuid] for uuid in job.gpus if uuid in idle} for job in running}
-        for job, spell in self._idle.update(running, times, BootTime("", 0.0)):
-            self._announcer.announce(gpus_idle(job, spell.words, spell.gpus, spell.since, now), now)
-
-
-def _eligible(snapshot: Snapshot) -> int:
-    gated: Mapping[JobId, object] = gated_jobs(snapshot.reasons)
-    waiting = (job for job in snapshot.jobs if job.state is JobState.PENDING and not job.held)
-    return sum(job.count for job in waiting if job.id not in gated)
