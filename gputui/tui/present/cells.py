@@ -52,6 +52,10 @@ def width_of(spans: Iterable[Span]) -> int:
     return sum(width(value) for value, _ in spans)
 
 
+def joined(parts: Iterable[Cell], gap: Span) -> Cell:
+    return tuple(span for number, part in enumerate(parts) for span in ((gap, *part) if number else part))
+
+
 _NARROW = 6
 """Minimum width of a flexible column if there is no room for its usual one."""
 
@@ -96,8 +100,6 @@ class Column(Struct, frozen=True):
 
 
 class PlacedColumn(Struct, frozen=True):
-    """Column with its place on the screen."""
-
     column: Column
     x: int
     width: int
@@ -109,10 +111,9 @@ def lay_out(columns: Sequence[Column], room: int) -> tuple[PlacedColumn, ...]:
     Flexible ones share the spare room in proportion to `flex`; the last of them takes the rest.
     """
     kept = list(columns)
-    while _least(kept) > room and (optional := [c for c in kept if c.rank]):
+    while (spare := room - 1 - sum(c.width + 1 for c in kept)) < 0 and (optional := [c for c in kept if c.rank]):
         kept.remove(max(optional, key=lambda c: c.rank))
     widths = [column.width for column in kept]
-    spare = room - _least(kept)
     flexible = [i for i, column in enumerate(kept) if column.flex]
     for _ in range(-spare):  # the widest becomes narrower first: cut words are better than a lost end of the row
         widest = max(flexible, key=lambda i: widths[i], default=None)
@@ -128,10 +129,6 @@ def lay_out(columns: Sequence[Column], room: int) -> tuple[PlacedColumn, ...]:
             shares -= column.flex
     starts = accumulate(widths, lambda x, wide: x + wide + 1, initial=1)
     return tuple(PlacedColumn(column, x, wide) for column, x, wide in zip(kept, starts, widths, strict=False))
-
-
-def _least(columns: Sequence[Column]) -> int:
-    return 1 + sum(column.width + 1 for column in columns)
 
 
 def fitted(spans: Cell, room: int, *, right: bool = False) -> list[Span]:
@@ -187,24 +184,21 @@ def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, in
 
 def changed_runs(before: Sequence[Span], after: Sequence[Span]) -> list[tuple[int, int]]:
     """Return the ranges that differ; ranges close to each other are joined, which is cheaper to send."""
-    room, text = width_of(after), _text(after)
+    room = width_of(after)
+    was, text = ("".join([words for words, _ in spans]) for spans in (before, after))
     styling = [[(len(words), style) for words, style in spans] for spans in (before, after)]
     is_styled_alike = styling[0] == styling[1]  # then only characters differ
-    old: Sequence[object] = _text(before) if is_styled_alike else _by_character(before)
+    old: Sequence[object] = was if is_styled_alike else _by_character(before)
     new: Sequence[object] = text if is_styled_alike else _by_character(after)
     if not len(old) == len(new) == room:
         return [(0, room)]
     runs: list[tuple[int, int]] = []
-    for x in [x for x, (was, is_now) in enumerate(zip(old, new, strict=True)) if was != is_now]:
+    for x in [x for x, (one, other) in enumerate(zip(old, new, strict=True)) if one != other]:
         if runs and x - runs[-1][1] < _NEAR and len(text[runs[-1][1] : x].encode()) < _NEAR:
             runs[-1] = (runs[-1][0], x + 1)
         else:
             runs.append((x, x + 1))
     return runs
-
-
-def _text(spans: Iterable[Span]) -> str:
-    return "".join([words for words, _ in spans])
 
 
 def _by_character(spans: Iterable[Span]) -> list[tuple[str, Style]]:

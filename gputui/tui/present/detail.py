@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 
 class ExplanationState(Struct, frozen=True):
-    """Explanation of a waiting job, as far as it is known."""
-
     explanation: Explanation | None = None
     """Explanation of the wait; None while it is being computed."""
     failure: str = ""
@@ -76,8 +74,6 @@ MASK = "••••••"
 
 
 class Live(Struct, frozen=True):
-    """Readings and expected duration of a running job."""
-
     gpus: Sequence[Line] = ()
     planned: Planned | None = None
 
@@ -107,7 +103,6 @@ def job_lines(
 
 
 def engine_wait_lines(job: Job, snapshot: Snapshot) -> list[Line]:
-    """Return the place of a job in the order of a cluster's engine, and that it forecasts no start if it does not."""
     if job.state is not JobState.PENDING:
         return []
     engine = ENGINES.get(snapshot.leader.kind if snapshot.leader else "", "the engine")
@@ -313,9 +308,8 @@ def job_gpu_lines(
     job: Job, picture: GpuPicture, room: int, *, is_compact: bool = False, has_graphs: bool = True
 ) -> list[Line]:
     """Return a line with a graph of its load for each GPU that it holds; one for all if there are few lines."""
-    rows = picture.rows
     mine = gpu_rows_of(job, picture)
-    gone = [uuid for uuid in job.gpus if uuid not in rows] if rows else []
+    gone = [uuid for uuid in job.gpus if uuid not in picture.rows] if picture.rows else []
     has_graphs = has_graphs and "history" not in picture.left_out
     since = job.attempt.started_at if job.attempt else None
     one_each = [_one(row, room, since, has_graphs=has_graphs) for row in mine]
@@ -412,11 +406,11 @@ def _head(job: Job, gpus: str, lead: tuple[Span, ...] = ()) -> Cell:
 
 def _running(job: Job, context: JobContext) -> Cell:
     """Return `#101 llama  alice  GPU 0,1  until 17:46:00 (in 5h46m), by its limit`."""
+    head = _head(job, gpu_list(job, context.gpu_names))
     if job.limit_at is None:
-        return (*_head(job, gpu_list(job, context.gpu_names)), ("no time limit", AMBER))
-    until = f"until {clock(job.limit_at, context.now)}"
+        return (*head, ("no time limit", AMBER))
     left = f" (in {format_duration(job.limit_at - context.now)})" if job.limit_at > context.now else ""
-    return (*_head(job, gpu_list(job, context.gpu_names)), (until + left, PLAIN), (" by its limit", DIM))
+    return (*head, (f"until {clock(job.limit_at, context.now)}{left}", PLAIN), (" by its limit", DIM))
 
 
 def _waiting(job: Job, subject: Job, place: int, context: JobContext) -> Cell:

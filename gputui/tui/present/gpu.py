@@ -146,10 +146,7 @@ def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cel
 
 
 def with_dots(parts: Sequence[Cell]) -> Cell:
-    result: Cell = ()
-    for part in parts:
-        result += ((" · ", DIM), *part) if result else part
-    return result
+    return tuple(span for i, part in enumerate(parts) for span in (((" · ", DIM), *part) if i else part))
 
 
 def _holder(row: GpuRow, room: int) -> Cell | None:
@@ -175,9 +172,8 @@ def _job(job_id: int, job: Job | None, room: int = 200) -> Cell:
 
 
 def _cut(name: str, room: int) -> str:
-    """Return the name in that many cells, but never in less than four."""
-    name = plain(name, 80)
-    return name if width(name) <= max(4, room) else fit(name, max(4, room))
+    name, cells = plain(name, 80), max(4, room)
+    return name if width(name) <= cells else fit(name, cells)
 
 
 def _foreign(holder: Holder, room: int) -> Cell:
@@ -201,8 +197,7 @@ def _ink(row: GpuRow, name: str, usual: Style = PLAIN) -> Style:
 
 def _memory(row: GpuRow, room: int) -> Cell:
     """Return `62/80G`, or without the total if there is no room for it."""
-    sample, total = row.view.sample, row.memory_total
-    used = sample.memory_used if sample else None
+    used, total = row.reading("memory_used"), row.memory_total
     if used is None:
         return cell(f"{UNKNOWN}/{format_size(total)}" if total else UNKNOWN, DIM)
     shown, of = format_size(used), format_size(total) if total else ""
@@ -222,7 +217,7 @@ def _marked(row: GpuRow, name: str, unit: str, room: int) -> Cell:
 
     The mark matters more than the unit: `!` if it is high or a limit was set, `✗` if a fault slows the GPU down.
     """
-    value = getattr(row.view.sample, name) if row.view.sample else None
+    value = row.reading(name)
     if value is None:
         return cell(UNKNOWN, DIM)
     judged, words = tone(row, name), f"{value:.0f}"
@@ -249,17 +244,11 @@ def _time(row: GpuRow, room: int, *, is_bar: bool = False) -> Cell:
 
 def _figure_in(row: GpuRow, name: str, form: str) -> Cell:
     """Return a reading in that format; the load dim while it is low, in its alarm's colour if it has one."""
-    value = getattr(row.view.sample, name) if row.view.sample else None
+    value = row.reading(name)
     if value is None:
         return cell(UNKNOWN, DIM)
     style = _ink(row, name, PLAIN if value >= 0.05 else DIM) if name == "utilization" else DIM
     return cell(form.format(value), style)
-
-
-def _past(row: GpuRow, room: int) -> Cell:
-    name = charted(row)
-    drawn = past_graph(row.past, name, most_of(row, name), (room, 1), row.look.seconds)
-    return cell(drawn[0], history_style(row, name))
 
 
 def _model(row: GpuRow, room: int) -> Cell:
@@ -281,7 +270,10 @@ _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
     "held": _held,
     "holder": lambda row, room: _holder(row, room) or (),
     "steps": lambda row, room: cell(graph(row.past.values("utilization"), room), GRAPH),
-    "history": _past,
+    "history": lambda row, room: cell(
+        past_graph(row.past, charted(row), most_of(row, charted(row)), (room, 1), row.look.seconds)[0],
+        history_style(row, charted(row)),
+    ),
     "time": _time,
     "time_bar": lambda row, room: _time(row, room, is_bar=True),
     "load": lambda row, room: gauge(row, "utilization", room),
@@ -358,8 +350,7 @@ def _title(row: GpuRow, room: int) -> Cell:
 
 def _figure(row: GpuRow, name: str, judged: Tone) -> Cell:
     """Return `97%`, `62/80G`, `644/700W` or `70°C`; without the limit if room is short."""
-    sample = row.view.sample
-    value = getattr(sample, name) if sample is not None else None
+    value = row.reading(name)
     if value is None:
         return cell(UNKNOWN, DIM)
     ink = judged.style if judged.is_loud else PLAIN
@@ -450,7 +441,7 @@ def compact_line(row: GpuRow, room: int) -> Cell:
     label: Span = (label_of(row).rjust(3) + " ", DIM)
     if row.is_old:
         return tuple(fitted((label, *gpu_cells(row, "held", room - width_of([label]))), room))
-    used = row.view.sample.memory_used if row.view.sample else None
+    used = row.reading("memory_used")
     parts: list[Span] = [label, *fitted(gauge(row, "utilization", meter), meter)]
     parts += fitted(gpu_cells(row, "percent", 4), 5, right=True)
     memory = tone(row, "memory_used")
@@ -534,7 +525,7 @@ def _heat_of(row: GpuRow) -> Span:
         return "✗", RED
     if view.stale and view.sample is not None:
         return _MARKS[view.state][0], DIM
-    load = view.sample.utilization if view.sample is not None else None
+    load = row.reading("utilization")
     if load is None or view.state in {GpuState.FREE, GpuState.DRAINED, GpuState.UNKNOWN}:
         return _MARKS[view.state]
     style = VIOLET if view.state is GpuState.FOREIGN else tone_of(row, "utilization", load).style

@@ -15,7 +15,7 @@ from gputui.domain.gpu import LOST, SICK, GpuFault, GpuView, HealthCode, Link, f
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.text import UNKNOWN, fit, format_duration, format_size, minute, plain
-from gputui.tui.present.cells import Cell, Span, cell, fitted, past_graph, width_of
+from gputui.tui.present.cells import Cell, Span, cell, fitted, joined, past_graph, width_of
 from gputui.tui.present.gpu import gpu_cells, gpu_state_words, label_of
 from gputui.tui.present.gpu_rows import (
     HOTTEST,
@@ -42,7 +42,7 @@ _FIGURES = 22
 _WIDE = 110
 """Cells from which two graphs fit side by side, and the times of a job are shown beside how it ended."""
 _HIGHEST = 14
-_GAP = 3
+_GAP: Span = ("   ", DIM)
 _LEAST_TOP = {"sm_clock": 2000.0, "pcie_rx": 1e9, "pcie_tx": 1e9, "nvlink_rx": 1e9, "nvlink_tx": 1e9}
 """Minimum value at the top of a graph, in its own unit, so that an idle GPU does not fill it."""
 
@@ -53,9 +53,10 @@ def graph_lines(row: GpuRow, room: int, rows: int, spare: int = 0) -> list[Cell]
     `rows`: the height of the page. `spare`: lines not needed otherwise.
     """
     series = _series_of(row)
-    height = max(1, min(5, rows // 12), min(_HIGHEST, (spare - 2) // _Bands(room).count(series)))
-    lines = _Bands(room).drawn(row, series, height)
-    return [*lines, _Bands(room).axis(row, len(series))] if lines else []
+    bands = _Bands(room)
+    height = max(1, min(5, rows // 12), min(_HIGHEST, (spare - 2) // bands.count(series)))
+    lines = bands.drawn(row, series, height)
+    return [*lines, bands.axis(row, len(series))] if lines else []
 
 
 def several_graph_lines(gpus: Sequence[GpuRow], room: int, rows: int) -> list[Cell]:
@@ -88,19 +89,18 @@ class _Bands:
 
     def __init__(self, room: int) -> None:
         self.across = max(1, min(4, room // (_WIDE // 2)))
-        self.width = (room - _GAP * (self.across - 1)) // self.across
+        self.width = (room - len(_GAP[0]) * (self.across - 1)) // self.across
         """Cells of each, with its figures."""
 
     def count(self, series: Sequence[_Series]) -> int:
         return max(1, -(-len(series) // self.across))
 
     def drawn(self, row: GpuRow, series: Sequence[_Series], height: int) -> list[Cell]:
-        """Return the graphs in bands of that height; the first has at least two lines."""
         lines: list[Cell] = []
         for number in range(0, len(series), self.across):
             high = height + (number == 0 and height == 1)
             drawn = [_graph(row, *one, self.width, high) for one in series[number : number + self.across]]
-            lines += [self._beside(parts) for parts in zip(*drawn, strict=True)]
+            lines += [joined(parts, _GAP) for parts in zip(*drawn, strict=True)]
         return lines
 
     def axis(self, row: GpuRow, count: int) -> Cell:
@@ -113,15 +113,10 @@ class _Bands:
             line[wide - cells : wide - cells + len(words)] = words
         line[max(0, wide - 3) :] = "now"
         axis: Cell = ((" " * _FIGURES, DIM), ("".join(line[:wide]), DIM))
-        return self._beside([axis] * min(self.across, count))
-
-    def _beside(self, parts: Sequence[Cell]) -> Cell:
-        gap: Cell = ((" " * _GAP, DIM),)
-        return tuple(span for number, part in enumerate(parts) for span in ((*gap, *part) if number else part))
+        return joined([axis] * min(self.across, count), _GAP)
 
 
 def _graph(row: GpuRow, name: str, label: str, unit: str, width: int, height: int) -> list[Cell]:
-    """Return the lines of one graph, beside its name, the current reading and the peak."""
     wide = max(0, width - _FIGURES)
     values = row.past.columns(name, _seconds(row, wide), 2 * wide) if wide else []
     known = [value for value in values if value is not None]
@@ -165,13 +160,8 @@ _SERIES: tuple[_Series, ...] = (
 
 def _series_of(row: GpuRow, most: int | None = None) -> list[_Series]:
     """Return the readings that the GPU has now or had, of the first `most`."""
-    sample, steps = row.view.sample, row.past.steps
-    return [
-        one
-        for one in _SERIES[:most]
-        if (sample is not None and getattr(sample, one[0]) is not None)
-        or any(getattr(step, one[0]) is not None for step in steps)
-    ]
+    known = (row.view.sample, *row.past.steps)
+    return [one for one in _SERIES[:most] if any(getattr(each, one[0], None) is not None for each in known)]
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -395,7 +385,6 @@ def _trouble_page(page: GpuPage, room: int, rows: int, known: Sequence[list[Cell
 
 
 def _parted(*sections: list[Cell]) -> list[Cell]:
-    """Return the sections that are not empty, with a blank line between them."""
     lines: list[Cell] = []
     for section in sections:
         if section:
@@ -433,7 +422,6 @@ def _now(page: GpuPage) -> list[Cell]:
 
 
 def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
-    """Return the line of a job; of several, its share, and which one is selected."""
     share = next((sharer for sharer in page.row.view.sharers if sharer.job_id == job.id), None)
     parts = [plain(job.spec.tenant, 32), running_words(job, page.now)]
     parts.append(f"counts {format_size(share.memory)}" if share else "")
@@ -458,8 +446,7 @@ def _readings(page: GpuPage) -> list[Cell]:
     counts = ", ".join(f"{value} {name}" for value, name in errors if value is not None)
     lines: list[Cell] = []
     if clocks or throttle:
-        slowed = throttle or cell("not slowed", DIM)
-        lines.append(_line("clocks", (f"{clocks}  " if clocks else "", PLAIN), *slowed))
+        lines.append(_line("clocks", (f"{clocks}  " if clocks else "", PLAIN), *(throttle or cell("not slowed", DIM))))
     if page.row.view.gpu.memory_total or sample.memory_total:
         lines.append(_line("memory", *gpu_cells(page.row, "memory", 12)))
     if sample.power is not None:
@@ -527,10 +514,9 @@ def _instances(page: GpuPage) -> list[Cell]:
     mine = [row for row in page.picture.rows.values() if row.view.gpu.mig_parent == gpu.uuid]
     if not gpu.mig_enabled and not mine:
         return []
-    head = _line("MIG", (f"cut into {len(mine)}: jobs for a whole GPU never go here", PLAIN))
+    lines = [_line("MIG", (f"cut into {len(mine)}: jobs for a whole GPU never go here", PLAIN))]
     holders = [gpu_cells(row, "who", 60) for row in mine]
     longest = min(60, max((width_of(holder) for holder in holders), default=0))
-    lines = [head]
     for row, its in zip(mine, holders, strict=True):
         holder, gpu = fitted(its, longest), row.view.gpu
         line: Cell = (
@@ -562,7 +548,6 @@ def _about(page: GpuPage) -> list[Cell]:
 
 
 def title(row: GpuRow) -> Cell:
-    """Return `GPU 3  NVIDIA H100 80GB HBM3`."""
     return ((f"GPU {label_of(row)}", STRONG), (f"  {plain(row.view.gpu.model or '', 60)}", DIM))
 
 

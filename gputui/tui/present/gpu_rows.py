@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from math import fsum
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -193,9 +194,12 @@ class GpuRow(Struct, frozen=True, dict=True):
     def is_used(self) -> bool:
         return self.is_held or self.view.state is GpuState.FOREIGN
 
+    def reading(self, name: str) -> Any:
+        return getattr(self.view.sample, name) if self.view.sample is not None else None
+
     @property
     def memory_total(self) -> int | None:
-        return (self.view.sample.memory_total if self.view.sample else None) or self.view.gpu.memory_total
+        return self.reading("memory_total") or self.view.gpu.memory_total
 
     @cached_property
     def idle(self) -> timedelta | None:
@@ -209,8 +213,6 @@ class GpuRow(Struct, frozen=True, dict=True):
 
 
 class GpuNode(Struct, frozen=True, dict=True):
-    """A node of a cluster with its GPUs."""
-
     name: str
     rows: tuple[GpuRow, ...] = ()
     probe: ProbeStatus = ProbeStatus()
@@ -230,14 +232,12 @@ class GpuNode(Struct, frozen=True, dict=True):
 
     @cached_property
     def load(self) -> float | None:
-        """Mean utilization of its GPUs; None without readings."""
-        samples = [row.view.current for row in self.rows if row.view.current is not None]
-        found = [sample.utilization for sample in samples if sample.utilization is not None]
+        loads = (row.view.current.utilization for row in self.rows if row.view.current is not None)
+        found = [load for load in loads if load is not None]
         return fsum(found) / len(found) if found else None
 
     @cached_property
     def late(self) -> timedelta | None:
-        """Age of its readings if all of them are late."""
         ages = [row.view.age + row.late for row in self.rows if row.view.stale and row.view.age is not None]
         return min(ages) if ages and len(ages) == len(self.rows) else None
 
@@ -263,8 +263,8 @@ class GpuPicture(Struct, frozen=True):
         columns = (column for column in GPU_COLUMNS if column.key not in left_out)
         if not self.model:
             return tuple(columns)
-        roomy = {"held": replace(_HELD, width=_HELD.width + MODEL.width - 1)}
-        return tuple(roomy.get(column.key, column) for column in columns if column is not MODEL)
+        roomy = replace(_HELD, width=_HELD.width + MODEL.width - 1)
+        return tuple(roomy if column is _HELD else column for column in columns if column is not MODEL)
 
     def title_of(self, placed: PlacedColumn) -> str:
         """Return the title of a column; that of the holders says number and model of GPUs that are all alike."""
@@ -295,10 +295,9 @@ class GpuPicture(Struct, frozen=True):
         return self.left_out | (gone - {"power_limit"} if known_limit else gone)
 
     def unread_fields(self) -> frozenset[str]:
-        """Return the readings that no GPU has; empty before anything was read."""
-        samples = [row.view.sample for row in self.rows.values() if row.view.sample is not None]
-        names = JUDGED if samples else ()
-        return frozenset(name for name in names if all(getattr(sample, name) is None for sample in samples))
+        is_read = any(row.view.sample is not None for row in self.rows.values())
+        names = JUDGED if is_read else ()
+        return frozenset(name for name in names if all(row.reading(name) is None for row in self.rows.values()))
 
 
 _FIELDS = {
@@ -437,7 +436,7 @@ def tone_of(row: GpuRow, name: str, share: float | None) -> Tone:
     """Return the judgement on a reading of that name; `share` is relative to its maximum, None if that is unknown."""
     if row.is_old:
         return QUIET
-    reasons = row.view.sample.slowed if row.view.sample is not None else ()
+    reasons = row.reading("slowed") or ()
     if name == "power" and (BRAKE in reasons or CAP in reasons):
         return tone_of_kind(THROTTLED if BRAKE in reasons else CAPPED)
     if name == "temperature" and any(reason not in {BRAKE, CAP} for reason in reasons):
@@ -505,7 +504,7 @@ def history_style(row: GpuRow, name: str) -> Style:
 
 def share_of(row: GpuRow, name: str) -> float | None:
     """Return a reading as a share of its maximum; None if either is unknown."""
-    value = getattr(row.view.sample, name) if row.view.sample is not None else None
+    value = row.reading(name)
     if name == "temperature":
         return None if value is None else value / HOTTEST
     most = most_of(row, name)
@@ -513,13 +512,10 @@ def share_of(row: GpuRow, name: str) -> float | None:
 
 
 def power_limit_of(row: GpuRow) -> float | None:
-    """Watts it may take."""
-    sample = row.view.sample
-    return (sample.power_limit if sample else None) or row.view.gpu.power_limit
+    return row.reading("power_limit") or row.view.gpu.power_limit
 
 
 def most_of(row: GpuRow, name: str) -> float:
-    """Return the maximum of a reading, the top of its graph."""
     if name == "memory_used":
         return float(row.memory_total or 0)
     if name == "power":
@@ -532,7 +528,6 @@ def tone(row: GpuRow, name: str) -> Tone:
 
 
 def gauge(row: GpuRow, name: str, room: int) -> Cell:
-    """Return the bar of a reading; empty if it is unknown."""
     share = share_of(row, name)
     if share is None or row.is_old:
         return cell(" " * room, DIM)

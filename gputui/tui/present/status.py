@@ -46,6 +46,7 @@ from gputui.tui.present.cells import (
     block_bar,
     cell,
     fitted,
+    joined,
     lay_out,
     load_style,
     width_of,
@@ -191,20 +192,17 @@ def alarm_words(found: Sequence[Condition], room: int, key: str = "") -> Cell:
         full, few = [*full, span], [*few, span]
     in_full = [*full, *(_span(members) for members in news)]
     briefly = [_span(members, is_short=True) for members in news]
-    tries = [_apart([*in_full, (f"{key} shows all", DIM)])] if key and in_full else []
-    tries += [_apart(in_full)]
-    tries += [_apart([*full, *briefly[:kept]]) for kept in range(len(news), 0, -1)]
-    tries += [_apart([*full[:kept], *few[kept:]]) for kept in range(len(full), -1, -1)]
+    tries = [[*in_full, (f"{key} shows all", DIM)]] if key and in_full else []
+    tries += [in_full]
+    tries += [[*full, *briefly[:kept]] for kept in range(len(news), 0, -1)]
+    tries += [[*full[:kept], *few[kept:]] for kept in range(len(full), -1, -1)]
     for kept in range(len(full) - 1, 0, -1):
         rest = f"and {len(full) - kept} more"
-        tries += [_apart([*few[:kept], (words, DIM)]) for words in ((f"{rest}: {key}",) if key else ()) + (rest,)]
-    return next(
-        (line for line in tries if width_of(line) <= room), tuple(fitted((few[0],), max(0, room))) if few else ()
-    )
-
-
-def _apart(spans: Sequence[Span]) -> Cell:
-    return tuple(part for number, span in enumerate(spans) for part in ((("  ", DIM), span) if number else (span,)))
+        tries += [[*few[:kept], (words, DIM)] for words in ((f"{rest}: {key}",) if key else ()) + (rest,)]
+    for spans in tries:
+        if width_of(line := joined(((span,) for span in spans), ("  ", DIM))) <= room:
+            return line
+    return tuple(fitted((few[0],), max(0, room))) if few else ()
 
 
 class _LinePlaces(Struct, frozen=True):
@@ -405,16 +403,8 @@ def summary_line(
     return ()
 
 
-def _joined(groups: Iterable[Iterable[SummaryPart]], cells: int) -> Cell:
-    spans: list[Span] = []
-    for group in groups:
-        drawn: list[Span] = []
-        for part in group:
-            drawn += [("  ", DIM)] if drawn else []
-            drawn += part.drawn(cells)
-        spans += [_BAR] if spans and drawn else []
-        spans += drawn
-    return tuple(spans)
+def _joined(groups: Iterable[Sequence[SummaryPart]], cells: int) -> Cell:
+    return joined((joined((part.drawn(cells) for part in group), ("  ", DIM)) for group in groups if group), _BAR)
 
 
 def gpu_parts(snapshot: Snapshot) -> list[SummaryPart]:

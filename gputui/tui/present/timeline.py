@@ -19,7 +19,7 @@ from gputui.domain.policy.whatif import Bar, BarKind, Comparison, KeptWindow, Sh
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit, format_duration, plain, plural, width
-from gputui.tui.present.cells import Cell, Span, cell, clock, distance
+from gputui.tui.present.cells import Cell, Span, cell, clock, distance, joined
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import JobContext, job_title, why
 from gputui.tui.present.style import (
@@ -316,7 +316,17 @@ def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int) -> l
         return [*lines, summary(outlook, subject)][:rows]
     own = [shift for shift in comparison.shifts if shift.job_id in subject.job_ids]
     others = [shift for shift in comparison.shifts if shift.job_id not in subject.job_ids]
-    lines += place_lines(comparison, subject, outlook, room)
+    order = comparison.after.order
+    moved = [place for place in comparison.moves if place.job_id in subject.job_ids]
+    for place in moved[:3]:  # maximum number of jobs whose places are shown, one per line
+        now = ""
+        if place.after > place.before:
+            now = f", now behind job {outlook.shown_id(order[place.after - 2])}"
+        elif place.after < place.before and place.after < len(order):
+            now = f", now before job {outlook.shown_id(order[place.after])}"
+        who = "It" if len(subject.job_ids) == 1 else f"Job {outlook.shown_id(place.job_id)}"
+        words = f"{who} moves from place {place.before} to {place.after} of {len(order)} in the queue{now}"
+        lines.append(cell(fit_words(words, room), GREEN if place.after < place.before else AMBER))
     lines += _shift_lines(by_impact(own), min(len(own), max(1, (rows - len(lines)) // 3)), subject, outlook, room)
     lines.append(summary(outlook, subject))
     groups = changed_groups(comparison, outlook.snapshot, subject.job_ids)
@@ -331,23 +341,6 @@ def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int) -> l
 def fit_words(words: str, room: int) -> str:
     words = plain(words)
     return words if width(words) <= room else fit(words, room)
-
-
-def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room: int) -> list[Cell]:
-    order = comparison.after.order
-    moved = [place for place in comparison.moves if place.job_id in subject.job_ids]
-    lines = []
-    for place in moved[:3]:  # maximum number of jobs whose places are shown, one per line
-        behind = order[place.after] if place.after < len(order) else None
-        now = ""
-        if place.after > place.before:
-            now = f", now behind job {outlook.shown_id(order[place.after - 2])}"
-        elif place.after < place.before and behind is not None:
-            now = f", now before job {outlook.shown_id(behind)}"
-        who = "It" if len(subject.job_ids) == 1 else f"Job {outlook.shown_id(place.job_id)}"
-        words = f"{who} moves from place {place.before} to {place.after} of {len(order)} in the queue{now}"
-        lines.append(cell(fit_words(words, room), GREEN if place.after < place.before else AMBER))
-    return lines
 
 
 def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
@@ -384,7 +377,7 @@ def _shift_counts(shifts: Sequence[Shift], nobody: str) -> Cell:
     parts += [(f"{GONE} {plural(gone, 'job')} without a start", AMBER)] if gone else []
     parts = parts or [(nobody, PLAIN)]
     parts += [(f"{EARLIER} {plural(earlier, 'job')} earlier", GREEN)] if earlier else []
-    return tuple(span for place, each in enumerate(parts) for span in ((("  ", DIM), each) if place else (each,)))
+    return joined(((part,) for part in parts), ("  ", DIM))
 
 
 def direction(shift: Shift) -> str:
