@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from gputui.tui.screens.help import AlarmPages
 
 LEAVING = "leaving"
-"""Name of the question whether to quit."""
 _PATIENCE = 5.0
 """Seconds that a current change may take when the console is closed."""
 _TURN = 0.0005
@@ -131,7 +130,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
     theming: Theming
     _is_themed = False
     snapshot: var[Snapshot] = var(EMPTY, always_update=True, init=False)
-    """Latest snapshot."""
 
     def __init__(self, feed: Feed, services: Services, look: Appearance = AS_DESIGNED) -> None:
         super().__init__()

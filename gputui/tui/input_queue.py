@@ -128,9 +128,7 @@ class KeyDone(Message, bubble=True):
 
     turn: int
     screen: Screen[object]
-    """The front screen when it was sent."""
     path: MessagePump
-    """Widget at which it began."""
     is_last: bool
     """True if it also follows what the key's handlers sent."""
 
@@ -155,7 +153,6 @@ class InputQueue:
         self._send_last: Callable[[], None] | None = None
         """Sends the second message of the present key; None while that is not due."""
         self.is_busy = False
-        """True if a key or click is being handled."""
         self.read_at: float | None = None
         """Time at which the key or click in hand was read; None: there is none. Textual's copies have other times."""
 

@@ -33,8 +33,6 @@ _PAIRS = {
 
 
 class Keymap(Struct, frozen=True):
-    """Keys that differ from the declared ones."""
-
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Keys by name of the command; an empty tuple: only the palette has the command."""
 
@@ -76,7 +74,6 @@ class Keymap(Struct, frozen=True):
         return tuple(tuple((self.words(text), style) for text, style in line) for line in lines)
 
     def rebind(self, node: DOMNode) -> None:
-        """Give the bindings of an app, screen or widget the effective keys of their commands."""
         before = bindings_of(node) if self.keys else []
         if not any(binding.id in self.keys for binding in before):
             return

@@ -46,8 +46,6 @@ class Notification(Struct, frozen=True):
 
 
 class ChangeWatcher:
-    """Compares each snapshot with the previous one. The first one causes no notifications."""
-
     def __init__(self, user: str, *, mine_only: bool) -> None:
         self._user = user
         self._mine_only = mine_only
@@ -55,15 +53,10 @@ class ChangeWatcher:
         self._ends: dict[JobId, datetime | None] = {}
         self._troubles: dict[str, Notice] = {}
         self._told_at: deque[datetime] = deque()
-        """Times of recent notifications of ends."""
         self._waiting: list[Job] = []
-        """Ends that are to be reported together."""
         self._together_at: datetime | None = None
-        """Time of the last combined report."""
         self._failed: set[JobId] = set()
-        """Arrays with a failure that was reported."""
         self._jobs: dict[JobId, Job] = {}
-        """Jobs of the previous snapshot, by id."""
 
     def look(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
         before, self._before = self._before, snapshot
@@ -72,16 +65,21 @@ class ChangeWatcher:
         ends: list[Job] = []
         stops = []
         if snapshot.jobs is not before.jobs:
-            over = [job for job in snapshot.jobs if job.ended_at is not None and job.state.is_terminal]
-            ends = [job for job in over if self._ends.get(job.id) != job.ended_at]  # one that is run again ends again
-            self._ends = {job.id: job.ended_at for job in over}
+            all_over = [job for job in snapshot.jobs if job.ended_at is not None and job.state.is_terminal]
+            ends = [job for job in all_over if self._ends.get(job.id) != job.ended_at]  # one run again ends again
+            self._ends = {job.id: job.ended_at for job in all_over}
             known, self._jobs = self._jobs, {job.id: job for job in snapshot.jobs}
             pairs = ((known.get(job.id), job) for job in snapshot.jobs)
             told = [(_stop_words(was, job), job) for was, job in pairs if was is not None and was is not job]
             stops = [Notification(now, "warning", plain(text, 500), self._concerns(job)) for text, job in told if text]
-        troubles = self._new_troubles(snapshot, now)
+        notices = pressing(snapshot, snapshot.taken_at)
+        found = {re.sub(r"\d+(\.\d+)?[a-z]*", "0", notice.text): notice for notice in notices}
+        over, self._troubles = self._troubles, found
         if before is EMPTY:
             return []
+        troubles = [Notification(now, n.severity, plain(n.text, 500)) for key, n in found.items() if key not in over]
+        resolved = (f"resolved: {plain(notice.text, 400)}" for key, notice in over.items() if key not in found)
+        troubles += [Notification(now, "information", text, is_told=False) for text in resolved]
         health = [_told(event) for event in health_changes(before.gpus, snapshot.gpus, now)]
         return [*troubles, *health, *stops, *self._of_ends(ends, snapshot, now)]
 
@@ -129,14 +127,6 @@ class ChangeWatcher:
     def _concerns(self, job: Job) -> bool:
         return not self._mine_only or self._user in {job.submitted_by, job.spec.tenant}
 
-    def _new_troubles(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
-        notices = pressing(snapshot, snapshot.taken_at)
-        found = {re.sub(r"\d+(\.\d+)?[a-z]*", "0", notice.text): notice for notice in notices}
-        known, self._troubles = self._troubles, found
-        new = [Notification(now, n.severity, plain(n.text, 500)) for key, n in found.items() if key not in known]
-        over = (f"resolved: {plain(notice.text, 400)}" for key, notice in known.items() if key not in found)
-        return [*new, *(Notification(now, "information", text, is_told=False) for text in over)]
-
 
 def _stop_words(before: Job, job: Job) -> str:
     name = f"job {job.shown_id} {job.name}".rstrip()
@@ -169,26 +159,19 @@ def _together(jobs: Iterable[Job], name: str = "") -> Notification:
 
 
 KEPT = 500
-"""Maximum number of notifications in the log."""
 _TEXT = 200
 """Maximum number of characters of a desktop notification."""
 
 
 class Screen(Protocol):
-    """Ways of an app to notify its user."""
-
-    def say(self, message: Notification) -> None:
-        """Show a message for a while, in place of the one before."""
+    def say(self, message: Notification) -> None: ...
 
     def bell(self) -> None: ...
 
-    def send(self, sequence: str) -> None:
-        """Write a sequence to the terminal."""
+    def send(self, sequence: str) -> None: ...
 
 
 class Notifier:
-    """Watches the snapshots, notifies the operator, and keeps a log."""
-
     def __init__(self, screen: Screen, settings: ConsoleSettings, user: str, clock: Clock) -> None:
         self._screen = screen
         self._settings = settings

@@ -402,7 +402,6 @@ def exchange(palette: Palette, *, colourless: bool = False) -> Callable[[Style],
 
 
 def _coloured(palette: Palette) -> Callable[[Style], Style]:
-    """Replace role colours with a palette's; other colours stay."""
     pairs = zip(DARK.colours(), palette.colours(), strict=True)
     shown: dict[Color | None, Color] = {Color.parse(role): Color.parse(colour) for role, colour in pairs}
     marks: dict[Color | None, Style] = {}
@@ -430,7 +429,6 @@ def _coloured(palette: Palette) -> Callable[[Style], Style]:
 
 
 def _bare(palette: Palette) -> Callable[[Style], Style]:
-    """Replace colours with weight, underlining and reversal."""
     behind = palette.ground if palette.ground.startswith("#") else "#000000"
     weights: dict[Color | None, Style] = {
         Color.parse(DARK.bad): Style(bold=True),
@@ -454,8 +452,6 @@ def _bare(palette: Palette) -> Callable[[Style], Style]:
 
 
 class ThemeFilter(LineFilter):
-    """Line filter for one palette, with or without colours, in Unicode or ASCII."""
-
     def __init__(self, palette: Palette = DARK, *, colourless: bool = False, ascii_only: bool = False) -> None:
         super().__init__(enabled=colourless or ascii_only or palette != DARK)
         self._ascii = ascii_only

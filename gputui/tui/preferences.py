@@ -69,7 +69,6 @@ class Preferences:
 
 
 def _read(path: Path | None) -> dict[str, dict[str, object]]:
-    """Return the sections of the file; empty if it is damaged or missing."""
     if path is None:
         return {}
     try:

@@ -40,7 +40,6 @@ class Throttle:
         """Multiple of the last computation's time for which it is not repeated."""
         self._begun = self._ended = 0.0
         self.waits = False
-        """True if the computation is running."""
 
     def begin(self) -> None:
         self.waits, self._begun = True, time.monotonic()
@@ -72,7 +71,6 @@ class LatestWorker:
         self._thread: threading.Thread | None = None
 
     def ask(self, work: Computation) -> None:
-        """Run this computation instead of any earlier request."""
         self._number += 1
         if self._thread is None:
             self._thread = Watcher("gputui-forecast", self._run)
@@ -130,12 +128,9 @@ class LongTask:
 
     def __init__(self, words: str, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.words = words
-        """Name of the task, for the progress line."""
         self.unit = unit
-        """Unit of its progress."""
         self.done = 0
         self.total: int | None = None
-        """Total number of units; None if unknown."""
         self.is_over = False
         self.is_given_up = False
         self._clock = clock
@@ -202,7 +197,6 @@ class ProgressDisplay:
         self._works: list[LongTask] = []
         self._timer: Timer | None = None
         self.shown: LongTask | None = None
-        """Task whose progress is shown."""
 
     def watch(self, work: LongTask) -> None:
         """Show a task's progress once it takes long."""
@@ -215,7 +209,6 @@ class ProgressDisplay:
         return self._timer is not None
 
     def look(self) -> None:
-        """Show the present progress; hide the line if there is none."""
         self._works = [work for work in self._works if not work.is_over]
         if not self._works and self._timer is not None:
             self._timer.stop()
@@ -269,7 +262,6 @@ class Repaints:
         self._clock = clock
         self._painted_at = self._snapshot_at = float("-inf")
         self._taken_at = EMPTY.taken_at
-        """Time of the latest drawn snapshot."""
         self._size = (0, 0)
 
     def note(self) -> None:

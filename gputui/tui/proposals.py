@@ -102,13 +102,9 @@ class JobProposal(BaseProposal):
     verb: str
     """Name in `JOB_VERB`; `raise` and `lower` differ only in the sign of `delta`."""
     delta: int = 0
-    """Points of priority to add."""
     others: tuple[JobId, ...] = ()
-    """Ids of further jobs concerned."""
     note: str = ""
-    """Description of the target of a move."""
     places: tuple[Placing, ...] = ()
-    """Places beside other jobs, for a move."""
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
@@ -156,10 +152,14 @@ class JobProposal(BaseProposal):
 
     def words(self, snapshot: Snapshot) -> str:
         if self.others:
-            entries, note = [job for job in self._jobs(snapshot) if job.runs], self.note or "they stay where they are"
-            words = self._verb.proposal_many.format(delta=abs(self.delta), move=note)
+            entries = [job for job in self._jobs(snapshot) if job.runs][:_NAMED]  # `99 jobs (7_[0-98])`
+            named = [job.shown_id for job in entries] or [shown_id(job_id) for job_id in self.job_ids[:_NAMED]]
+            left = len(self.job_ids) - (count(entries) or len(named))
+            which = f"{len(self.job_ids)} jobs ({listed([*named, f'{left} more'] if left > 0 else named)})"
+            move = self.note or "they stay where they are"
             stays = self.verb in {"raise", "lower"} and not self.delta
-            return f"{_named_jobs(self.job_ids, entries)}: {'priority stays' if stays else words}"
+            words = self._verb.proposal_many.format(delta=abs(self.delta), move=move)
+            return f"{which}: {'priority stays' if stays else words}"
         job, move = snapshot.job(self.job_id), self.note or "stays where it is"
         title, priority = f"job #{shown_id(self.job_id)}", f"{self.delta:+}"
         if job is not None:
@@ -216,16 +216,6 @@ def propose(jobs: Sequence[Job], verb: str, snapshot: Snapshot) -> JobProposal:
     return JobProposal(first, verb, others=tuple(others))
 
 
-def _named_jobs(ids: Sequence[JobId], entries: Sequence[Job]) -> str:
-    """Return `9 jobs (1, 2 and 7 more)`; `entries` are the jobs that share an entry: `99 jobs (7_[0-98])`."""
-    listed_ids: list[object] = [job.shown_id for job in entries[:_NAMED]]
-    named = count(entries[:_NAMED])
-    if not entries:
-        listed_ids, named = [shown_id(job_id) for job_id in ids[:_NAMED]], min(_NAMED, len(ids))
-    shown = [*listed_ids, f"{len(ids) - named} more"] if len(ids) > named else listed_ids
-    return f"{len(ids)} jobs ({listed(shown)})"
-
-
 def _cost_of_many(jobs: Sequence[Job], verb: str, now: datetime) -> str:
     running = [job for job in jobs if job.state.is_active]
     waiting = count(job for job in jobs if job.state is JobState.PENDING) if verb == "cancel" else 0
@@ -240,8 +230,6 @@ def _cost_of_many(jobs: Sequence[Job], verb: str, now: datetime) -> str:
 
 @dataclass(frozen=True)
 class GpuProposal(BaseProposal):
-    """A verb about one GPU, identified by its UUID."""
-
     uuid: str
     index: str
     verb: str
@@ -283,8 +271,6 @@ class GpuProposal(BaseProposal):
 
 @dataclass(frozen=True)
 class WindowProposal(BaseProposal):
-    """A reservation to be made, or to be released."""
-
     window: Window
     gpus: tuple[Gpu, ...] = ()
     """GPUs that exist, for a new reservation."""
@@ -298,7 +284,6 @@ class WindowProposal(BaseProposal):
         return f"Reserve {window}" if self.is_new else f"Release reservation {self.window.name}: {window}"
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Return why it no longer makes sense, or is of no use; empty if it is fine."""
         if self.is_new:
             return "; ".join(overlap_warnings(self.window, snapshot, Labels.of(snapshot).by_uuid))
         is_there = any(view.window.key == self.window.key for view in snapshot.windows)
@@ -320,13 +305,10 @@ def describe_window(window: Window, snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True)
 class EditProposal(BaseProposal):
-    """An edit of a job, from its form."""
-
     job: Job
     """The job as the form showed it."""
     edit: Edit
     told: str
-    """Description of the changed fields."""
     tell: Callable[[Exception | None], object] = field(compare=False, default=lambda error: None)
     """Called with None once it is written, or with the error."""
 
@@ -365,7 +347,6 @@ def edit_refusal(seen: Job, snapshot: Snapshot) -> str:
 
 
 def servers_of(proposal: Proposal, snapshot: Snapshot) -> set[str]:
-    """Return the names of the servers that a proposal is about, in a console over several."""
     if isinstance(proposal, GpuProposal):
         return {snapshot.server_of_gpu(proposal.uuid)}
     if isinstance(proposal, WindowProposal):

@@ -36,7 +36,6 @@ class Pages(Struct, frozen=True):
     detail: Callable[[Services, Snapshot, JobId, Callable[[JobId], None]], Screen[None]]
     """Returns the page of the job; its last argument follows the job's log."""
     processes: Callable[[Services, Snapshot, JobId], Screen[None]]
-    """Returns the screen of the job's processes."""
 
 
 class Hint(Struct):
@@ -55,21 +54,16 @@ class Services(Struct, frozen=True, dict=True):
     server: str = ""
     """Server that a screen is about, in a console over several; empty: all."""
     preferences: Preferences = field(default_factory=Preferences)
-    """Preferences of this user."""
     templates: Path | None = None
     """Directory of templates of jobs; None: there are none, and none can be saved."""
     foreign: ForeignUse | None = None
     """Foreign processes and containers, with the rights of this process; None: not available here."""
     pinned: Pinned = field(default_factory=Pinned)
-    """Pinned logs."""
     want_pcie: Callable[[str | None], None] = lambda uuid: None
     """Requests PCIe throughput of this GPU only. Never blocks; has no effect if another process reads the GPUs."""
     hint: Hint = field(default_factory=Hint)
-    """Line for newcomers."""
     conditions: ConditionTracker = field(default_factory=ConditionTracker)
-    """Tracker of present conditions."""
     gpu_history: GpuHistory = field(default_factory=GpuHistory)
-    """Past readings of each GPU."""
     gpu_past: Callable[[], Iterable[TakenStep]] = lambda: ()
     """Returns readings from before the console was opened. May block."""
 

@@ -44,11 +44,8 @@ _LONGEST_LINE = 4096
 
 
 class ProgramEnd(Struct, frozen=True):
-    """End of a program on the terminal."""
-
     code: int
     seconds: float
-    """Time for which it ran."""
     has_told: bool
     """True if it wrote to its standard error, which a shell on a terminal does not: only the command that opens it."""
 
@@ -59,7 +56,6 @@ class TerminalLoan:
     def __init__(self, app: App[Any]) -> None:
         self._app = app
         self.is_away = False
-        """True while another program uses the terminal."""
         self._is_back = asyncio.Event()
 
     async def run(
@@ -111,7 +107,6 @@ class TerminalLoan:
 
 
 async def _ended(arguments: Sequence[str]) -> ProgramEnd:
-    """Run a program, and pass its errors on to the terminal; return its end."""
     begun = time.monotonic()
     process = await asyncio.create_subprocess_exec(*arguments, stderr=asyncio.subprocess.PIPE)
     errors = process.stderr
@@ -149,7 +144,6 @@ async def _wait_or_hang_up(process: asyncio.subprocess.Process) -> int:
 
 
 async def _enter_pressed() -> None:
-    """Wait for a line from the terminal, and discard it."""
     if sys.__stdin__ is None:
         return
     loop, file, is_pressed = asyncio.get_running_loop(), sys.__stdin__.fileno(), asyncio.Event()
@@ -179,7 +173,6 @@ def _of_ended_shell(shell: Shell, end: ProgramEnd) -> str:
 
 
 async def open_shell(app: App[Any], backend: Backend, job: Job) -> None:
-    """Open a shell in a running job and wait for its end; an error is shown as a message."""
     if (terminal := loan_of(app)) is None:
         return
     where = f"a shell in job {job.shown_id}"

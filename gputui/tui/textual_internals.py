@@ -292,12 +292,10 @@ class HookedApp(App[T]):
             self._driver.write(sequence)
 
     def close_driver(self) -> None:
-        """Restore the terminal, if the app failed before it could."""
         if self._driver is not None:
             self._driver.close()
 
     def fail(self, error: Exception) -> None:
-        """Handle an unhandled exception: end with Textual's traceback."""
         super()._handle_exception(error)
 
     def _handle_exception(self, error: Exception) -> None:
@@ -329,7 +327,6 @@ def replace_bindings(node: DOMNode, bindings: Iterable[Binding]) -> None:
 
 
 def bind_if_free(node: DOMNode, binding: Binding) -> None:
-    """Add a binding unless its key has one already."""
     node._bindings.key_to_bindings.setdefault(binding.key, [binding])
 
 
@@ -340,10 +337,7 @@ def key_of_character(character: str) -> str:
 
 
 class PasteInput(Input):
-    """Text field whose pasted text can be read and changed first."""
-
     def pasted(self, event: events.Paste) -> bool:
-        """Handle pasted text, or change it; return whether it was handled."""
         return False
 
     def _on_paste(self, event: events.Paste) -> None:
@@ -449,7 +443,6 @@ class SeenThrough(Base[T]):
         return BackgroundScreen(stack[place - 1], ground) if place and ground.a < 1 else super().render()
 
     def _compositor_refresh(self) -> None:
-        """Draw what has changed; behind a dialog, as a part of that one's background."""
         front = next(iter(self._in_front), None)
         if front is None or not self.is_in_sight:
             super()._compositor_refresh()
@@ -539,11 +532,8 @@ class NonblockingDriver(LinuxDriver):
     _skipped = False
     """True if a frame was dropped, so that the terminal needs a full redraw."""
     _is_on = False
-    """True if the driver uses the terminal."""
     _is_stopped = False
-    """True if Ctrl-Z stopped the process."""
     _stopping: asyncio.Handle | None = None
-    """Call that stops the process."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -565,7 +555,6 @@ class NonblockingDriver(LinuxDriver):
 
     @_writer_thread.setter
     def _writer_thread(self, writer: WriterThread | None) -> None:
-        """Replace Textual's thread, which is not started yet."""
         assert self._file is not None
         self._writer = None if writer is None else NonblockingWriter(self._file, hang_up)
 
@@ -582,7 +571,6 @@ class NonblockingDriver(LinuxDriver):
             self._app.call_later(self._app.refresh, layout=True)
 
     def start_application_mode(self) -> None:
-        """Take the terminal; a start that fails half-way is also undone."""
         self._is_on = True
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
@@ -600,7 +588,6 @@ class NonblockingDriver(LinuxDriver):
         self._ending.close()
 
     def _run_input_thread(self) -> None:
-        """Read keys; report failures in the same way as the screen's."""
         try:
             self.run_input_thread()
         except Exception as error:  # noqa: BLE001 - a border: the thread's

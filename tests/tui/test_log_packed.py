@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rich.style import Style
 
-from gputui.tui.present.log import styles_before
+from gputui.tui.present.log import style_after
 from gputui.tui.present.style import PLAIN
 from gputui.tui.widgets import log_lines as module
 from gputui.tui.widgets.log_lines import EARLIER, LogLines, PackedLines, pack_lines
@@ -105,7 +106,8 @@ def test_the_last_lines_keep_the_colours_of_earlier_ones(lines: list[bytes], mos
     kept = pack_lines(lines, most)
     last = len(lines) - min(most, len(lines))
     assert kept.between(kept.first, kept.end) == lines[last:]
-    assert [kept.style(number) for number in range(kept.first, kept.end)] == styles_before(lines)[last:]
+    styles = list(accumulate(lines, lambda style, line: style_after(line, style), initial=PLAIN))[: len(lines)]
+    assert [kept.style(number) for number in range(kept.first, kept.end)] == styles[last:]
 
 
 def test_a_hundred_thousand_lines_are_few_objects() -> None:

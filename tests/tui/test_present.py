@@ -16,7 +16,7 @@ from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import width
-from gputui.tui.present.cells import Cell, Column, bar, changed_part, fitted, graph, lay_out
+from gputui.tui.present.cells import Cell, Column, bar, changed_runs, fitted, graph, lay_out
 from gputui.tui.present.detail import MASK, job_lines
 from gputui.tui.present.gpu import gpu_cells, sick_words
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuRow
@@ -320,6 +320,6 @@ def test_an_old_snapshot_has_a_row() -> None:
 
 def test_only_changed_cells_are_sent() -> None:
     before, after = (("61G", PLAIN), ("/80G", DIM)), (("62G", PLAIN), ("/80G", DIM))
-    assert changed_part(before, after) == (1, 2)
-    assert changed_part((("ab", PLAIN),), (("ab", DIM),)) == (0, 2)
-    assert changed_part((("训a", PLAIN),), (("训b", PLAIN),)) == (0, 3)
+    assert changed_runs(before, after) == [(1, 2)]
+    assert changed_runs((("ab", PLAIN),), (("ab", DIM),)) == [(0, 2)]
+    assert changed_runs((("训a", PLAIN),), (("训b", PLAIN),)) == [(0, 3)]

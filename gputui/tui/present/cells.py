@@ -52,7 +52,7 @@ def width_of(spans: Iterable[Span]) -> int:
     return sum(width(value) for value, _ in spans)
 
 
-def joined(parts: Iterable[Cell], gap: Span) -> Cell:
+def joined(parts: Iterable[Sequence[Span]], gap: Span) -> Cell:
     return tuple(span for number, part in enumerate(parts) for span in ((gap, *part) if number else part))
 
 
@@ -172,16 +172,6 @@ def split_at_word(spans: Cell, room: int) -> tuple[Cell, Cell]:
     return tuple(span for span in first if span[0]), tuple(span for span in rest if span[0])
 
 
-def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, int]:
-    """Return the range in which two cells of equal width differ; the whole range if characters are wide."""
-    old, new = _by_character(before), _by_character(after)
-    room = width_of(after)
-    if not len(old) == len(new) == room:
-        return 0, room
-    differing = [x for x, (was, is_now) in enumerate(zip(old, new, strict=True)) if was != is_now]
-    return (differing[0], differing[-1] + 1) if differing else (0, room)
-
-
 def changed_runs(before: Sequence[Span], after: Sequence[Span]) -> list[tuple[int, int]]:
     """Return the ranges that differ; ranges close to each other are joined, which is cheaper to send."""
     room = width_of(after)
@@ -248,10 +238,8 @@ def block_bar(share: float, room: int, style: Style, *, is_hatched: bool = False
 
 
 _BEHIND = Style(bgcolor=RAISED)
-"""Background of a bar, which shows its length."""
 _PERCENT = re.compile(r"[,:]?\s*\b(\d{1,3})\s?%")
 _WORK = 7
-"""Cells of the bar of an unfinished task."""
 
 
 def progress(words: str, now: datetime) -> Cell:

@@ -159,7 +159,6 @@ _SERIES: tuple[_Series, ...] = (
 
 
 def _series_of(row: GpuRow, most: int | None = None) -> list[_Series]:
-    """Return the readings that the GPU has now or had, of the first `most`."""
     known = (row.view.sample, *row.past.steps)
     return [one for one in _SERIES[:most] if any(getattr(each, one[0], None) is not None for each in known)]
 
@@ -342,7 +341,6 @@ class GpuPage(Struct, frozen=True):
 
     @property
     def why_unread(self) -> str:
-        """Why a GPU of a cluster has no reading; empty on one machine, where the driver is asked."""
         is_of_node = ":" in self.row.view.gpu.uuid and self.row.view.sample is None
         return self.node.probe.text.removeprefix("no readings: ") if is_of_node and self.node is not None else ""
 
@@ -552,7 +550,6 @@ def title(row: GpuRow) -> Cell:
 
 
 def holders(view: GpuView, jobs: Iterable[Job]) -> tuple[Job, ...]:
-    """Return the jobs on it, in their order there."""
     ids = view.job_ids or ((view.job_id,) if view.job_id is not None else ())
     known = {job.id: job for job in jobs if job.id in ids} if ids else {}
     return tuple(known[job_id] for job_id in ids if job_id in known)

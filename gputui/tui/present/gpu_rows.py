@@ -243,8 +243,6 @@ class GpuNode(Struct, frozen=True, dict=True):
 
 
 class GpuPicture(Struct, frozen=True):
-    """Rows of the grid by UUID, in the driver's order."""
-
     rows: Mapping[str, GpuRow] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     nodes: tuple[GpuNode, ...] = ()
@@ -312,7 +310,6 @@ _FIELDS = {
     "clock": ("sm_clock",),
     "fan": ("fan",),
 }
-"""Readings used by each column."""
 MODEL = Column("model", "MODEL", 5, flex=1, rank=4, most=16)
 _HELD = Column("held", "HELD BY", 24, flex=5, most=44)
 GPU_COLUMNS = (
@@ -377,7 +374,6 @@ class GpuPictures:
         )
 
     def turn(self, *, span: bool = False, colours: bool = False) -> None:
-        """Choose the next span of graphs, after the longest the shortest, or the other meaning of colours."""
         spans, look = tuple(SPANS), self.look
         if span:
             look = replace(look, span=spans[(spans.index(look.span) + 1) % len(spans)])

@@ -60,8 +60,6 @@ def time_progress(job: Job, elapsed_time: timedelta | None, room: int) -> Cell:
 
 
 class ArrayCounts(Struct):
-    """Elements of an array by their state."""
-
     done: int = 0
     running: int = 0
     failed: int = 0
@@ -105,8 +103,6 @@ def job_title(job: Job) -> str:
 
 
 class JobContext(ColumnData, frozen=True):
-    """Data that cells of jobs need besides the job."""
-
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
     progress: Mapping[JobId, str] = field(default_factory=dict)
     beside: Mapping[JobId, tuple[JobId, ...]] = field(default_factory=dict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from datetime import datetime
 
 from rich.color import Color
@@ -46,16 +45,6 @@ def style_after(raw: bytes, style: Style) -> Style:
     for match in _RAW_COLOURS.finditer(raw, max(0, at), MOST):
         style = _after(style, match[1].decode("ascii"))
     return style
-
-
-def styles_before(lines: Iterable[bytes], style: Style = PLAIN) -> list[Style]:
-    """Return the initial style of each line: colours last until they are reset, as on a terminal."""
-    styles = []
-    for line in lines:
-        styles.append(style)
-        if b"\x1b" in line:
-            style = style_after(line, style)
-    return styles
 
 
 def log_spans(raw: bytes, style: Style = PLAIN) -> list[Span]:
@@ -117,7 +106,6 @@ def _after(style: Style, colours: str) -> Style:
 
 
 def _extended(codes: list[int]) -> tuple[Color | None, int]:
-    """Return the colour of `5;n` or `2;r;g;b`, and the number of codes consumed."""
     if codes[:1] == [5] and len(codes) >= 2:
         number = codes[1]
         if number < 16:

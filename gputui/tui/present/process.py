@@ -40,8 +40,6 @@ _VALUES: Mapping[str, Callable[[GpuProcessRow], object]] = {
 
 
 class ProcessOrder(Struct, frozen=True):
-    """Column by which processes are sorted, and whether in reverse."""
-
     column: str = "gpu"
     is_turned: bool = False
 
@@ -58,7 +56,6 @@ class ProcessOrder(Struct, frozen=True):
         return ProcessOrder(names[(names.index(self.column) + 1) % len(names)])
 
     def sorted(self, rows: Iterable[GpuProcessRow]) -> list[GpuProcessRow]:
-        """Return the rows in this order, with unknown values last; equal ones by GPU memory and pid."""
         value = _VALUES[self.column]
         listed = sorted(rows, key=lambda row: (-(row.gpu_memory or 0), row.pid or 0))
         known = [row for row in listed if value(row) is not None]

@@ -28,9 +28,7 @@ HISTORY = "#4f7aa3"
 RUNS, OVERRUN, PLANNED, HEAD = "#1b2f24", "#3a2228", "#222c37", "#362e1d"
 """Backgrounds of the bars of a timeline."""
 CALM = "#5c9468"
-"""Green for light load."""
 SICK = "#8c1f14"
-"""Background of a GPU that is lost or sick."""
 LOG_NAMES = ("#56626f", "#ee7d7d", "#84c288", "#e3b561", "#7ab7f3", "#b99be3", "#6fc3c3", "#cdd5dd")
 LOG_BRIGHT = ("#808c99", "#ff9a9a", "#a3d9a5", "#f5d08a", "#9accff", "#d3bdf5", "#96dede", "#fefefe")
 """The sixteen terminal colours in the console's own tones, so that logs stay readable on its background."""

@@ -113,7 +113,6 @@ class Drawn(Struct, frozen=True):
 
 
 def gpu_row(drawn: Drawn, bars: Iterable[Bar], view: GpuView | None = None) -> Cell:
-    """Return the row of a GPU: reservations, obstacles, and its bars over them."""
     scale, now = drawn.scale, drawn.scale.cell(drawn.now)
     canvas = _Canvas(scale.cells)
     for x, _ in scale.ticks():
@@ -228,7 +227,6 @@ class _Canvas:
             self._cells[x] = (character, style)
 
     def fill(self, first: int, last: int, character: str, style: Style, label: str = "", ink: Style = PLAIN) -> None:
-        """Fill cells from `first` up to `last` with a character, and write a label there if it fits."""
         for x in range(max(0, first), min(last, len(self._cells))):
             self.put(x, character, style)
         begin, room = max(0, first), min(last, len(self._cells)) - max(0, first)
@@ -236,7 +234,6 @@ class _Canvas:
             self.write(begin, label if width(label) <= room else fit(label, room), ink)
 
     def write(self, x: int, words: str, style: Style) -> None:
-        """Write text from a cell on; wide characters take two cells."""
         for character in words:
             cells = width(character)
             if cells and x + cells <= len(self._cells):
@@ -277,8 +274,6 @@ OLD = timedelta(seconds=5)
 
 
 class Subject(Struct, frozen=True):
-    """Proposed change as text."""
-
     words: str
     job_ids: Collection[JobId] = ()
     cost: str = ""
@@ -293,8 +288,6 @@ NOBODY = Subject("")
 
 
 class Outlook(Struct, frozen=True):
-    """Known effects of a change."""
-
     snapshot: Snapshot
     now: datetime
     comparison: Comparison | None = None
@@ -438,8 +431,6 @@ def _shift_line(shift: Shift, subject: Subject, outlook: Outlook, room: int) -> 
 
 
 class Group(Struct, frozen=True):
-    """GPUs that change alike."""
-
     views: tuple[GpuView, ...]
     before: tuple[Bar, ...]
     after: tuple[Bar, ...]

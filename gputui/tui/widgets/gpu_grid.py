@@ -193,12 +193,11 @@ class GpuCards(Wheel, can_focus=True):
 
     @property
     def height(self) -> int:
-        """Number of GPUs that fit, in whole bands of tiles."""
         return self._bands * self._arrangement.across
 
     @property
     def head(self) -> int:
-        return 1 if self._arrangement.kind == "compact" else 0
+        return int(self._arrangement.kind == "compact")
 
     @property
     def _row(self) -> int:
@@ -397,7 +396,6 @@ class GpuGrid(Vertical):
 
     @property
     def node(self) -> str | None:
-        """Name of the node of the selected line while nodes are shown; None otherwise."""
         key = self.table.folds.node_of(self.cursor) if self.has_nodes else None
         return self.table.folds.rows[key].name if key else None
 
@@ -423,7 +421,6 @@ class GpuGrid(Vertical):
         self.move_to(row)
 
     def fold_all(self) -> None:
-        """Open all nodes, or close them if any is open."""
         folds = self.table.folds
         self.table.cursor = folds.node_of(self.cursor)
         folds.chosen = dict.fromkeys(folds.rows, folds.are_closed)

@@ -37,7 +37,6 @@ class SectionedTable(LineTable[K]):
 
     extent: Extent | None = None
     view = View()
-    """Visible lines; of the last extent and size."""
 
     def row_at(self, y: int) -> int | None:
         if self.extent is None:
@@ -46,7 +45,6 @@ class SectionedTable(LineTable[K]):
 
     @property
     def page(self) -> int:
-        """Number of rows of the cursor's section that are visible together."""
         here = self.extent.section(self._row) if self.extent is not None else None
         return super().page if here is None else self.view.shares[here]
 

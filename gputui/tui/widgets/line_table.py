@@ -23,9 +23,9 @@ from gputui.tui.present.cells import (
     Column,
     PlacedColumn,
     Span,
-    changed_part,
     changed_runs,
     fitted,
+    joined,
     lay_out,
     segments,
 )
@@ -54,8 +54,6 @@ class _Held(Widget):
 
 
 class Grip(_Held):
-    """Pane whose first line can be dragged to resize the pane above."""
-
     was_dragged = False
     """True if the button was released after a drag, which is not a click."""
 
@@ -81,8 +79,6 @@ class RowOpened(Message):
 
 @dataclass(eq=False)
 class MenuAsked(Message):
-    """Message that a row was right-clicked, which also selected it."""
-
     at: Offset
 
 
@@ -105,8 +101,6 @@ class DividerMoved(Message):
 
 
 class Divider(_Held):
-    """Vertical line, one column wide."""
-
     DEFAULT_CSS = "Divider { width: 1; height: 1fr; display: none; }"
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
@@ -315,7 +309,6 @@ class LineTable(Wheel, Generic[K], can_focus=True):
         return self.keys[row] if row is not None else None
 
     def row_at(self, y: int) -> int | None:
-        """Return the row on that line below the titles; None if there is none."""
         return self.top + y if 0 <= y < len(self.keys) - self.top else None
 
     def between(self, y: int) -> Cell | None:
@@ -427,8 +420,8 @@ class LineTable(Wheel, Generic[K], can_focus=True):
             self.refresh(Region(0, y + self.head, self.size.width, 1))
         else:
             for placed, before, after in zip(self.placed, shown.cells, line.cells, strict=True):
-                if before != after:
-                    start, end = changed_part(before, after)
+                if before != after and (runs := changed_runs(before, after)):
+                    start, end = runs[0][0], runs[-1][1]
                     self.refresh(Region(placed.x + start, y + self.head, end - start, 1))
         self._lines[y : y + 1] = [line]
 
@@ -543,22 +536,16 @@ class LineTable(Wheel, Generic[K], can_focus=True):
             return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
         ground = (_PICKED if self.has_focus else _PICKED_FAINT) if line.picked else _GROUND
         picked = line.picked and self.has_focus and line.lead == _GAP
-        mark: Span = ("▌" if picked else line.lead, BLUE)
-        return self._strip([mark], line.cells, ground)
+        return self._strip([("▌" if picked else line.lead, BLUE)], line.cells, ground)
 
     def _strip(self, start: list[Span], cells: Sequence[Sequence[Span]], ground: Style) -> Strip:
-        spans = list(start)
-        for i, cell in enumerate(cells):
-            if i:
-                spans.append((_GAP, TRACK))
-            spans += cell
+        spans = (*start, *joined(cells, (_GAP, TRACK)))
         return Strip(segments(spans, ground)).adjust_cell_length(self.size.width, ground)
 
     def _titles(self) -> Strip:
         style = STRONG + BLUE if self.has_focus else DIM
         cells = [fitted(((self.title_of(p), style),), p.width, right=p.column.right) for p in self.placed]
-        strip = self._strip([("▌" if self.has_focus else _GAP, BLUE)], cells, _RAISED)
-        return self._with_position(strip)
+        return self._with_position(self._strip([("▌" if self.has_focus else _GAP, BLUE)], cells, _RAISED))
 
     def _with_position(self, strip: Strip) -> Strip:
         words = self.position_words()

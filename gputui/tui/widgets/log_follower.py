@@ -57,16 +57,13 @@ class LogFollower:
         self.is_refused = False
         """True if the user may not read it, as `error` says."""
         self.is_over = False
-        """True if everything available has been read."""
         self.is_stamped = False
         """True if the lines begin with the time they were written."""
         self.read = 0
-        """Number of lines so far."""
         self.rest = b""
         """Last state of a line that has not ended yet, such as a progress bar."""
         self._inbox = PackedLines()
         self._lock = threading.Lock()
-        """Held while the inbox is changed."""
         self._tell: Callable[[], object] = lambda: None
         self._is_announced = False
         self._stream: LogStream | None = None
@@ -312,8 +309,6 @@ MOST_PINNED = 6
 
 
 class LogOf(Struct, frozen=True):
-    """Reference to the log of a job's attempt."""
-
     job_id: JobId
     attempt: int | None = None
     """Number of the attempt; None: the latest."""
@@ -332,8 +327,6 @@ class LogOf(Struct, frozen=True):
 
 
 class Pinned:
-    """Pinned logs, in the order of pinning, for the lifetime of the console."""
-
     def __init__(self) -> None:
         self.logs: list[LogOf] = []
 

@@ -32,7 +32,6 @@ class PackedPiece:
         self._changes = array("I")
         """Positions of the lines that begin in another style than the previous line."""
         self._styles: list[Style] = []
-        """The styles of those."""
         for place, style in enumerate(styles):
             if not self._styles or style is not self._styles[-1]:
                 self._changes.append(place)
@@ -67,7 +66,6 @@ class PackedLines:
 
     def __init__(self, first: int = 0) -> None:
         self.first = first
-        """Number of the oldest line."""
         self._pieces: list[PackedPiece] = []
         self._pieces_size = 0
         self._open: list[bytes] = []
@@ -237,7 +235,6 @@ class FoundLines(dict[int, bytes]):
                 self._limit()
 
     def put_before(self, older: Mapping[int, bytes]) -> None:
-        """Prepend lines, as far as there is room and no gap."""
         if not self._is_cut:
             newer = dict(self)
             self.clear()
@@ -326,7 +323,6 @@ class LogLines:
         self._drop(self.kept.worth(self.kept.size - self.most_bytes * most))
 
     def drop_before_gap(self) -> None:
-        """Drop the lines before the last gap; they are read again if needed."""
         if self.gap is not None:
             self._drop(self.gap - self.first)
         self.gap = None
@@ -353,12 +349,10 @@ class LogLines:
         return next((lines for lines in near if lines.first <= number < lines.end), None)
 
     def line(self, number: int) -> bytes:
-        """Return the line of that number, which must be in memory."""
         holder = self._holder(number)
         return self.found[number] if holder is None else holder.line(number)
 
     def style_before(self, number: int) -> Style:
-        """Return the initial style of the line, if it is known."""
         holder = self._holder(number)
         return PLAIN if holder is None else holder.style(number)
 
@@ -434,7 +428,6 @@ class Finder:
         self.changes = 0
         """Number that grows whenever hits come or go."""
         self.fault = ""
-        """Reason why the search was aborted."""
         self.missed = 0
         """Number of lines that left memory before they were tested."""
         self.border: int | None = None
@@ -442,14 +435,12 @@ class Finder:
         self.progress = ""
         """Progress of that scan; empty if none was asked for, or it has ended."""
         self.scan_fault = ""
-        """Reason why older lines are not searched."""
         self._low = self._high = start
         self._first: int | None = None
         """Number of the oldest line in memory at the last step."""
 
     @property
     def is_done(self) -> bool:
-        """Return whether every line in memory was tested."""
         return bool(self.fault) or (self._low <= self._lines.first and self._high >= self._lines.end)
 
     def step(self, seconds: float) -> bool:
@@ -470,7 +461,6 @@ class Finder:
         return self.changes != before
 
     def _look(self) -> None:
-        """Test the next lines towards the end, else towards the start."""
         lines, low, high = self._lines, self._low, self._high
         if high < lines.end:
             start, end = high, min(high + _BLOCK, lines.end)

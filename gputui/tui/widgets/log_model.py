@@ -26,7 +26,6 @@ MOST_CONTEXT = 20
 
 class VisibleRow(Struct, frozen=True):
     number: int
-    """Number of its line."""
     part: int
     """Number of the row within its line, from 0."""
 
@@ -36,10 +35,10 @@ class LogWindow:
 
     def __init__(self, lines: LogLines, rows_of: Callable[[int], int]) -> None:
         self._lines = lines
-        self._rows_of = rows_of
+        self._rows = rows_of
+        """Returns the number of rows of a line, at least 1."""
         self.height = 0
         self.follows = True
-        """True if the end stays visible."""
         self.top = 0
         """Number of the first visible line."""
         self.part = 0
@@ -56,11 +55,12 @@ class LogWindow:
             part -= count
             index += 1
         self._stand(index, max(0, part))
-        self._judge()
+        self.follows = self.is_at_last and self._lines.reaches_end
+        self.settle()
 
     def to_first(self) -> None:
         self._stand(0, 0)
-        self._judge()
+        self.move(0)
 
     def to_last(self) -> None:
         self._lines.region = None
@@ -78,7 +78,6 @@ class LogWindow:
         self.follows = False
 
     def settle(self) -> None:
-        """Keep the window between the oldest line and the last page."""
         if not self._lines.numbers:
             self.top = self.part = 0
         elif self.height > 0:
@@ -116,17 +115,10 @@ class LogWindow:
     def _index(self) -> int:
         return self._lines.index(self.top)
 
-    def _rows(self, number: int) -> int:
-        return max(1, self._rows_of(number))
-
     def _stand(self, index: int, part: int) -> None:
         numbers = self._lines.numbers
         self.top = numbers[index] if index < len(numbers) else 0
         self.part = part
-
-    def _judge(self) -> None:
-        self.follows = self.is_at_last and self._lines.reaches_end
-        self.settle()
 
     def _last_page(self) -> tuple[int, int]:
         """Return the position at which the last line is the last visible one."""
@@ -143,8 +135,6 @@ MOST_COPIED = 100_000
 
 
 class LineSelection:
-    """Selection from one shown line to another."""
-
     def __init__(self) -> None:
         self.start: int | None = None
         self.head = 0
@@ -205,22 +195,17 @@ class PendingJump(Struct, frozen=True):
     has_turned: bool = False
     """True if it goes on from the other end, as there was no hit ahead."""
     note: str = ""
-    """Note about that."""
 
 
 class LogSearch:
-    """Searches in a log that move its window to their hits."""
-
     def __init__(self, lines: LogLines, window: LogWindow) -> None:
         self._lines, self._window = lines, window
         self.pattern: Pattern | None = None
-        """Pattern of the search."""
         self.narrowed: Pattern | None = None
         """Pattern of the filter: only lines that match are shown."""
         self.at: int | None = None
         """Number of the line of the current hit."""
         self.note = ""
-        """Note about the last jump."""
         self.is_whole: Callable[[], bool] = lambda: True
         """True if all of the log is in memory."""
         self.hits: Finder | None = None
@@ -329,7 +314,12 @@ class LogSearch:
                 if jump.has_turned:
                     self._jump, self.note = None, ", none shown" if self.narrowed else ""
                     return True
-                jump = self._turned(jump)
+                if jump.turns:
+                    jump = replace(jump, step=-1, start=jump.start + 1, has_turned=True)
+                elif jump.step > 0:
+                    jump = replace(jump, start=_FAR_BACK, has_turned=True, note=", from the start again")
+                else:
+                    jump = replace(jump, start=self._lines.end, has_turned=True, note=", from the end again")
             elif self.narrowed is None or self._lines.is_shown(target):
                 self._jump, self.note = None, jump.note
                 self._land(target)
@@ -339,13 +329,6 @@ class LogSearch:
         self._jump = jump
         return False
 
-    def _turned(self, jump: PendingJump) -> PendingJump:
-        if jump.turns:
-            return replace(jump, step=-1, start=jump.start + 1, has_turned=True)
-        if jump.step > 0:
-            return replace(jump, start=_FAR_BACK, has_turned=True, note=", from the start again")
-        return replace(jump, start=self._lines.end, has_turned=True, note=", from the end again")
-
     def _leap(self, number: int, step: int) -> int:
         """Return the line from which to search on, so that no hit between two shown lines is looked at."""
         index, numbers = self._lines.index(number), self._lines.numbers
@@ -354,7 +337,6 @@ class LogSearch:
         return numbers[index - 1] + 1 if index else _FAR_BACK
 
     def _land(self, target: int) -> None:
-        """Show that line; wait for it if it is neither in memory nor in the loaded region."""
         self.at, self.awaited = target, target
         if self.narrowed is None and not self._lines.holds_around(target):
             self._window.follows = False
@@ -387,11 +369,9 @@ class LogModel:
         self.search.is_whole = lambda: self.is_whole
         self.selection = LineSelection()
         self.rows: list[VisibleRow] = []
-        """Visible rows."""
         self._start: int | None = None
         """Number of the log's first line, if it was loaded."""
         self.was_extended = False
-        """True if earlier lines were loaded."""
         self.note = ""
         """Note for the title: work in progress, or an error."""
         if before is not None:

@@ -64,7 +64,6 @@ class LogLoader:
     def __init__(self, view: LogView) -> None:
         self._view = view
         self.is_loading_earlier = False
-        """True while lines before the oldest one are being read."""
         self._shift: int | None = None
         """Position of a line from the start of the log, minus its number; None while unknown."""
         self._loading: int | None = None
@@ -121,7 +120,12 @@ class LogLoader:
             nonlocal posted_at
             if time.monotonic() - posted_at >= _TOLD_EVERY:
                 posted_at = time.monotonic()
-                view.post_message(LogRead(lambda: self._show_progress(finder, progress)))
+                view.post_message(LogRead(lambda: show(progress)))
+
+        def show(progress: str) -> None:
+            if finder.progress and self._is_wanted(finder):
+                finder.progress = progress
+                view.repaint()
 
         def work(is_wanted: IsWanted) -> Message:
             wanted = lambda: is_wanted() and self._is_wanted(finder)  # noqa: E731
@@ -133,11 +137,6 @@ class LogLoader:
     def _known(self, skipped: int) -> KnownLines:
         lines = self._view.reading.lines
         return KnownLines(tuple(lines.kept.between(lines.first, lines.first + ANCHOR)), len(lines.kept) + skipped)
-
-    def _show_progress(self, finder: Finder, progress: str) -> None:
-        if finder.progress and self._is_wanted(finder):
-            finder.progress = progress
-            self._view.repaint()
 
     def _show_scan(self, finder: Finder | None, result: ScanResult) -> None:
         if finder is None or finder.border is None or not self._is_wanted(finder):
@@ -262,7 +261,6 @@ _KEYS_SHOWN = tuple(
     for command in (*LOG_JOB_COMMANDS, *LOG_COMMANDS)
     if command.name in {"error", "pin_log", "logs", "log_search", "log_only", "pause_log", "log_times", "save_log"}
 )
-"""Commands that are listed while there is no log."""
 _GROUND = Style(bgcolor=GROUND)
 _RAISED = Style(bgcolor=RAISED)
 _SIDE = 16
@@ -301,18 +299,14 @@ class LogView(Grip, can_focus=True):
         """Line that has not ended yet: the latest, and the one that is shown."""
         self._followed_at = self._ticked_at = self._painted_at = 0.0
         self._searches_soon = False
-        """True if a timer is set for searching further lines."""
         self.paints_soon = False
-        """True if a timer is set for painting hits."""
         self._said: list[str] = []
-        """Text about the search when it was last painted."""
 
     @property
     def follows(self) -> bool:
         return self.reading.window.follows
 
     def follow(self, follower: LogFollower, name: str) -> None:
-        """Show another log; the previous one is closed."""
         self.stop()
         self.loader.reset()
         self.follower, self._heading, self._waits, self._rest = follower, name, "", b""
@@ -353,7 +347,6 @@ class LogView(Grip, can_focus=True):
             self.set_timer(wait, self.tick)
 
     def tick(self) -> None:
-        """Process new lines, and paint once if there are any."""
         self._ticked_at = time.monotonic()
         follower = self.follower
         if follower is None:
@@ -372,7 +365,6 @@ class LogView(Grip, can_focus=True):
 
     @property
     def is_arriving(self) -> bool:
-        """Return whether output from before it was followed is still being read."""
         now = time.monotonic()
         is_quiet = self.reading.lines.end > 0 and now - self._ticked_at > _QUIET
         return self.follower is not None and not self._is_ended and not is_quiet and now - self._followed_at < _SOON
@@ -407,7 +399,6 @@ class LogView(Grip, can_focus=True):
         return max(0, min(self.size.height, self.app.size.height) - 1)
 
     def action_down(self, step: int) -> None:
-        """Scroll by lines; while lines are selected, extend the selection."""
         lines, selection = self.reading.lines, self.reading.selection
         if not selection.is_on:
             self.scroll_rows(step)
@@ -492,7 +483,6 @@ class LogView(Grip, can_focus=True):
         self.repaint()
 
     def show_aside(self, words: Cell) -> None:
-        """Show a text about something else at the end of the title, if there is room."""
         if words != self._aside:
             self._aside = words
             self.refresh(Region(0, 0, self.size.width, 1))
@@ -515,7 +505,6 @@ class LogView(Grip, can_focus=True):
         return reading.painter.row(row, selected=is_marked or reading.selection.has(row.number), marked=is_marked)
 
     def _words_below(self, y: int) -> Strip:
-        """Return a row below the log; where there is none, of the text that stands instead."""
         lines: list[Cell] = []
         if not self.reading.rows and not self._shown_rest:
             text, style = self._no_lines()
@@ -566,7 +555,6 @@ class JobLog(LogView, can_focus=False):
     _begun = 0
 
     def show_of(self, job: Job, opener: LogOpener, *, is_room: bool) -> None:
-        """Show the log of the job's latest attempt, if it has started and there is room."""
         attempt = started_attempt(job)
         self.display = is_room and attempt > 0
         if self.display and attempt > self._begun:

@@ -36,8 +36,6 @@ BLANK, FOOT, WORDS = -1, -2, -10
 
 
 class Section(IntEnum):
-    """Part of the queue that has a job's row, in the order of the sections."""
-
     RUNNING = 0
     WAITING = 1
     ENDED = 2
@@ -86,8 +84,6 @@ class Extent(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """Visible lines of the queue."""
-
     lines: tuple[int, ...] = ()
     """Rows from the top, and negative numbers for lines that are none."""
     tops: tuple[int, int, int] = (0, 0, 0)
@@ -175,7 +171,6 @@ class Places:
     def __init__(self) -> None:
         self._places: list[Place] = []
         self.changes_at: datetime | None = None
-        """Time at which the next line goes."""
 
     def update(
         self,
@@ -313,7 +308,6 @@ class LookedAt:
         return job.end.timestamp() <= self._until or _end_of(job) in self._known
 
     def add(self, job: Job) -> bool:
-        """Record that the job was viewed; return whether that is new."""
         if not job.state.is_failure or self.has(job):
             return False
         self._known[_end_of(job)] = None
@@ -342,8 +336,6 @@ def by_end(job: Job) -> tuple[datetime, JobId]:
 
 
 class EndedCounts(Struct):
-    """Numbers of ended jobs, elements counted."""
-
     total: int = 0
     failed: int = 0
     new: int = 0
@@ -389,8 +381,8 @@ class RowKeys(Sequence[RowKey]):
     """Sorted keys, built from single keys and ranges."""
 
     def __init__(self, pieces: Iterable[RowSpan]) -> None:
-        self._ranges = [piece if isinstance(piece, range) else range(piece, piece + 1) for piece in pieces]
-        self._starts = list(accumulate(map(len, self._ranges), initial=0))
+        self.pieces = [piece if isinstance(piece, range) else range(piece, piece + 1) for piece in pieces]
+        self._starts = list(accumulate(map(len, self.pieces), initial=0))
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -404,18 +396,14 @@ class RowKeys(Sequence[RowKey]):
             return [self[place] for place in range(len(self))[row]]
         row = range(len(self))[row]
         place = bisect_right(self._starts, row) - 1
-        return self._ranges[place][row - self._starts[place]]
+        return self.pieces[place][row - self._starts[place]]
 
     def __iter__(self) -> Iterator[RowKey]:
-        return chain.from_iterable(self._ranges)
-
-    @property
-    def pieces(self) -> Sequence[range]:
-        return self._ranges
+        return chain.from_iterable(self.pieces)
 
     @property
     def positions(self) -> RowPositions:
-        return RowPositions(self._ranges, self._starts)
+        return RowPositions(self.pieces, self._starts)
 
 
 class RowPositions(Mapping[RowKey, int]):
@@ -456,8 +444,6 @@ class Folds(Struct):
 
 
 class ArrangedRows(Struct, frozen=True):
-    """Rows from the top."""
-
     keys: Sequence[RowKey] = ()
     groups: Mapping[RowKey, tuple[Job, ...]] = field(default_factory=dict)
     """Jobs of each row that represents several."""
@@ -467,21 +453,14 @@ class ArrangedRows(Struct, frozen=True):
     """Number of rows of the first jobs, if two lists were arranged."""
 
 
-NO_ROWS = ArrangedRows()
-
-
-def joined_rows(first: ArrangedRows, between: Sequence[RowKey], second: ArrangedRows = NO_ROWS) -> ArrangedRows:
+def joined_rows(first: ArrangedRows, between: Sequence[RowKey], second: ArrangedRows) -> ArrangedRows:
     if not between and not second.keys:
         return first
     groups, signs = {**first.groups, **second.groups}, {**first.signs, **second.signs}
     if isinstance(first.keys, RowKeys) or isinstance(second.keys, RowKeys):
-        keys = RowKeys((*_pieces(first.keys), *between, *_pieces(second.keys)))
-        return ArrangedRows(keys, groups, signs, first.split)
+        above, below = (each.keys.pieces if isinstance(each.keys, RowKeys) else each.keys for each in (first, second))
+        return ArrangedRows(RowKeys((*above, *between, *below)), groups, signs, first.split)
     return ArrangedRows([*first.keys, *between, *second.keys], groups, signs, first.split)
-
-
-def _pieces(keys: Sequence[RowKey]) -> Iterable[RowSpan]:
-    return keys.pieces if isinstance(keys, RowKeys) else keys
 
 
 def rows(
@@ -499,7 +478,10 @@ def rows(
     """
     if not dependents and not any(jobs[job_id].array for job_id in ids):
         return ArrangedRows(ids, split=split)
-    return _Arranging(ids, jobs, folds, dependents, last_first=last_first).rows(split)
+    shown = frozenset(ids)
+    below = {parent: [child for child in children if child in shown] for parent, children in dependents.items()}
+    below = {parent: children for parent, children in below.items() if children and parent in shown}
+    return _Arranging(ids, jobs, folds, below, last_first).rows(split)
 
 
 def dependents_of(jobs: Iterable[Job]) -> dict[JobId, list[JobId]]:
@@ -511,61 +493,48 @@ def dependents_of(jobs: Iterable[Job]) -> dict[JobId, list[JobId]]:
     return found
 
 
-class _Arranging:
-    def __init__(
-        self,
-        ids: Sequence[JobId],
-        jobs: Mapping[JobId, Job],
-        folds: Folds,
-        dependents: Mapping[JobId, list[JobId]],
-        *,
-        last_first: bool,
-    ) -> None:
-        self._ids = ids
-        self._last_first = last_first
-        self._jobs = jobs
-        self._folds = folds
-        self._shown = frozenset(ids)
-        self._dependents = {
-            parent: kept
-            for parent, children in dependents.items()
-            if parent in self._shown and (kept := [child for child in children if child in self._shown])
-        }
-        self._groups: dict[RowKey, tuple[Job, ...]] = {}
-        self._signs: dict[RowKey, str] = {}
-        self._done: set[JobId] = set()
+class _Arranging(Struct):
+    ids: Sequence[JobId]
+    jobs: Mapping[JobId, Job]
+    folds: Folds
+    dependents: Mapping[JobId, list[JobId]]
+    """Only shown ones, of shown jobs."""
+    last_first: bool
+    groups: dict[RowKey, tuple[Job, ...]] = field(default_factory=dict)
+    signs: dict[RowKey, str] = field(default_factory=dict)
+    done: set[JobId] = field(default_factory=set)
 
     def rows(self, split: int) -> ArrangedRows:
-        beneath = {child for parent in self._folds.parents for child in self._dependents.get(parent, ())}
+        beneath = {child for parent in self.folds.parents for child in self.dependents.get(parent, ())}
         pieces: list[RowSpan] = []
         first: list[RowSpan] = []
-        for at, job_id in enumerate(self._ids):
+        for at, job_id in enumerate(self.ids):
             if at == split:
                 first, pieces = pieces, []
             if job_id not in beneath:
                 pieces += self._tree(job_id, 0)
-        if split >= len(self._ids):
+        if split >= len(self.ids):
             first, pieces = pieces, []
-        pieces += [piece for job_id in self._ids for piece in self._tree(job_id, 0)]  # two that wait for each other
+        pieces += [piece for job_id in self.ids for piece in self._tree(job_id, 0)]  # two that wait for each other
         above, below = self._grouped(first), self._grouped(pieces)
         count_above = sum(len(piece) if isinstance(piece, range) else 1 for piece in above)
         grouped = [*above, *below]
         keys = RowKeys(grouped) if any(isinstance(piece, range) for piece in grouped) else grouped
-        return ArrangedRows(keys, self._groups, self._signs, count_above)  # type: ignore[arg-type]  # these are keys
+        return ArrangedRows(keys, self.groups, self.signs, count_above)  # type: ignore[arg-type]  # these are keys
 
     def _is_open(self, job: Job) -> bool:
-        return job.array is not None and job.array.id in self._folds.arrays
+        return job.array is not None and job.array.id in self.folds.arrays
 
     def _tree(self, job_id: JobId, depth: int) -> Iterator[RowSpan]:
-        if job_id in self._done:
+        if job_id in self.done:
             return
-        self._done.add(job_id)
-        children = self._dependents.get(job_id, ())
-        is_open = job_id in self._folds.parents
+        self.done.add(job_id)
+        children = self.dependents.get(job_id, ())
+        is_open = job_id in self.folds.parents
         sign = (OPEN if is_open else CLOSED) if children else ""
         if sign or depth:
-            self._signs[job_id] = ("  " * (min(depth, DEEPEST) - 1) + "└" if depth else "") + sign
-        job = self._jobs[job_id]
+            self.signs[job_id] = ("  " * (min(depth, DEEPEST) - 1) + "└" if depth else "") + sign
+        job = self.jobs[job_id]
         elements: list[range] = []  # in the order of their rows
         has_elements = bool(job.runs) and self._is_open(job)
         if has_elements and (rest := job.without((job.id,)) if children else job) is not None:
@@ -574,13 +543,13 @@ class _Arranging:
             yield job_id
         for child in children if is_open else ():
             yield from self._tree(child, depth + 1)
-        yield from (span[::-1] for span in reversed(elements)) if self._last_first else elements
+        yield from (span[::-1] for span in reversed(elements)) if self.last_first else elements
 
     def _grouped(self, pieces: list[RowSpan]) -> list[RowSpan]:
         """Return the rows with one for the elements of each folded array that wait, are active or have ended."""
-        kept = [self._jobs[key] for key in pieces if isinstance(key, int)]
+        kept = [self.jobs[key] for key in pieces if isinstance(key, int)]
         closed = [job for job in kept if job.array is not None and not self._is_open(job)]
-        foldable = [job for job in closed if job.runs or job.id not in self._signs]
+        foldable = [job for job in closed if job.runs or job.id not in self.signs]
         firsts: dict[RowSpan, RowKey] = {}
         hidden: set[RowSpan] = set()
 
@@ -595,8 +564,8 @@ class _Arranging:
                 key = -max(job.last_id for job in group)
                 if array is not None and section is not Section.WAITING:
                     key = -(array.id + (_ACTIVE if section is Section.RUNNING else _ENDED))
-                firsts[group[0].id], self._groups[key] = key, group
-                self._signs[key] = self._signs.get(group[0].id, "").rstrip(CLOSED + OPEN) + CLOSED
+                firsts[group[0].id], self.groups[key] = key, group
+                self.signs[key] = self.signs.get(group[0].id, "").rstrip(CLOSED + OPEN) + CLOSED
                 hidden.update(job.id for job in group)
         return [firsts.get(key, key) for key in pieces if key in firsts or key not in hidden]
 

@@ -256,7 +256,6 @@ class Verdicts:
         return (job_id for job_id in block if job_id in self._jobs)
 
     def _judge(self, job_id: JobId) -> bool:
-        """Match a job; return whether another part of it is shown than before."""
         job, before = self._jobs[job_id], self._shown.get(job_id)
         reason, text = None, ""
         if self._filter.is_of_reasons:
@@ -312,7 +311,6 @@ class QueueRows:
         self.known = 0
         """Number of jobs, shown or not; without ended ones while those are folded."""
         self.running = self.waiting = 0
-        """Numbers of jobs in the first two sections."""
         self.numbers = (0, 0, 0)
         """Numbers of jobs shown that run, wait and are held, as in the status line."""
         self.ended_counts = EndedCounts()
@@ -417,7 +415,6 @@ class QueueRows:
         return next((row for row, jobs in groups if any(each.has(job.id) for each in jobs)), job.id)
 
     def fold_all(self) -> None:
-        """Unfold everything; if everything is unfolded, fold it."""
         arrays = {job.array.id for job in self.jobs.values() if job.array and not job.state.is_terminal}
         parents = {parent for parent in self._dependents if parent in self.jobs}
         is_open = self._folds.arrays >= arrays and self._folds.parents >= parents

@@ -65,8 +65,6 @@ class _PlainTab:
 
 
 class QueueTab:
-    """Tab of live jobs and jobs that ended recently."""
-
     name = "queue"
 
     def __init__(self, rows: QueueRows, chosen: ChosenColumns) -> None:
@@ -80,7 +78,6 @@ class QueueTab:
         """Lines about foreign use, for an empty queue; empty if there is none."""
         self._signs: Mapping[RowKey, str] = {}
         self._lead = 0
-        """Cells of the widest of the signs."""
         self._living: tuple[Marks, object, Marks] | None = None
         """Marks with their snapshot, and those on jobs that had not ended in it."""
 
@@ -153,22 +150,16 @@ class QueueTab:
 
 
 class EndedJobs(Struct, frozen=True):
-    """Ended jobs, latest first, as far back as they were read."""
-
     jobs: Mapping[JobId, Job]
     is_whole: bool = False
-    """True if there are no older ones."""
     is_reading: bool = False
     failure: str = ""
 
 
 class FinishedTab(_PlainTab):
-    """Tab of ended jobs, including those in the history."""
-
     name, noun = "finished", "job"
     ended = EndedJobs(MappingProxyType({}))
     room = 0
-    """Cells of the table."""
     has_servers = False
     id_width = 0
 
@@ -314,8 +305,6 @@ GIVEN_UP = "reading was cancelled; 2 continues it"
 
 @dataclass(eq=False)
 class HistoryRead(Message, bubble=False):
-    """A page of history."""
-
     jobs: dict[int, Job]
     is_whole: bool
     failure: str = ""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 from msgspec import Struct
 from rich.style import Style
@@ -120,7 +120,6 @@ class Messages:
         self.missed = 0
         """Number of problems that newer messages replaced before their time."""
         self.progress: Cell = ()
-        """Progress of a long task; empty if there is none."""
 
     def say(self, message: Notification) -> None:
         before = self.newest
@@ -157,12 +156,6 @@ class Messages:
             draw_line(screen)
 
 
-class ShowsMessages(Protocol):
-    """App whose screens have lines of messages."""
-
-    messages: Messages
-
-
 class MessageLine(Widget):
     """Row of messages, which every screen has at all times, so that no message covers or moves anything.
 
@@ -191,7 +184,7 @@ class MessageLine(Widget):
     on_mount = on_resize = draw
 
     def _words(self) -> Cell:
-        messages = cast("ShowsMessages", self.app).messages
+        messages: Messages = cast("Any", self.app).messages
         if self.screen is self.app.screen:
             if (newest := messages.newest) is not None:
                 return self._cut(newest.severity, newest.text, messages.missed)
@@ -231,8 +224,6 @@ def draw_line(screen: Screen[Any]) -> None:
 
 
 class StatusBar(Widget):
-    """Status text at the left, the time at the right."""
-
     DEFAULT_CSS = "StatusBar { height: 1; dock: top; }"
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
@@ -299,8 +290,6 @@ class SummaryBar(Widget):
 
 
 class KeyBar(Widget):
-    """Keys available now. A click on one runs its command."""
-
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
@@ -308,7 +297,6 @@ class KeyBar(Widget):
         self._commands: tuple[Command, ...] = ()
         self._always: tuple[Command, ...] = ()
         self._before: list[tuple[int, Command]] = []
-        """Commands before the last change, with their places."""
         self._changed_at = 0.0
         """Time of the last change, on the clock of events."""
         self._meant: Command | None = None
