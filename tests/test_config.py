@@ -397,8 +397,7 @@ def test_hooks_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 @cases(
-    ("text", "spec"),
-    [("nvml", ProbeSpec()), ("sim:8", ProbeSpec(8)), ("sim:2:H100 80GB", ProbeSpec(2, "H100 80GB"))],
+    ("text", "spec"), [("nvml", ProbeSpec()), ("sim:8", ProbeSpec(8)), ("sim:2:H100 80GB", ProbeSpec(2, "H100 80GB"))]
 )
 def test_a_probe_is_formatted_and_read_back(text: str, spec: ProbeSpec) -> None:
     assert parse_probe(text) == spec
@@ -580,10 +579,7 @@ def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
         ('[[policy.tenants]]\nname = " "', "policy.tenants.name: ' ' is blank"),
         ("standing_priority = 101", "policy.standing_priority: expected 0 to 100"),
         ("[report]\ngpu_hour = -1", "report.gpu_hour: expected 0 to"),
-        (
-            '[[policy.tenants]]\nname = "a"\nmax_gpus = 4',
-            "policy.tenants.max_gpus: unknown key (known: name,",
-        ),
+        ('[[policy.tenants]]\nname = "a"\nmax_gpus = 4', "policy.tenants.max_gpus: unknown key (known: name,"),
         ('[[policy.tenants]]\nname = "a"\n[policy.tenants.caps]\ngpus = 4', "policy.tenants.caps: unknown key"),
         (
             "[[policy.reservations]]\nname = 'x'\nstart = 2026-03-02T14:00:00Z\nend = 2026-03-02T15:00:00Z\ngpu = 1",
@@ -679,13 +675,7 @@ SHARED_QUEUE = "/var/lib/gputui"
     ],
 )
 def test_a_command_finds_the_owner_of_its_queue(
-    uid: int,
-    state: str,
-    option: bool,
-    environ: dict[str, str],
-    service: bool,
-    paths: tuple[str, ...],
-    in_process: bool,
+    uid: int, state: str, option: bool, environ: dict[str, str], service: bool, paths: tuple[str, ...], in_process: bool
 ) -> None:
     is_named = option or "GPUTUI_STATE" in environ
     found = options.find_sockets(

@@ -29,10 +29,7 @@ def accounts() -> AccountNames:
     groups = {"lab": LAB, "wheel": WHEEL}
     known = {"alice": (ALICE,), "bob": (BOB,), "root": (0,), "gputui": (OWNER,), "eve": (EVE, LAB)}
     return AccountNames(
-        name_of=NAMES.__getitem__,
-        uid_of=UIDS.__getitem__,
-        gid_of=groups.__getitem__,
-        groups_of=known.__getitem__,
+        name_of=NAMES.__getitem__, uid_of=UIDS.__getitem__, gid_of=groups.__getitem__, groups_of=known.__getitem__
     )
 
 

@@ -97,12 +97,7 @@ class Owner:
         self.focus: list[str | None] = []
         self.sight = Visibility(AccessSettings(show_commands=False))
         self.hub = EventHub(
-            lambda: self.feed.latest,
-            self.feed.subscribe,
-            self.sight,
-            self.focus.append,
-            term="t",
-            patience=patience,
+            lambda: self.feed.latest, self.feed.subscribe, self.sight, self.focus.append, term="t", patience=patience
         )
 
     def connect(self, caller: Caller = ROOT, kinds: str = "", last_id: str = "", *, is_slow: bool = False) -> Client:
@@ -188,11 +183,7 @@ def test_each_sees_what_he_may_see(owner: Owner) -> None:
     for client in clients.values():
         client.until(partial(_has_jobs, client, 2))
     shown = {user: [each.spec.command for each in client.snapshot.jobs] for user, client in clients.items()}
-    assert shown == {
-        "root": [("secret",), ("secret",)],
-        "alice": [("secret",), ()],
-        "bob": [(), ("secret",)],
-    }
+    assert shown == {"root": [("secret",), ("secret",)], "alice": [("secret",), ()], "bob": [(), ("secret",)]}
 
 
 def test_who_comes_back_gets_what_he_missed(owner: Owner) -> None:

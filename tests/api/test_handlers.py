@@ -282,13 +282,7 @@ def test_an_action_that_does_not_suit_the_state_is_a_conflict(owner: TestOwner) 
     assert owner.ask("POST", "/v1/actions", Hold((job_id,))).status == 409
 
 
-@cases(
-    "body",
-    [
-        {"spec": {"begin_at": "0001-01-01T00:00:00+14:00"}},
-        {"spec": {"options": {"privileged": True}}},
-    ],
-)
+@cases("body", [{"spec": {"begin_at": "0001-01-01T00:00:00+14:00"}}, {"spec": {"options": {"privileged": True}}}])
 def test_an_edit_of_what_no_job_has_is_refused(owner: TestOwner, body: object) -> None:
     [job_id] = owner.submit()
     assert owner.ask("PATCH", f"/v1/jobs/{job_id}", body, uid=ALICE).status == 422

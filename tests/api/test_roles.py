@@ -147,12 +147,7 @@ def _held(owner: TestOwner, uid: int) -> UndoRequest:
 
 
 def _ask(
-    owner: TestOwner,
-    route: Route,
-    uid: int,
-    undo: UndoRequest | None = None,
-    job_id: int | None = None,
-    **headers: str,
+    owner: TestOwner, route: Route, uid: int, undo: UndoRequest | None = None, job_id: int | None = None, **headers: str
 ) -> Answer:
     """Ask as the row of the route says, unless another job is told; `undo` is the body of that route."""
     row = ROWS[route.handler]

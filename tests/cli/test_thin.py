@@ -372,9 +372,7 @@ def test_a_refusal_is_told_to_the_caller_and_to_the_audit_log(tmp_path: Path) ->
         raise AccessError("job 7 is a job of bob", rule="own-jobs")
 
     run = owned_commands(
-        Options(tmp_path),
-        refuse,
-        lambda caller, rule, asked: refusals.append((caller.user, rule, asked)),
+        Options(tmp_path), refuse, lambda caller, rule, asked: refusals.append((caller.user, rule, asked))
     )
     result = run(ALICE, line(("cancel", "7", "-q"), ALICE))
     assert (result.code, result.said) == (1, ((2, b"gputui: error: job 7 is a job of bob\n"),))

@@ -61,12 +61,7 @@ class PanelFigures:
     """Expected values of all queries, by `DASHBOARD: PANEL LEGEND`."""
 
     def __init__(
-        self,
-        recount: Recount,
-        moments: Mapping[str, float],
-        lost: int,
-        told: int,
-        machine: tuple[Witness, Increases],
+        self, recount: Recount, moments: Mapping[str, float], lost: int, told: int, machine: tuple[Witness, Increases]
     ) -> None:
         self._recount = recount
         self._witness, self._increases = machine

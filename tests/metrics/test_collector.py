@@ -116,10 +116,7 @@ def test_unknown_values_are_omitted_instead_of_zero() -> None:
     assert not found.labels("gputui_runtime_up")
 
 
-@cases(
-    "changes",
-    [{"stale": True}, {"health": Health(HealthCode.LOST, "fell off the bus")}],
-)
+@cases("changes", [{"stale": True}, {"health": Health(HealthCode.LOST, "fell off the bus")}])
 def test_a_gpu_that_is_lost_or_stale_is_down_and_shows_no_old_readings(changes: dict[str, Any]) -> None:
     found = scraped(on_node(view(0, GpuState.UNKNOWN, **changes)))
     assert found.value("gputui_gpu_up", UUID=uuid(0)) == 0

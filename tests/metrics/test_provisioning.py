@@ -337,12 +337,7 @@ CASES: list[tuple[str, str, list[dict[str, str]], int]] = [
         [series("gputui_gpus", "2x60", state="FREE"), series("gputui_jobs_eligible", "3x60", tenant="bob")],
         0,
     ),
-    (
-        "GputuiClusterGpusWithoutLoad",
-        "90m",
-        [*NODES, *HELD, series("gputui_gpu_utilization_ratio", "0x100", **GPU)],
-        1,
-    ),
+    ("GputuiClusterGpusWithoutLoad", "90m", [*NODES, *HELD, series("gputui_gpu_utilization_ratio", "0x100", **GPU)], 1),
     (
         "GputuiClusterGpusWithoutLoad",
         "90m",

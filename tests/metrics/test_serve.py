@@ -60,13 +60,7 @@ class Served:
 
     def run(self, *words: str) -> str:
         """Run a command, and return its output."""
-        done = subprocess.run(
-            self._command(*words),
-            env=self._environ,
-            cwd="/",
-            capture_output=True,
-            text=True,
-        )
+        done = subprocess.run(self._command(*words), env=self._environ, cwd="/", capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

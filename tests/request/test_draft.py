@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import GpuRequest, LimitWarning
-from gputui.request.draft import (
-    MASK,
-    NAMES,
-    asked,
-    draft_without_secrets,
-    env_names,
-    faults,
-    masked,
-    revealed,
-)
+from gputui.request.draft import MASK, NAMES, asked, draft_without_secrets, env_names, faults, masked, revealed
 from gputui.request.submitter import Submitter
 from tests.cases import cases
 from tests.factories import NOW

@@ -86,13 +86,7 @@ def test_every_unsupported_option_of_docker_is_known(option: str) -> None:
 
 def test_a_gputui_line_is_read() -> None:
     found = read("gputui --state /x submit --host --gpus 2-4 --hold --array 0-3 -- python x.py --gpus 3")
-    assert found.draft == {
-        "image": "",
-        "command": "python x.py --gpus 3",
-        "gpus": "2-4",
-        "hold": "yes",
-        "array": "0-3",
-    }
+    assert found.draft == {"image": "", "command": "python x.py --gpus 3", "gpus": "2-4", "hold": "yes", "array": "0-3"}
 
 
 @cases(

@@ -178,10 +178,7 @@ def test_nothing_is_left_running(lab: Callable[..., Lab]) -> None:
     there = lab("good", "future", "partial")
     there.until(lambda s: s.servers and not s.servers[0].problem)
     there.there.close(20)
-    until(
-        lambda: not {*children("self")} - before,
-        lambda: [_command(pid) for pid in {*children("self")} - before],
-    )
+    until(lambda: not {*children("self")} - before, lambda: [_command(pid) for pid in {*children("self")} - before])
 
 
 def _command(pid: int) -> str:

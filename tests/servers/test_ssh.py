@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.action import (
-    Cancel,
-    DrainGpus,
-    Hold,
-    ReserveGpus,
-    ResumeGpus,
-    SetPriority,
-    Unreserve,
-)
+from gputui.domain.action import Cancel, DrainGpus, Hold, ReserveGpus, ResumeGpus, SetPriority, Unreserve
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
