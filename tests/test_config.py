@@ -40,8 +40,12 @@ def read(tmp_path: Path, content: str | bytes, **environ: str) -> Settings:
     return load_settings(file, environ)
 
 
-def test_without_a_file_the_defaults_hold() -> None:
+def test_a_personal_file_sets_what_the_site_leaves(tmp_path: Path) -> None:
     assert resolve(environ={}).settings == Settings()
+    own = own_file(tmp_path, "[store]\nkeep_finished = 2")
+    made = resolve(environ={"GPUTUI_POLICY_PATIENCE": "1h"})
+    assert (made.config, made.site, made.ignored) == (own, None, ())
+    assert (made.settings.store.keep_finished, made.settings.policy.patience) == (2, timedelta(hours=1))
 
 
 def test_a_file_sets_the_keys_that_it_names(tmp_path: Path) -> None:
@@ -275,13 +279,6 @@ def own_file(tmp_path: Path, content: str) -> Path:
     return own
 
 
-def test_without_a_site_file_a_personal_one_sets_everything(tmp_path: Path) -> None:
-    own = own_file(tmp_path, "[store]\nkeep_finished = 2")
-    made = resolve(environ={"GPUTUI_POLICY_PATIENCE": "1h"})
-    assert (made.config, made.site, made.ignored) == (own, None, ())
-    assert (made.settings.store.keep_finished, made.settings.policy.patience) == (2, timedelta(hours=1))
-
-
 def test_a_personal_file_changes_console_settings_and_permitted_keys(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(SITE.replace("store.lock_timeout", "store.history_after"))
     own = own_file(
@@ -505,7 +502,7 @@ def test_former_weights_are_refused_with_their_replacement(tmp_path: Path, line:
         read(tmp_path, "", **{f"GPUTUI_POLICY_{key.upper()}": value})
 
 
-def test_all_former_settings_of_a_file_are_named_at_once(tmp_path: Path) -> None:
+def test_former_settings_of_a_file_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, '[policy]\nage_weight = 1\nlimit_low = "8h"\nage_cap = 5\nclass_weight = 2\n')
     told = str(caught.value)
@@ -514,11 +511,10 @@ def test_all_former_settings_of_a_file_are_named_at_once(tmp_path: Path) -> None
     assert all(words in told for words in ("remove them: ", "policy.max_time", "newcomer_credit", "promote_after"))
     with pytest.raises(InputError, match="these settings no longer exist"):
         read(tmp_path, "", GPUTUI_POLICY_AGE_WEIGHT="1", GPUTUI_POLICY_AGE_CAP="5")
-
-
-def test_former_settings_of_colours_stop_no_service(tmp_path: Path) -> None:
     former = "[console]\nfold_ended_after = 300\npower_high = 90\nmemory_full = 97\ntemperature_limit = 100\n"
     assert read(tmp_path, former) == read(tmp_path, "")
+    with pytest.raises(InputError, match="GPUTUI_POLICY_SHARE_JOBS: expected a whole number"):
+        read(tmp_path, "", GPUTUI_POLICY_SHARE_JOBS="three")
 
 
 def test_all_durations_without_a_unit_are_named_at_once(tmp_path: Path) -> None:
@@ -617,11 +613,6 @@ def test_a_wrong_key_is_refused_with_those_that_are_offered(key: str, hint: str)
     with pytest.raises(InputError) as refused:
         settings_file.value_of_text(PolicySettings, key, "1", "--set", ("patience", "age"))
     assert (refused.value.where, refused.value.hint) == ("--set", hint)
-
-
-def test_a_number_in_the_environment_is_checked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="GPUTUI_POLICY_SHARE_JOBS: expected a whole number"):
-        read(tmp_path, "", GPUTUI_POLICY_SHARE_JOBS="three")
 
 
 def test_options_of_docker_run_are_allowed_one_by_one(tmp_path: Path) -> None:

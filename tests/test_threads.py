@@ -44,8 +44,6 @@ def test_an_error_is_told_and_the_watch_goes_on() -> None:
     assert list(map(fault_words, told)) == ["No space left on device", "ValueError: odd"]
     assert watcher.daemon
 
-
-def test_an_error_while_one_is_told_ends_nothing_either() -> None:
     def refuse(error: Exception) -> None:
         raise RuntimeError from error
 

@@ -105,19 +105,16 @@ def test_the_program_that_asks_is_a_plain_word(word: str, via: str) -> None:
     assert ask(peer(ALICE), {"gputui-via": word}).via == via
 
 
-def test_root_tells_for_whom_it_acts_under_sudo() -> None:
+def test_root_acts_for_others_under_sudo_and_nobody_else_does() -> None:
     caller = ask(peer(0), {"gputui-sudo-uid": str(ALICE), "gputui-via": "mcp"})
     assert (caller.uid, caller.user, caller.role, caller.via) == (0, "alice", Role.OPERATOR, "sudo mcp")
+    caller = ask(peer(ALICE), {"gputui-sudo-uid": "0"})
+    assert (caller.uid, caller.user, caller.role, caller.via) == (ALICE, "alice", Role.USER, "")
 
 
 @cases("word", ["", "0", "-1", "alice", "1" * 11, "\N{SUPERSCRIPT TWO}"])
 def test_what_is_no_uid_is_not_believed(word: str) -> None:
     assert ask(peer(0), {"gputui-sudo-uid": word}).user == "root"
-
-
-def test_nobody_but_root_acts_for_others() -> None:
-    caller = ask(peer(ALICE), {"gputui-sudo-uid": "0"})
-    assert (caller.uid, caller.user, caller.role, caller.via) == (ALICE, "alice", Role.USER, "")
 
 
 @cases("uid", [0, ALICE])
@@ -139,10 +136,16 @@ def test_a_container_of_an_operators_job_may_only_look(submitter: int | None) ->
         assert ask(peer(uid, cgroup=within(OURS)), jobs=[job_of(submitter)]).role is Role.VIEWER
 
 
-def test_a_container_whose_attempt_is_over_may_only_look() -> None:
+def test_containers_are_judged_by_their_attempt() -> None:
     made = job_of(ALICE)
     over = made.evolve(attempts=(replace(made.attempts[0], ended_at=NOW),))
     assert ask(peer(ALICE, cgroup=within(OURS)), jobs=[over]).role is Role.VIEWER
+    own = within(THEIRS)
+    assert ask(peer(0, cgroup=own), own=own).role is Role.OPERATOR
+    assert ask(peer(0, cgroup=f"{own}/docker/{OURS}"), own=own).role is Role.VIEWER
+    assert not whereabouts_of(f"0::/x/gputui-{STORE}-7-1.scope", STORE).attempts
+    assert whereabouts_of(f"9:memory:/x/gputui-{STORE}-7-12\n0::/", STORE).attempts == {(7, 12)}
+    assert ask(peer(ALICE, cgroup=f"0::/gputui/gputui-{STORE}-7-2"), jobs=[job_of(ALICE)]).role is Role.VIEWER
 
 
 @cases(
@@ -185,12 +188,6 @@ def test_sessions_and_services_are_no_containers(cgroup: str) -> None:
     assert ask(peer(0, cgroup=cgroup)).role is Role.OPERATOR
 
 
-def test_who_shares_the_container_of_the_owner_is_in_none() -> None:
-    own = within(THEIRS)
-    assert ask(peer(0, cgroup=own), own=own).role is Role.OPERATOR
-    assert ask(peer(0, cgroup=f"{own}/docker/{OURS}"), own=own).role is Role.VIEWER
-
-
 @cases(("uid", "role", "known"), [(ALICE, Role.USER, 7), (0, Role.USER, 7), (EVE, Role.VIEWER, None)])
 def test_a_host_job_is_its_submitter(uid: int, role: Role, known: int | None) -> None:
     cgroup = f"0::/gputui/gputui-{STORE}-7-1"
@@ -207,9 +204,3 @@ def test_a_host_job_of_an_operator_is_the_operator(uid: int) -> None:
 @cases("submitter", [OWNER, BOB])
 def test_root_in_a_host_job_of_another_operator_may_only_look(submitter: int) -> None:
     assert ask(peer(0, cgroup=f"0::/gputui/gputui-{STORE}-7-1"), jobs=[job_of(submitter)]).role is Role.VIEWER
-
-
-def test_numbers_of_another_attempt_are_no_job() -> None:
-    assert not whereabouts_of(f"0::/x/gputui-{STORE}-7-1.scope", STORE).attempts
-    assert whereabouts_of(f"9:memory:/x/gputui-{STORE}-7-12\n0::/", STORE).attempts == {(7, 12)}
-    assert ask(peer(ALICE, cgroup=f"0::/gputui/gputui-{STORE}-7-2"), jobs=[job_of(ALICE)]).role is Role.VIEWER

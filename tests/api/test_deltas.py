@@ -47,18 +47,20 @@ def as_sent(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, leads_here=False, taken_at=NOW)
 
 
-def test_a_snapshot_comes_out_as_it_went_in() -> None:
+def test_a_snapshot_comes_out_as_it_went_in_also_in_parts() -> None:
     before = as_sent(sample.rich_snapshot())
     there = SnapshotDecoder().take(read(sent(Encoder(), before)), NOW)
     assert there == before
-
-
-def test_a_snapshot_in_parts_appears_whole() -> None:
     before = as_sent(sample.rich_snapshot())
     whole, decoder = Encoder().update(before), SnapshotDecoder()
     parts = [SnapshotUpdate(jobs=(each,), is_partial=True) for each in whole.jobs]
     assert all(decoder.take(read(own_json(part)), NOW) is EMPTY for part in parts)
     assert decoder.take(read(own_json(replace(whole, jobs=()))), NOW) == before
+    encoder, decoder = Encoder(), SnapshotDecoder()
+    why = Reason(PendingReason.RESOURCES, "needs 1 GPU")
+    first = decoder.take(read(sent(encoder, Snapshot(jobs=(job(1),), reasons={1: why}, expected_starts={1: NOW}))), NOW)
+    decoder.take(read(sent(encoder, Snapshot())), NOW)
+    assert (first.reasons, first.expected_starts, len(first.jobs)) == ({1: why}, {1: NOW}, 1)
 
 
 def test_changes_are_followed() -> None:
@@ -81,14 +83,6 @@ def test_changes_are_followed() -> None:
     ]
     for snapshot in snapshots:
         assert decoder.take(read(sent(encoder, snapshot)), NOW) == snapshot
-
-
-def test_a_snapshot_that_was_handed_out_does_not_change() -> None:
-    encoder, decoder = Encoder(), SnapshotDecoder()
-    why = Reason(PendingReason.RESOURCES, "needs 1 GPU")
-    first = decoder.take(read(sent(encoder, Snapshot(jobs=(job(1),), reasons={1: why}, expected_starts={1: NOW}))), NOW)
-    decoder.take(read(sent(encoder, Snapshot())), NOW)
-    assert (first.reasons, first.expected_starts, len(first.jobs)) == ({1: why}, {1: NOW}, 1)
 
 
 def test_starts_that_barely_move_are_not_sent_again() -> None:
@@ -126,7 +120,7 @@ def test_a_big_queue_costs_little_while_one_job_starts_at_a_time() -> None:
     assert max(squeezed for _, squeezed in costs[1:]) < 5_000
 
 
-def test_a_job_of_a_newer_gputui_is_left_out_and_named() -> None:
+def test_what_a_newer_gputui_sends_is_left_out() -> None:
     decoder = SnapshotDecoder()
     strange = b'{"id": 7, "spec": {}, "submitted_at": "2026-03-02T12:00:00Z", "state": "HIBERNATING"}'
     found = decoder.take(SnapshotUpdate(jobs=(Raw(strange), Raw(msgspec.json.encode(job(8))))), NOW)
@@ -134,9 +128,6 @@ def test_a_job_of_a_newer_gputui_is_left_out_and_named() -> None:
     [lost] = found.unreadable
     assert (lost.kind, lost.key) == ("job", "7")
     assert decoder.take(SnapshotUpdate(gone=(7,)), NOW).unreadable == ()
-
-
-def test_fields_of_a_newer_gputui_are_ignored() -> None:
     decoder = SnapshotDecoder()
     found = decoder.take(
         SnapshotUpdate({"weather": Raw(b'"sunny"'), "fragmentation": Raw(b"2"), "nodes": Raw(b"3")}), NOW

@@ -19,10 +19,11 @@ def test_each_route_has_a_handler_and_each_handler_a_route() -> None:
     assert len({route.handler for route in ROUTES}) == len(ROUTES)
 
 
-def test_about_tells_who_owns_and_who_asks(owner: TestOwner) -> None:
+def test_about_tells_who_asks_and_methods_are_those_of_the_path(owner: TestOwner) -> None:
     about = owner.ask("GET", "/v1/about", uid=ALICE).read(AboutView)
     assert (about.owner.pid, about.owner.kind, about.store) == (4711, "serve", owner.services.store_id)
     assert (about.caller.user, about.caller.role, about.home) == ("alice", "user", f"/home/{ALICE}")
+    assert owner.ask("DELETE", "/v1/jobs").headers["Allow"] == "GET, POST"
 
 
 @cases(
@@ -43,10 +44,6 @@ def test_a_wrong_path_or_method_is_told(owner: TestOwner, method: str, path: str
     problem = reply.read(Problem)
     assert (reply.status, problem.status, reply.content_type) == (status, status, "application/problem+json")
     assert problem.type.startswith("urn:gputui:")
-
-
-def test_another_method_is_told_which_the_path_takes(owner: TestOwner) -> None:
-    assert owner.ask("DELETE", "/v1/jobs").headers["Allow"] == "GET, POST"
 
 
 @cases(("given", "status"), [("1.0", 200), ("1.99", 200), ("2.0", 400), ("x", 400), ("", 400)])

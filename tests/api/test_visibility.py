@@ -105,11 +105,6 @@ def test_commands_are_shown_unless_the_site_hides_them() -> None:
     assert hiding.job(whole, BOB) is whole
 
 
-def test_a_job_of_no_known_submitter_is_shown_to_operators_alone() -> None:
-    old = job(3, submitted_by="alice", options=ContainerOptions(env=(("TOKEN", SECRET),)))
-    assert not Visibility(AccessSettings()).job(old, ALICE).spec.options.env
-
-
 @cases(
     ("code", "text", "seen"),
     [
@@ -159,9 +154,14 @@ def picture() -> Snapshot:
     return Snapshot(taken_at=NOW, jobs=(mine, theirs), recurring=(entry,), nodes=(Node("n", (gpu,)),))
 
 
-def test_operators_see_the_snapshot_itself() -> None:
+def test_operators_and_callers_of_a_class_see_the_same() -> None:
     whole = picture()
     assert Visibility(AccessSettings(show_commands=False)).snapshot(whole, ROOT) is whole
+    assert Visibility.class_of(ROOT) == EVERYTHING
+    assert Visibility.class_of(EVE) == Visibility.class_of(FORMER) == NOTHING_OWN
+    assert len({Visibility.class_of(each) for each in (ALICE, BOB, EVE, ROOT)}) == 4
+    old = job(3, submitted_by="alice", options=ContainerOptions(env=(("TOKEN", SECRET),)))
+    assert not Visibility(AccessSettings()).job(old, ALICE).spec.options.env
 
 
 def test_users_see_their_own_jobs_and_the_rest_as_others_do() -> None:
@@ -216,12 +216,6 @@ def test_notices_about_hooks_and_what_operators_alone_can_mend_are_for_operators
         assert seen.notices == stops
         assert seen.nodes[0].runtimes == (replace(status, warnings=(), gpus=EngineGpus()),), "that it is down"
         assert visibility.snapshot(whole, ROOT) is whole
-
-
-def test_callers_of_a_class_see_the_same() -> None:
-    assert Visibility.class_of(ROOT) == EVERYTHING
-    assert Visibility.class_of(EVE) == Visibility.class_of(FORMER) == NOTHING_OWN
-    assert len({Visibility.class_of(each) for each in (ALICE, BOB, EVE, ROOT)}) == 4
 
 
 def test_logs_are_for_submitters_and_for_users_where_the_site_shows_them() -> None:

@@ -147,15 +147,12 @@ def test_jobs_keep_coming_until_many_wait(store: MemoryJobStore, actions: Action
     assert len(store.jobs()) == MOST_WAITING
 
 
-def test_the_coming_jobs_differ_and_some_fail() -> None:
+def test_the_first_jobs_and_those_that_come_show_what_there_is() -> None:
     coming = list(islice(coming_jobs(random.Random(7)), 60))
     assert len({each.spec.name for each in coming}) == 60
     fails = [each for each in coming if any("--fail-at" in word for word in each.spec.command)]
     assert 3 < len(fails) < 25
-
-
-def test_a_waiting_job_is_among_the_first_six_rows() -> None:
-    """A failed job and the jobs that fit the six usable GPUs come before it."""
+    # A failed job and the jobs that fit the six usable GPUs come before it.
     left, running = 6, 0
     jobs: list[Submission] = [each for each in first_jobs() if not each.held]
     for each in sorted(jobs, key=lambda each: -each.spec.priority):

@@ -43,12 +43,25 @@ def levels(found: object) -> list[CheckLevel]:
     return [check.level for check in found]  # type: ignore[attr-defined]
 
 
-def test_the_driver() -> None:
+def test_the_driver_is_judged() -> None:
     [good] = checks.of_probe(GOOD)
     assert (good.level, good.text) == (CheckLevel.OK, "1 GPU, driver 570.1")
     [bad] = checks.of_probe(ProbeReading(ProbeStatus(ProbeCode.DRIVER_MISMATCH, "reboot")))
     assert (bad.level, bad.text) == (CheckLevel.FAIL, "reboot")
     assert levels(checks.of_probe(ProbeReading(ProbeStatus(ProbeCode.OK, "")))) == [CheckLevel.FAIL]
+    [check] = checks.of_probe(replace(GOOD, cuda_version="12.8"))
+    assert check.text == "1 GPU, driver 570.1, CUDA 12.8"
+    lost = sample(health=Health(HealthCode.LOST, "lost: the driver no longer lists it"))
+    check = list(checks.of_probe(replace(GOOD, samples={uuid(0): lost})))[1]
+    assert check.text == "Lost: the driver no longer lists it"
+    sick = sample(health=Health(HealthCode.XID, "Xid 79: the GPU has fallen off the bus"))
+    found = list(checks.of_probe(replace(GOOD, samples={uuid(0): sick})))
+    assert found[1].hint.startswith("gputui drain 0 --reason 'Xid 79: the GPU has fallen off the bus'")
+    sick = sample(
+        health=Health(HealthCode.XID, "Xid 79: the GPU has fallen off the bus of this machine: reboot the host")
+    )
+    found = list(checks.of_probe(replace(GOOD, samples={uuid(0): sick})))
+    assert "of this machine: …'" in found[1].hint.splitlines()[0]
 
 
 @cases(("code", "level"), [(HealthCode.REMAP_PENDING, CheckLevel.WARN), (HealthCode.XID, CheckLevel.FAIL)])
@@ -58,16 +71,31 @@ def test_a_sick_gpu(code: HealthCode, level: CheckLevel) -> None:
     assert levels(checks.of_probe(reading)) == [CheckLevel.OK, CheckLevel.WARN, level]
 
 
-def test_damage() -> None:
+def test_damage_and_the_scheduler() -> None:
     assert list(checks.of_damage(())) == []
     [told] = checks.of_damage(["a line is damaged"])
     assert (told.level, told.text, "remove" in told.hint) == (CheckLevel.WARN, "a line is damaged", True)
+    assert checks.of_leader(None).level is CheckLevel.WARN
+    assert "pid 7" in checks.of_leader(Leader(7, "gpu1", "alice", "serve", NOW)).text
 
 
-def test_a_runtime() -> None:
+def test_an_engine_is_judged_in_the_words_of_its_address() -> None:
     up = RuntimeStatus("docker", True, "Docker 28", warnings=("live-restore is off",))
     assert levels(engine.of_runtime(up)) == [CheckLevel.OK, CheckLevel.WARN]
     assert levels(engine.of_runtime(RuntimeStatus("docker", False, "does not answer"))) == [CheckLevel.FAIL]
+    hint = "`ssh lab` once, and compare its key"
+    down = RuntimeStatus("docker", False, f"ssh: lab is no known host ({hint})", hint=hint)
+    [check] = engine.of_runtime(down)
+    assert (check.level, check.text) == (CheckLevel.FAIL, "ssh: lab is no known host")
+    assert check.hint.startswith(hint)
+    assert "systemctl" not in check.hint
+    apart = engine.of_gpus(EngineGpus("nvidia", address="ssh://gpu1"), ())
+    assert apart is not None
+    assert (apart.level, "ssh://gpu1 runs on another machine" in apart.text) == (CheckLevel.FAIL, True)
+    assert engine.of_gpus(EngineGpus("nvidia", is_local=True), ()) is None
+    down = RuntimeStatus("docker", False, "Docker does not run")
+    assert "--runtime process" in next(engine.of_runtime(down, has_gpus=True)).hint
+    assert "--runtime process" not in next(engine.of_runtime(down)).hint
 
 
 @cases(
@@ -111,22 +139,14 @@ def test_space(size: int, inodes: int | None, level: CheckLevel) -> None:
     assert checks.of_space(size, inodes).level is level
 
 
-def test_the_clock() -> None:
+def test_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.of_clock(NOW, None).level is CheckLevel.OK
     assert checks.of_clock(NOW, NOW + timedelta(seconds=1)).level is CheckLevel.OK
     assert checks.of_clock(NOW, NOW + timedelta(minutes=1)).level is CheckLevel.WARN
     assert checks.of_clock(NOW.replace(year=1970), None).level is CheckLevel.FAIL
-
-
-def test_a_time_zone_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Foo/Bar")
     found = checks.of_clock(NOW, None)
     assert (found.level, found.text) == (CheckLevel.WARN, "TZ is 'Foo/Bar', which is not a time zone on this host")
-
-
-def test_the_scheduler() -> None:
-    assert checks.of_leader(None).level is CheckLevel.WARN
-    assert "pid 7" in checks.of_leader(Leader(7, "gpu1", "alice", "serve", NOW)).text
 
 
 @cases(
@@ -165,48 +185,12 @@ def test_a_toolkit_that_is_not_registered_gets_the_lines_and_the_restart() -> No
     assert "doctor --fix" not in written
 
 
-def test_an_engine_behind_ssh_is_explained_in_the_words_of_ssh() -> None:
-    hint = "`ssh lab` once, and compare its key"
-    down = RuntimeStatus("docker", False, f"ssh: lab is no known host ({hint})", hint=hint)
-    [check] = engine.of_runtime(down)
-    assert (check.level, check.text) == (CheckLevel.FAIL, "ssh: lab is no known host")
-    assert check.hint.startswith(hint)
-    assert "systemctl" not in check.hint
-
-
-def test_gpus_unavailable_to_the_engine_are_reported() -> None:
-    check = engine.of_gpus(EngineGpus("nvidia", address="ssh://gpu1"), ())
-    assert check is not None
-    assert (check.level, "ssh://gpu1 runs on another machine" in check.text) == (CheckLevel.FAIL, True)
-    assert engine.of_gpus(EngineGpus("nvidia", is_local=True), ()) is None
-
-
-def test_gpus_without_an_engine_suggest_the_process_runtime() -> None:
-    down = RuntimeStatus("docker", False, "Docker does not run")
-    assert "--runtime process" in next(engine.of_runtime(down, has_gpus=True)).hint
-    assert "--runtime process" not in next(engine.of_runtime(down)).hint
-
-
 @cases("code", [code for code in ProbeCode if code is not ProbeCode.OK])
 def test_each_fault_of_the_driver_has_a_reason_and_a_fix(code: ProbeCode) -> None:
     [check] = checks.of_probe(ProbeReading(ProbeStatus(code, "it is so")))
     assert check.level is CheckLevel.FAIL
     assert check.why
     assert check.hint
-
-
-def test_a_sick_gpu_has_a_command_that_drains_it() -> None:
-    sick = sample(health=Health(HealthCode.XID, "Xid 79: the GPU has fallen off the bus"))
-    found = list(checks.of_probe(replace(GOOD, samples={uuid(0): sick})))
-    assert found[1].hint.startswith("gputui drain 0 --reason 'Xid 79: the GPU has fallen off the bus'")
-
-
-def test_a_long_reason_of_a_drain_ends_with_a_word() -> None:
-    sick = sample(
-        health=Health(HealthCode.XID, "Xid 79: the GPU has fallen off the bus of this machine: reboot the host")
-    )
-    found = list(checks.of_probe(replace(GOOD, samples={uuid(0): sick})))
-    assert "of this machine: …'" in found[1].hint.splitlines()[0]
 
 
 @cases(("at", "word"), [(NOW, "refuses to list"), (None, "has not listed")])
@@ -230,31 +214,17 @@ def test_a_driver_without_process_lists_fails_until_the_site_accepts_it() -> Non
     )
 
 
-def test_the_memory_of_each_gpu_is_judged() -> None:
+def test_memory_and_instances_of_gpus_are_judged() -> None:
     unread = replace(GOOD, samples={uuid(0): sample(memory_used=None)})
     assert levels(checks.of_probe(unread)) == [CheckLevel.OK, CheckLevel.FAIL]
     unified = list(checks.of_probe(replace(unread, gpus=(gpu(unified=True, memory_total=120 * GIB),))))
     assert levels(unified) == [CheckLevel.OK, CheckLevel.OK]
     assert "GPU 0 uses the machine's memory (120G), which --gpu-memory compares with" in unified[1].text
-
-
-def test_mig_mode_without_instances_is_reported() -> None:
     check = list(checks.of_probe(replace(GOOD, gpus=(gpu(mig_enabled=True),))))[1]
     assert (check.level, "nvidia-smi -i 0 -mig 0" in check.hint) == (CheckLevel.FAIL, True)
     instance = gpu(1, mig_parent=uuid(0))
     cut = replace(GOOD, gpus=(gpu(mig_enabled=True), instance), samples={uuid(1): sample(1)})
     assert levels(checks.of_probe(cut)) == [CheckLevel.OK]
-
-
-def test_a_lost_gpu_is_not_lost_twice() -> None:
-    lost = sample(health=Health(HealthCode.LOST, "lost: the driver no longer lists it"))
-    check = list(checks.of_probe(replace(GOOD, samples={uuid(0): lost})))[1]
-    assert check.text == "Lost: the driver no longer lists it"
-
-
-def test_the_versions_of_driver_and_cuda() -> None:
-    [check] = checks.of_probe(replace(GOOD, cuda_version="12.8"))
-    assert check.text == "1 GPU, driver 570.1, CUDA 12.8"
 
 
 @pytest.fixture
@@ -311,9 +281,6 @@ def test_kept_files_are_shown_with_their_limits() -> None:
         CheckLevel.OK,
         "oldest 12d00h; no limit set (store.logs_max_age, store.logs_max_size)",
     )
-
-
-def test_a_small_size_has_its_unit() -> None:
     data = KeptData("logs", 0, 1, None, KeepLimits())
     assert checks.of_kept(data, NOW).text.startswith("0 bytes in 1 file; ")
     assert checks.of_kept(replace(data, size=999), NOW).text.startswith("999 bytes in 1 file; ")

@@ -90,11 +90,16 @@ def test_what_the_service_tells_is_judged(role: str, silent_for: int, level: Che
     assert checks.of_answer("PATH", "serve", "alice", role, timedelta(seconds=silent_for)).level is level
 
 
-def test_a_console_that_has_the_queue_is_called_one() -> None:
+def test_consoles_root_and_a_service_that_cannot_be_asked_are_told() -> None:
     for silent_for in (0, 40):
         told = checks.of_answer("P", "console of ann, pid 7,", "ann", "operator", timedelta(seconds=silent_for))
         assert told.name == "console"
         assert "systemctl" not in told.hint + told.text + told.why
+    found = checks.of_engine_group("docker", ["g", "f", "e", "d", "c", "b"])
+    assert found is not None
+    assert found.text == "in the group docker: b, c, d, e, f and 1 more"
+    assert checks.of_engine_group("docker", []) is None
+    assert checks.of_silence(GputuiError("no", where="PATH", hint="do")).text == "PATH: no"
 
 
 def test_settings_that_leave_users_outside_are_told() -> None:
@@ -107,14 +112,3 @@ def test_settings_that_leave_users_outside_are_told() -> None:
     assert without.text == "all accounts may use the queue, but gputui.socket is not installed"
     assert checks.of_access(Settings(access=users), has_socket=True) is None
     assert checks.of_access(Settings(), has_socket=False) is None
-
-
-def test_who_is_root_anyway_is_named() -> None:
-    found = checks.of_engine_group("docker", ["g", "f", "e", "d", "c", "b"])
-    assert found is not None
-    assert found.text == "in the group docker: b, c, d, e, f and 1 more"
-    assert checks.of_engine_group("docker", []) is None
-
-
-def test_a_service_that_cannot_be_asked_is_told() -> None:
-    assert checks.of_silence(GputuiError("no", where="PATH", hint="do")).text == "PATH: no"

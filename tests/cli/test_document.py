@@ -19,12 +19,9 @@ from tests.factories import NOW, job
 PATH = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
-def test_the_command_reference_is_up_to_date() -> None:
+def test_the_command_reference_is_complete_and_up_to_date() -> None:
     text = PATH.read_text(encoding="utf-8")
     assert document.updated(text) == text, "run python scripts/cli.py"
-
-
-def test_the_command_reference_has_every_command_and_option() -> None:
     text = PATH.read_text(encoding="utf-8")
     assert all(f"### `gputui {name}`" in text for name in COMMANDS)
     assert all(key.option in text for key in KEYS)

@@ -56,20 +56,14 @@ def test_every_option_of_submit_is_one_of_edit() -> None:
     assert {key.option for key in KEYS} <= names
 
 
-def test_variables_are_added_and_lists_are_replaced(run: Run, asked: KeptStore) -> None:
+def test_values_are_replaced_added_and_removed(run: Run, asked: KeptStore) -> None:
     assert run("edit", "1", "-e", "A=2", "-e", "NEW=x y", "-v", "/only:/this", "--shm-size=2g").code == 0
     options = asked.get(1).spec.options
     assert options.env == (("TOKEN", "hunter2"), ("A", "2"), ("NEW", "x y"))
     assert (options.volumes, options.shm_size) == (("/only:/this",), 2 * GIB)
-
-
-def test_image_and_command(run: Run, asked: KeptStore) -> None:
     assert run("edit", "1", "--image", "busybox:2", "--", "sh", "-c", "a 'b'").code == 0
     spec = asked.get(1).spec
     assert (spec.image, spec.command) == ("busybox:2", ("sh", "-c", "a 'b'"))
-
-
-def test_unset_options_are_removed(run: Run, asked: KeptStore) -> None:
     assert run("edit", "1", "--unset", "time-limit", "--unset", "env", "--preemptible").code == 0
     spec = asked.get(1).spec
     assert (spec.time_limit, spec.options.env, spec.preemptible) == (None, (), True)

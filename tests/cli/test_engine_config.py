@@ -88,14 +88,11 @@ def test_the_commands_are_those_of_its_kind(
     assert service.settings == str(process.settings_file)
 
 
-def test_an_engine_behind_a_port_is_found() -> None:
+def test_an_engine_behind_a_port_is_found_and_no_other_is_judged() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         assert process_behind(address).pid == os.getpid()
     assert process_behind(address) == EngineProcess()
-
-
-def test_an_engine_whose_process_is_not_seen_is_not_judged_by_the_files_of_another() -> None:
     assert look(EngineGpus(is_local=True, address="unix:///nowhere/docker.sock")) is None
 
 

@@ -104,7 +104,7 @@ def test_explain_mentions_a_long_wait(store: JobStore, capsys: Captured) -> None
     assert "age            5.333  waited 8d00h" in shown
 
 
-def test_priority_dry_run_shows_the_shift_and_changes_nothing(store: JobStore, capsys: Captured) -> None:
+def test_dry_runs_show_who_starts_when_and_change_nothing(store: JobStore, capsys: Captured) -> None:
     assert run(["priority", "3", "+20", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines.pop(0) == "job 3 moves from place 2 to 1 of 2 in the queue"
@@ -112,6 +112,24 @@ def test_priority_dry_run_shows_the_shift_and_changes_nothing(store: JobStore, c
     assert lines[1].endswith("1h00m earlier")
     assert lines[2].endswith("1h00m later")
     assert store.get(3).priority == 50
+    assert run(["cancel", "2", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "1h00m earlier" in shown
+    assert shown.splitlines()[-1].endswith("-> cancelled")
+    assert not store.get(2).cancel_requested
+    assert run(["resume", "0", "--dry-run"]) == 0
+    assert capsys.readouterr() == ("no other job would start earlier or later\n", "")
+    assert not list(store.audit_log("resume"))
+    assert run(["submit", "--dry-run", "--gpus", "2", "--priority", "90", "--time-limit", "1h", "busybox", "true"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["4", "2", "3"]
+    assert len(store.jobs()) == 3
+    assert run(["priority", "2", "+20", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "no other job would start earlier or later\n"
+    assert run(["submit", "--dry-run", "--gpus", "9", "busybox", "true"]) == 0
+    assert capsys.readouterr().out == "job 4 would never start: needs 9 GPUs, this server has 2\n"
+    assert run(["submit", "--dry-run", "--gpus", "1", "--gpu-model", "B200", "busybox", "true"]) == 0
+    assert capsys.readouterr().out == "job 4 would never start: needs 1 GPU, none of 2 here is suitable\n"
 
 
 def test_a_dry_run_names_the_victims(store: JobStore, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,14 +143,6 @@ def test_a_dry_run_names_the_victims(store: JobStore, capsys: Captured, monkeypa
     [told] = [line for line in lines if line.split()[0] == "1"]
     assert "runs now -> 20" in told
     assert store.get(1).state is JobState.RUNNING
-
-
-def test_cancel_dry_run_shows_jobs_that_move_up(store: JobStore, capsys: Captured) -> None:
-    assert run(["cancel", "2", "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert "1h00m earlier" in shown
-    assert shown.splitlines()[-1].endswith("-> cancelled")
-    assert not store.get(2).cancel_requested
 
 
 @cases(
@@ -153,31 +163,6 @@ def test_a_dry_run_names_the_jobs_that_would_change(
     assert told == first
     assert end.endswith(last)
     assert dict(store.jobs()) == before
-
-
-def test_resume_dry_run_shows_jobs_that_start_earlier(store: JobStore, capsys: Captured) -> None:
-    assert run(["resume", "0", "--dry-run"]) == 0
-    assert capsys.readouterr() == ("no other job would start earlier or later\n", "")
-    assert not list(store.audit_log("resume"))
-
-
-def test_submit_dry_run_shows_the_start_and_submits_nothing(store: JobStore, capsys: Captured) -> None:
-    assert run(["submit", "--dry-run", "--gpus", "2", "--priority", "90", "--time-limit", "1h", "busybox", "true"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["4", "2", "3"]
-    assert len(store.jobs()) == 3
-
-
-def test_a_dry_run_without_effect_says_so(store: JobStore, capsys: Captured) -> None:
-    assert run(["priority", "2", "+20", "--dry-run"]) == 0
-    assert capsys.readouterr().out == "no other job would start earlier or later\n"
-
-
-def test_a_dry_run_of_an_impossible_job_says_why(store: JobStore, capsys: Captured) -> None:
-    assert run(["submit", "--dry-run", "--gpus", "9", "busybox", "true"]) == 0
-    assert capsys.readouterr().out == "job 4 would never start: needs 9 GPUs, this server has 2\n"
-    assert run(["submit", "--dry-run", "--gpus", "1", "--gpu-model", "B200", "busybox", "true"]) == 0
-    assert capsys.readouterr().out == "job 4 would never start: needs 1 GPU, none of 2 here is suitable\n"
 
 
 def test_a_dry_run_says_why_there_is_no_forecast(store: JobStore, capsys: Captured) -> None:

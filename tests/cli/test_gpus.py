@@ -22,29 +22,24 @@ from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, NOW, gpu, running, sample, snapshot, uuid, view
 
 
-def test_a_shared_gpu_lists_its_jobs_and_says_why_it_is_closed() -> None:
+def test_a_gpu_tells_its_story() -> None:
     holders = (Holder("job", "train", "bob"), Holder("job", "train", "bob"), Holder("process", "python", "eve"))
     shared = view(0, GpuState.ALLOCATED, job_id=4, job_ids=(4, 9), sharers=(Sharer(4, 1), Sharer(9, 1)))
     jobs = "job 4 train (bob); job 9 train (bob)"
     assert gpus.story(replace(shared, holders=holders[:2])) == jobs
     told = gpus.story(replace(shared, holders=holders, closed="process 7 (python) of eve"))
     assert told == f"{jobs}; process python (eve); no job may join: process 7 (python) of eve"
-
-
-def test_foreign_holders_say_for_how_long_they_have_been_there() -> None:
     since = NOW - timedelta(hours=3)
-    holders = (Holder("process", "python", "eve", since=since), Holder("process", "pid 7"))
-    seen = view(0, GpuState.FOREIGN, holders=holders, sample=sample(0))
+    strangers = (Holder("process", "python", "eve", since=since), Holder("process", "pid 7"))
+    seen = view(0, GpuState.FOREIGN, holders=strangers, sample=sample(0))
     assert gpus.story(seen) == "process python (eve) for 3h00m; process pid 7"
-    told = gpu_json(seen)["holders"]
-    assert isinstance(told, list)
-    assert [each["since"] for each in told] == [since.isoformat().replace("+00:00", "Z"), None]
-
-
-def test_an_old_reading_is_told_once() -> None:
+    listed = gpu_json(seen)["holders"]
+    assert isinstance(listed, list)
+    assert [each["since"] for each in listed] == [since.isoformat().replace("+00:00", "Z"), None]
     why = "its last reading is 10s old"
     unread = view(0, GpuState.UNKNOWN, health=Health(HealthCode.UNKNOWN, "no reading"), why=why)
     assert gpus.story(replace(unread, stale=True, age=timedelta(seconds=10))) == why
+    assert gpus.row(view(gpu=gpu(mig_profile="1g.10gb")), "MIG-1")[2].endswith(" 1g.10gb")
 
 
 def test_a_row_names_user_and_problem(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,10 +103,6 @@ def test_a_reserved_gpu_says_for_whom_and_until_when(run: Run, monkeypatch: pyte
     _, free, kept = run("gpus").out.splitlines()
     assert "reserved" not in free
     assert kept.endswith(f"reserved for bob until {minute(course.end, NOW)}")
-
-
-def test_an_instance_shows_its_profile() -> None:
-    assert gpus.row(view(gpu=gpu(mig_profile="1g.10gb")), "MIG-1")[2].endswith(" 1g.10gb")
 
 
 def test_output_contains_no_control_sequences(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,9 +55,15 @@ def test_a_queue_for_users_has_a_socket() -> None:
     assert "gputui.socket" not in made()
 
 
-def test_the_socket_is_closed_to_all_but_a_group() -> None:
+def test_the_socket_is_closed_to_all_but_a_group_that_stays_as_a_comment() -> None:
     assert "\nSocketMode=0660\nSocketGroup=gpu\n" in made("@gpu")["gputui.socket"]
     assert "\nSocketMode=0666\n" in made("@gpu", "alice")["gputui.socket"]  # each caller's role decides
+    before = '[policy]\n# group\n[store]\nlogs_max_age = "7d"\n  group = "gpu"  # ours\n[access]\nusers = ["group"]\n'
+    after = without_group(before, "FILE")
+    assert after == before.replace("  group = ", "#   group = ")
+    assert tomllib.loads(after)["store"] == {"logs_max_age": "7d"}
+    with pytest.raises(InputError, match="written in a way"):
+        without_group('store = {group = "gpu"}\n', "FILE")
 
 
 @cases(
@@ -85,15 +91,6 @@ def test_the_settings_file_keeps_what_else_it_says(before: str, after: str) -> N
 def test_a_settings_file_that_says_otherwise_is_refused(text: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         with_users(text, "@gpu", "FILE")
-
-
-def test_the_group_stays_as_a_comment() -> None:
-    before = '[policy]\n# group\n[store]\nlogs_max_age = "7d"\n  group = "gpu"  # ours\n[access]\nusers = ["group"]\n'
-    after = without_group(before, "FILE")
-    assert after == before.replace("  group = ", "#   group = ")
-    assert tomllib.loads(after)["store"] == {"logs_max_age": "7d"}
-    with pytest.raises(InputError, match="written in a way"):
-        without_group('store = {group = "gpu"}\n', "FILE")
 
 
 def test_users_are_added_once(run: Run, tmp_path: Path) -> None:

@@ -91,19 +91,15 @@ class MovingStore(KeptStore):
         return super().version()
 
 
-def test_following_waits_for_the_start() -> None:
-    """The wait is over once the container is there, and not before."""
+def test_following_waits_for_the_start_and_not_for_what_only_others_are_told() -> None:
+    """The wait is over once the container is there, and not before; what only others are told is refused later."""
+    assert wait.was_started(running(1).with_attempt(container_id=None))
     store = MovingStore()
     put(store, job())
     starting = running(1).with_attempt(container_id=None).evolve(state=JobState.CONFIGURING)
     store.states = (job(1), starting, running(1).with_attempt(container_id="c1"), job(1))
     wait.wait_until_started(local(store), 1)
     assert len(store.states) == 1
-
-
-def test_following_does_not_wait_for_what_only_others_are_told() -> None:
-    """The log itself is refused then."""
-    assert wait.was_started(running(1).with_attempt(container_id=None))
 
 
 def test_following_a_job_whose_output_is_not_for_this_user_is_refused_at_once(

@@ -36,6 +36,8 @@ def test_help_lists_every_command(run: Run) -> None:
     out = run("--help").out
     assert all(f"\n  {name} " in out for name in COMMANDS)
     assert run("-h").out == out
+    assert run("--version").out == f"gputui {__version__}\n"
+    assert cli.list_commands(click.Context(cli)) == list(COMMANDS)
 
 
 def test_help_groups_commands_and_has_each_on_one_line_of_80_cells(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,10 +53,6 @@ def test_help_needs_no_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert run("submit", "--help").code == 0
     result = run("queue")
     assert (result.code, result.out) == (2, "")
-
-
-def test_version_prints_the_version(run: Run) -> None:
-    assert run("--version").out == f"gputui {__version__}\n"
 
 
 @cases(
@@ -195,10 +193,6 @@ def test_a_terminal_without_unicode_gets_an_ascii_table(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "gputui", *arguments]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[1].split()[:4] == ["1", "PD", "50", "??"]
-
-
-def test_all_commands_are_in_the_group() -> None:
-    assert cli.list_commands(click.Context(cli)) == list(COMMANDS)
 
 
 @pytest.mark.needs("root", "readers")

@@ -109,7 +109,7 @@ def test_no_row_is_wider_than_the_terminal(total: int, name: str) -> None:
     assert len(lines) == 3
 
 
-def test_a_long_name_leaves_room_for_the_reason() -> None:
+def test_a_long_name_leaves_room_for_the_reason_and_is_cut_in_a_pipe() -> None:
     waiting = job(1, name="a-rather-long-name-of-a-job")
     seen = snapshot([waiting], reasons={1: RESOURCES})
     rows = [queue.row(waiting, seen)]
@@ -117,6 +117,9 @@ def test_a_long_name_leaves_room_for_the_reason() -> None:
     narrow = output.lines(queue.COLUMNS, rows, 72)[1]
     assert "needs 4 GPUs, 1 is free" in narrow
     assert "a-rather" in narrow
+    waiting = job(1, name="x" * 10_000, tenant="y" * 10_000)
+    (_, line) = output.lines(queue.COLUMNS, [queue.row(waiting, snapshot([waiting]))], None)
+    assert width(line) < 100
 
 
 def test_columns_are_aligned_in_any_script() -> None:
@@ -135,32 +138,24 @@ def test_the_table_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -
     assert terminal.width() == 80
 
 
-def test_an_attempt_before_its_start_shows_no_earlier_time() -> None:
-    again = running().evolve(state=JobState.CONFIGURING)
-    assert queue.time_word(again, NOW) == "-"
-
-
-def test_gpus_are_shown_in_words() -> None:
+def test_gpus_times_and_elements_are_shown_in_words() -> None:
     assert queue.request_word(GpuRequest()) == "-"
     assert queue.request_word(GpuRequest(2, 4)) == "2-4"
     assert queue.request_word(GpuRequest(1, 1024, everything=True)) == "all"
     assert queue.request_word(GpuRequest(2, 2, devices=("0", uuid(3)))) == "#0,GPU-0000"
     assert queue.gpus_word(running(on=[uuid(0), uuid(7)]), ()) == "2"
-
-
-def test_times_are_shown_in_words() -> None:
     assert queue.time_word(running(time_limit=timedelta(hours=2)), NOW) == "1m00s/2h"
     done = running().evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(seconds=20))
     assert queue.time_word(done, NOW) == "40s"
+    again = running().evolve(state=JobState.CONFIGURING)
+    assert queue.time_word(again, NOW) == "-"
+    assert queue.row(job(array=ArrayRef(1, 7)), Snapshot())[0] == "1_7"
 
 
-def test_a_held_job_says_so_even_without_a_scheduler() -> None:
+def test_reasons_are_shown_with_one_code() -> None:
     assert queue.why(job(held=True), Snapshot()) == "held (JobHeldUser)"
     assert queue.why(job(held=True, hold_reason="image not found"), Snapshot()) == "image not found (JobHeldUser)"
     assert queue.why(job(cancel_requested=True), Snapshot()) == "will be cancelled"
-
-
-def test_a_reason_that_ends_with_a_code_of_the_engine_gets_no_second_one() -> None:
     for code, words in (
         (PendingReason.JOB_HELD_USER, "held by its user (JobHeldUser)"),
         (PendingReason.QUOTA_EXCEEDED, "over a limit of its QOS: GPUs (QOSMaxGRESPerUser)"),
@@ -182,10 +177,6 @@ def test_obstacles_to_all_starts_are_noted_beside_the_table(
         f"paused by alice, {NOW.astimezone():%Y-%m-%d %H:%M}: driver update (gputui unpause)\n"
     )
     assert run("queue", "--json").err == ""
-
-
-def test_an_element_of_an_array_shows_its_index() -> None:
-    assert queue.row(job(array=ArrayRef(1, 7)), Snapshot())[0] == "1_7"
 
 
 def test_a_real_store_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,12 +274,6 @@ def test_a_filter_chooses_jobs_as_in_the_console(run: Run, store: KeptStore) -> 
     refused = run("queue", "--filter", "colour:red")
     assert (refused.code, refused.out) == (2, "")
     assert "--filter: there is no field 'colour' (fields are state, is, id" in refused.err
-
-
-def test_a_name_is_cut_in_a_pipe_too() -> None:
-    waiting = job(1, name="x" * 10_000, tenant="y" * 10_000)
-    (_, line) = output.lines(queue.COLUMNS, [queue.row(waiting, snapshot([waiting]))], None)
-    assert width(line) < 100
 
 
 def test_a_queue_that_the_files_tell_says_so(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,11 +253,8 @@ def test_without_the_library_of_the_chart_the_page_says_how_to_get_it(
     assert Elements(result.out).tags["table"] == 3
 
 
-def test_an_empty_report_is_a_valid_page(run: Run) -> None:
+def test_a_report_without_jobs_on_gpus_is_a_valid_page(run: Run, store: KeptStore) -> None:
     assert "Nothing ran in this period." in run("report", "--format", "html").out
-
-
-def test_a_page_about_jobs_without_gpus_has_no_chart(run: Run, store: KeptStore) -> None:
     put(store, over(3, 1, 0))
     page = run("report", "--format", "html").out
     assert "No job used a GPU in this period." in page

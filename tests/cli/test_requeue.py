@@ -33,15 +33,6 @@ def sweep(store: KeptStore) -> KeptStore:
     return store
 
 
-def test_completed_elements_are_left_alone_and_told(run: Run, sweep: KeptStore) -> None:
-    found = run("requeue", "1")
-    assert (found.code, found.out) == (0, "")
-    done, left = found.err.splitlines()
-    assert done == "requeued job 1_7"
-    assert left.startswith("left alone, because they completed: 19 jobs: 1_0 1_1 1_2 1_3 1_4 1_5 1_6 1_8 ")
-    assert requested(sweep) == [8]
-
-
 def test_what_is_named_is_run_again(run: Run, sweep: KeptStore) -> None:
     assert run("requeue", "1_[0-2]", "22").err == "requeued 4 jobs: 1_0 1_1 1_2 22\n"
     assert requested(sweep) == [1, 2, 3, 22]
@@ -69,13 +60,19 @@ def test_elements_in_the_history_belong_to_the_array(run: Run, sweep: KeptStore)
     assert requested(sweep) == [8]
 
 
-def test_a_dry_run_names_them_and_changes_nothing(run: Run, sweep: KeptStore) -> None:
+def test_completed_elements_are_left_alone_and_told_as_a_dry_run_says(run: Run, sweep: KeptStore) -> None:
     for options in ((), ("--failed",)):
         found = run("requeue", *options, "1", "--dry-run")
         assert found.code == 0
         assert found.out.splitlines()[0] == "would run again: job 1_7"
         assert requested(sweep) == []
         assert not list(sweep.audit_log("job 8"))
+    found = run("requeue", "1")
+    assert (found.code, found.out) == (0, "")
+    done, left = found.err.splitlines()
+    assert done == "requeued job 1_7"
+    assert left.startswith("left alone, because they completed: 19 jobs: 1_0 1_1 1_2 1_3 1_4 1_5 1_6 1_8 ")
+    assert requested(sweep) == [8]
 
 
 def test_a_dry_run_names_no_job_that_waits_already(run: Run, store: KeptStore) -> None:

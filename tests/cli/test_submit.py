@@ -211,11 +211,15 @@ def test_an_option_for_a_terminal_is_accepted_with_an_explanation(run: Run, stor
     assert spec_of(store).command == ("top", "-b")
 
 
-def test_options_without_effect_print_at_most_one_line(run: Run) -> None:
+def test_what_has_no_effect_is_told_in_at_most_one_line(run: Run) -> None:
     assert run("submit", "--init", "-q", "--restart=no", "--rm=false", "busybox").err == ""
     result = run("submit", "-d", "--rm", "--restart", "unless-stopped", "busybox")
     assert (result.code, result.err.count("\n")) == (0, 1)
     assert "--retries N" in result.err
+    line = ["--runtime=nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=all"]
+    result = run("submit", *line, "busybox")
+    assert (result.code, "--gpus all" in result.err) == (0, True)
+    assert run("submit", "--gpus", "all", *line, "busybox").err == ""
 
 
 @cases(
@@ -240,13 +244,6 @@ def test_an_option_behind_the_image_is_the_jobs_own_with_a_note(
     assert result.err.startswith(f"gputui: note: {words}") if told else result.err == ""
 
 
-def test_an_environment_variable_that_chooses_gpus_is_ignored_with_a_note(run: Run) -> None:
-    line = ["--runtime=nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=all"]
-    result = run("submit", *line, "busybox")
-    assert (result.code, "--gpus all" in result.err) == (0, True)
-    assert run("submit", "--gpus", "all", *line, "busybox").err == ""
-
-
 def test_all_errors_are_reported_together(run: Run, store: KeptStore) -> None:
     line = "--frobnicate --memory lots --cidfile c --privileged=perhaps -p 99999:1 --wobble=3 --device /dev/nvidia0"
     result = run("submit", *line.split(), "busybox", "--ignored")
@@ -268,11 +265,24 @@ def test_h_names_the_host_as_in_docker_run(run: Run, store: KeptStore) -> None:
     assert run("submit", "--help").code == 0
 
 
-def test_an_unknown_option_is_named_with_its_neighbour(run: Run) -> None:
+def test_what_cannot_be_submitted_is_named(run: Run) -> None:
     result = run("submit", "--priorty", "3", "busybox")
     assert result.code == 2
     assert "--priorty" in result.err
     assert "--priority" in result.err
+    result = run("submit", "--gpu-memory", "40g", "busybox")
+    assert (result.code, "--gpu-memory" in result.err, "--gpus" in result.err) == (2, True, True)
+    for arguments in (["submit"], ["submit", ""], ["submit", "--gpus", "1"]):
+        result = run(*arguments)
+        assert (result.code, "IMAGE" in result.err) == (2, True)
+    assert "COMMAND" in run("submit", "--host", "--").err
+    result = run("submit", "busybox", *["x" * 100_000] * 11)
+    assert (result.code, "COMMAND" in result.err) == (2, True)
+    result = run("submit", "busybox", "x" * 200_000)
+    assert (result.code, "COMMAND" in result.err) == (2, True)
+    result = run("submit", "busybox", "\udcff")
+    assert result.code == 2
+    assert "COMMAND: is not UTF-8 text" in result.err
 
 
 BAD_VALUES = [
@@ -355,11 +365,6 @@ def test_the_test_of_bad_values_covers_every_option() -> None:
     assert {key.option for key in KEYS} == tried | takes_any
 
 
-def test_gpu_filters_need_gpus(run: Run) -> None:
-    result = run("submit", "--gpu-memory", "40g", "busybox")
-    assert (result.code, "--gpu-memory" in result.err, "--gpus" in result.err) == (2, True, True)
-
-
 def test_sharing_needs_a_promise_of_memory(run: Run, store: KeptStore) -> None:
     result = run("submit", "--gpus", "1", "--share", "busybox")
     assert (result.code, "--share" in result.err, "--gpu-memory" in result.err) == (2, True, True)
@@ -368,31 +373,11 @@ def test_sharing_needs_a_promise_of_memory(run: Run, store: KeptStore) -> None:
     assert store.get(1).spec.gpus == GpuRequest(1, 1, memory=10 * GIB, share=True)
 
 
-def test_a_missing_image_is_explained(run: Run) -> None:
-    for arguments in (["submit"], ["submit", ""], ["submit", "--gpus", "1"]):
-        result = run(*arguments)
-        assert (result.code, "IMAGE" in result.err) == (2, True)
-    assert "COMMAND" in run("submit", "--host", "--").err
-
-
 def test_dependencies_must_exist(run: Run, store: KeptStore) -> None:
     result = run("submit", "--after", "7", "busybox")
     assert (result.code, result.out) == (3, "")
     assert "7" in result.err
     assert not store.jobs()
-
-
-def test_a_command_of_more_than_a_mebibyte_is_refused(run: Run) -> None:
-    result = run("submit", "busybox", *["x" * 100_000] * 11)
-    assert (result.code, "COMMAND" in result.err) == (2, True)
-    result = run("submit", "busybox", "x" * 200_000)
-    assert (result.code, "COMMAND" in result.err) == (2, True)
-
-
-def test_arguments_that_are_not_text_are_refused(run: Run) -> None:
-    result = run("submit", "busybox", "\udcff")
-    assert result.code == 2
-    assert "COMMAND: is not UTF-8 text" in result.err
 
 
 @cases("name", ["训练", "🚀", "[red]x[/red]"])

@@ -27,13 +27,10 @@ def swept(run: Run, store: KeptStore) -> KeptStore:
     return store
 
 
-def test_a_sweep_is_one_entry_until_elements_start(swept: KeptStore) -> None:
+def test_a_sweep_is_one_entry_whose_elements_have_their_values(swept: KeptStore, run: Run) -> None:
     [entry] = swept.jobs().values()
     assert (entry.count, entry.array and entry.array.limit) == (20, 2)
     assert entry.spec.command == ("train", "--lr", "{lr}")
-
-
-def test_an_element_is_shown_with_its_values(run: Run, swept: KeptStore) -> None:
     told = run("show", "1_14").out
     assert "name                  train lr=1e-4 seed=4" in told
     assert "command               train --lr 1e-4" in told
@@ -42,6 +39,9 @@ def test_an_element_is_shown_with_its_values(run: Run, swept: KeptStore) -> None
     [row] = json.loads(run("queue", "--json").out)
     assert row["sweep"] == {"lr": "1e-3,1e-4", "seed": "0-9"}
     assert "train lr=1e-4 seed=4" in run("queue", "--array").out
+    found = json.loads(run("queue", "--json", "--array", "-f", "id:1_3,9,1_14").out)
+    assert [job["array"]["index"] for job in found] == [3, 8, 14]
+    assert run("queue", "-f", "priority>1_0").code == 2
 
 
 @cases(
@@ -87,12 +87,6 @@ def test_an_edit_keeps_the_sweep_and_knows_its_names(run: Run, swept: KeptStore)
     assert json.loads(run("show", "1_3", "--json").out)["command"] == ["train", "3"]
     assert "'{epoch}' is not a name of the sweep" in run("edit", "1_3", "--", "train", "{epoch}").err
     assert "cannot be changed" in run("edit", "1_3", "--sweep", "lr=1").err
-
-
-def test_elements_are_filtered_by_their_ids(run: Run, swept: KeptStore) -> None:
-    found = json.loads(run("queue", "--json", "--array", "-f", "id:1_3,9,1_14").out)
-    assert [job["array"]["index"] for job in found] == [3, 8, 14]
-    assert run("queue", "-f", "priority>1_0").code == 2
 
 
 def test_a_requeued_element_keeps_its_values(run: Run, swept: KeptStore) -> None:

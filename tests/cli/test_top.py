@@ -55,19 +55,17 @@ class TestFrame:
         gpus_at = width(queue[0][: queue[0].index("GPUS")]) + len("GPUS") - 1
         assert {_at(line, gpus_at) for line in queue[1:]} == {"1"}
 
-    def test_a_narrow_frame_is_cut(self, run: Run) -> None:
+    def test_a_frame_keeps_to_its_width_height_and_letters(self, run: Run) -> None:
         assert max(map(width, run("top", "--width", "41").out.splitlines())) == 41
-
-    def test_omitted_lines_are_counted(self, run: Run) -> None:
         lines = run("top", "--height", "12").out.splitlines()
         assert len(lines) == 12
         assert lines[-1] == " … and 26 jobs more"
         assert len(run("top", "--height", "4").out.splitlines()) == 4
-
-    def test_only_ascii_is_drawn(self, run: Run) -> None:
         plain, strange = run("top", "--ascii").out, run("top").out
         assert plain.isascii()
         assert [width(line) for line in plain.splitlines()] == [width(line) for line in strange.splitlines()]
+        assert run("top", "--width", "3").code == 2
+        assert run("top", "-n", "-1").code == 2
 
     def test_several_frames_have_graphs(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         pauses: list[float] = []
@@ -95,10 +93,6 @@ class TestFrame:
         assert "\x1b" not in run("top", "--no-color").out
         monkeypatch.setenv("NO_COLOR", "1")
         assert "\x1b" not in run("top").out
-
-    def test_numbers_out_of_range_are_refused(self, run: Run) -> None:
-        assert run("top", "--width", "3").code == 2
-        assert run("top", "-n", "-1").code == 2
 
 
 def _at(line: str, cell: int) -> str:

@@ -42,16 +42,13 @@ def losses(text: str) -> list[float]:
     return [float(found) for found in re.findall(r"step +\d+/\d+ +loss (\d+\.\d+)", uncoloured(text))]
 
 
-def test_the_loss_falls_with_noise() -> None:
+def test_a_run_prints_realistic_output_and_its_loss_falls_with_noise() -> None:
     done = run("--steps", "200")
     curve = losses(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(curve) == 40
     assert curve[-1] < 0.75 * curve[0]
     assert any(later > earlier for earlier, later in pairwise(curve))
-
-
-def test_a_run_prints_realistic_output() -> None:
     text = uncoloured(run("--steps", "200", "--name", "vit-large").stdout)
     for part in ("vision transformer", "lr 1.00e-03", "img/s", "EVAL", "checkpoints/vit-large/step-000200.pt", "DONE"):
         assert part in text

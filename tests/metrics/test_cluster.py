@@ -89,7 +89,7 @@ def test_gpus_of_all_nodes_are_counted_once() -> None:
     assert (job["job_id"], job["tenant"], job["container"]) == ("1", "lab", "")
 
 
-def test_gpus_that_nobody_reads_are_not_called_healthy_and_have_no_uuid() -> None:
+def test_what_nobody_reads_is_neither_healthy_nor_up_nor_down() -> None:
     cluster = busy_cluster()
     unread = scraped(cluster.snapshot())
     assert {each["UUID"] for each in unread.labels("gputui_gpu_state")} == {""}
@@ -97,12 +97,26 @@ def test_gpus_that_nobody_reads_are_not_called_healthy_and_have_no_uuid() -> Non
     read = scraped(read_cluster(cluster, cluster.snapshot().taken_at))
     assert len(read.labels("gputui_gpu_healthy")) == len(read.labels("gputui_gpu_state"))
     assert {each["code"] for each in read.labels("gputui_gpu_health")} == {"Ok"}
+    snapshot = busy_cluster().snapshot()
+    assert not scraped(snapshot).labels("gputui_gpu_up")
+    first = snapshot.nodes[0]
+    views = [replace(view, sample=replace(sample(0), uuid=view.gpu.uuid), age=None) for view in first.gpus]
+    node = replace(first, gpus=tuple(views), probe=ProbeStatus(ProbeCode.OK, ""))
+    found = scraped(replace(snapshot, nodes=(node, *snapshot.nodes[1:])))
+    assert {each["hostname"] for each in found.labels("gputui_gpu_up")} == {"gpu1"}
 
 
-def test_what_only_one_machine_has_is_left_out() -> None:
+def test_what_a_cluster_lacks_and_what_is_silent_is_left_out() -> None:
     assert {family.name for family in FAMILIES} >= set(OF_ONE_MACHINE)
     found = scraped(busy_cluster().snapshot())
     assert [name for name in OF_ONE_MACHINE if found.labels(name)] == []
+    snapshot = busy_cluster().snapshot()
+    assert snapshot.leader is not None
+    silent = replace(snapshot, leader=replace(snapshot.leader, silent_for=timedelta(seconds=5)))
+    found = scraped(silent)
+    assert found.value("gputui_runtime_up", runtime="slurm") == 0
+    assert not found.labels("gputui_jobs")
+    assert not found.labels("gputui_gpus")
 
 
 def read_cluster(made: FakeCluster, at: datetime, load: float = 0.5) -> Snapshot:
@@ -136,26 +150,6 @@ def test_nodes_are_up_or_down_drained_and_read_or_not() -> None:
         "gputui_node_probe_up": {"gpu1": 1, "gpu3": 0},
         "gputui_node_probe_age_seconds": {"gpu1": 5, "gpu3": 5},
     }
-
-
-def test_a_gpu_that_nobody_reads_is_neither_up_nor_down() -> None:
-    snapshot = busy_cluster().snapshot()
-    assert not scraped(snapshot).labels("gputui_gpu_up")
-    first = snapshot.nodes[0]
-    read = [replace(view, sample=replace(sample(0), uuid=view.gpu.uuid), age=None) for view in first.gpus]
-    node = replace(first, gpus=tuple(read), probe=ProbeStatus(ProbeCode.OK, ""))
-    found = scraped(replace(snapshot, nodes=(node, *snapshot.nodes[1:])))
-    assert {each["hostname"] for each in found.labels("gputui_gpu_up")} == {"gpu1"}
-
-
-def test_a_silent_engine_is_down_and_its_last_figures_are_left_out() -> None:
-    snapshot = busy_cluster().snapshot()
-    assert snapshot.leader is not None
-    silent = replace(snapshot, leader=replace(snapshot.leader, silent_for=timedelta(seconds=5)))
-    found = scraped(silent)
-    assert found.value("gputui_runtime_up", runtime="slurm") == 0
-    assert not found.labels("gputui_jobs")
-    assert not found.labels("gputui_gpus")
 
 
 def test_serve_serves_metrics_until_it_is_stopped(

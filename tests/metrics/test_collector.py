@@ -123,7 +123,7 @@ def test_a_gpu_that_is_lost_or_stale_is_down_and_shows_no_old_readings(changes: 
     assert not found.labels("gputui_gpu_power_watts")
 
 
-def test_a_job_on_a_gpu_is_joined_by_its_uuid() -> None:
+def test_jobs_on_gpus_and_instances_are_labelled() -> None:
     it = running(3, on=[uuid(0)], name="train\n\x1b[31m", tenant="bob")
     held = view(0, GpuState.ALLOCATED, job_id=3, job_ids=(3,))
     found = scraped(replace(on_node(held), jobs=(it,)))
@@ -132,9 +132,6 @@ def test_a_job_on_a_gpu_is_joined_by_its_uuid() -> None:
     assert wanted.items() <= labels.items()
     assert labels["job_name"].isprintable()
     assert found.value("gputui_gpu_allocation_ratio") == 1
-
-
-def test_mig_instances_have_their_profile_and_their_parent_does_not_count() -> None:
     parent = view(0, GpuState.UNKNOWN, gpu=gpu(0, mig_enabled=True))
     instance = Gpu("MIG-1", 0, "NVIDIA H100", mig_parent=uuid(0), mig_profile="1g.10gb", mig_index=2)
     found = scraped(on_node(parent, view(1, gpu=instance, sample=replace(sample(1), uuid="MIG-1"))))
@@ -196,20 +193,17 @@ def test_use_and_fair_share_agree_with_the_plan() -> None:
     assert fair_share_factor(0) == 1
 
 
-def test_tenants_beyond_the_limit_are_counted_as_other() -> None:
+def test_tenants_beyond_the_limit_are_other_and_series_bounded() -> None:
     jobs = tuple(job(number, tenant=f"t{number}", gpus=1) for number in range(1, 1001))
     found = Monitored(tenants=3).see(snapshot(jobs))
     states = {labels["tenant"]: found.value("gputui_jobs", **labels) for labels in found.labels("gputui_jobs")}
     assert states == {"t1": 1, "t2": 1, "t3": 1, "other": 997}
     assert sum(filter(None, states.values())) == 1000
     assert found.count < 400
-
-
-def test_a_hundred_thousand_jobs_of_thousands_of_tenants_make_a_bounded_number_of_series() -> None:
-    jobs = [array(range(50), first=1 + 50 * number, tenant=f"t{number}", gpus=1) for number in range(2000)]
+    entries = [array(range(50), first=1 + 50 * number, tenant=f"t{number}", gpus=1) for number in range(2000)]
     monitored = Monitored()
-    small = monitored.see(snapshot(jobs[:100])).count
-    found = monitored.see(snapshot(jobs))
+    small = monitored.see(snapshot(entries[:100])).count
+    found = monitored.see(snapshot(entries))
     assert found.value("gputui_jobs", tenant="other", state="PENDING") == 50 * 1950
     assert found.value("gputui_jobs_submitted_total", tenant="other") == 50 * 1950
     assert found.count == small < 2000

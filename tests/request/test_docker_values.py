@@ -69,9 +69,14 @@ REFUSED = {
 }
 
 
-def test_values_are_read_as_docker_reads_them() -> None:
+def test_values_are_read_as_docker_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for read, texts in READ.items():
         assert [read(text, "") for text in texts] == texts
+    pairs = [("A", "1"), ("HOME", None), ("NOT_SET", None), ("A", "2")]
+    assert submitter.merged_env(pairs, {"HOME": "/root"}, "--env") == (("A", "2"), ("HOME", "/root"))
+    assert docker_values.label("team", "--label") == ("team", "")
+    monkeypatch.chdir(tmp_path)
+    assert docker_values.volume("./data:/data", "") == f"{tmp_path.resolve()}/data:/data"
 
 
 def test_invalid_values_are_refused_by_name() -> None:
@@ -84,11 +89,6 @@ def test_invalid_values_are_refused_by_name() -> None:
 @given(NAMES, VALUES)
 def test_a_variable_is_formatted_and_read_back(name: str, value: str) -> None:
     assert docker_values.pair(f"{name}={value}", "--env") == (name, value)
-
-
-def test_a_variable_without_a_value_takes_that_of_this_process() -> None:
-    pairs = [("A", "1"), ("HOME", None), ("NOT_SET", None), ("A", "2")]
-    assert submitter.merged_env(pairs, {"HOME": "/root"}, "--env") == (("A", "2"), ("HOME", "/root"))
 
 
 def test_an_env_file_is_read_as_docker_reads_it(tmp_path: Path) -> None:
@@ -112,15 +112,6 @@ def test_invalid_env_files_are_refused(tmp_path: Path, content: bytes) -> None:
 def test_env_files_that_cannot_be_read_are_named(tmp_path: Path, path: str) -> None:
     with pytest.raises(InputError, match="--env-file"):
         docker_values.env_file(f"{tmp_path}/{path}", "--env-file")
-
-
-def test_a_relative_volume_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert docker_values.volume("./data:/data", "") == f"{tmp_path.resolve()}/data:/data"
-
-
-def test_a_label_without_a_value_is_empty() -> None:
-    assert docker_values.label("team", "--label") == ("team", "")
 
 
 @cases(

@@ -100,11 +100,8 @@ def test_errors_are_reported_by_name(name: str, text: str) -> None:
         asked(draft, BY)
 
 
-def test_several_faults_are_reported_together() -> None:
+def test_faults_are_reported_together() -> None:
     assert faults({**GOOD, "gpus": "x", "priority": "y", "begin": "z"}, BY).keys() >= {"gpus", "priority", "begin"}
-
-
-def test_a_job_is_an_image_or_a_command() -> None:
     assert faults({"gpus": "1"}, BY).keys() == {"image"}
     assert faults({"command": "x", "volume": "/a:/b"}, BY).keys() == {"volume"}
 

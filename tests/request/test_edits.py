@@ -88,13 +88,10 @@ def flat(spec: JobSpec) -> dict[str, object]:
     return found
 
 
-def test_an_unchanged_draft_changes_nothing() -> None:
+def test_an_unchanged_draft_changes_nothing_and_all_fields_can_be_changed() -> None:
     for each in (JOB, HOST, job(9)):
         assert not edits.read(each, draft(each), draft(each), BY)
         assert edits.faults(each, draft(each), draft(each), BY) == {}
-
-
-def test_every_field_of_submit_can_be_changed_or_says_why_not() -> None:
     assert {*ANEW, *edits.locked(JOB), "env_file", "label_file"} == {"image", "command", *BY_NAME}
 
 
@@ -141,10 +138,11 @@ def test_a_past_begin_stays_and_a_new_one_replaces_a_retry_pause() -> None:
     assert (later.spec.begin_at, later.not_before) == (NOW + timedelta(hours=2), None)
 
 
-def test_the_draft_shows_the_current_priority() -> None:
+def test_the_draft_shows_the_current_priority_and_gpus_are_replaced_as_a_whole() -> None:
     assert draft()["priority"] == "80"
     assert changed(priority="").priority == 50
     assert changed(name="x").priority == 80
+    assert changed(gpus="all", share="").spec.gpus == GpuRequest(1, 1024, (), True, 10 * GIB + 1, "h100")
 
 
 @cases(
@@ -192,10 +190,6 @@ def test_masked_values_keep_their_secrets() -> None:
     hidden = drafts.env_values(JOB.spec)
     edit = edits.read(JOB, drafts.revealed(before, hidden), drafts.revealed(after, hidden), BY)
     assert edit.on(JOB, NOW).spec.options.env == (*RICH.options.env, ("NEW", "1"))
-
-
-def test_a_gpu_request_is_replaced_as_a_whole() -> None:
-    assert changed(gpus="all", share="").spec.gpus == GpuRequest(1, 1024, (), True, 10 * GIB + 1, "h100")
 
 
 def test_the_limit_of_a_job_whose_image_nobody_here_knows_is_changed() -> None:

@@ -62,15 +62,14 @@ def test_devices_are_named_as_docker_names_them(text: str) -> None:
     assert job_values.gpus(text, "--gpus") == GpuRequest(2, 2, devices=("0", "1"))
 
 
-def test_uuids_name_gpus() -> None:
+def test_gpus_are_named_by_uuid_index_or_all() -> None:
     uuid = "GPU-3f2a91c0-1111-4222-8333-444455556666"
     assert job_values.gpus(f"device={uuid}", "--gpus").devices == (uuid,)
-
-
-def test_indices_are_those_of_the_driver() -> None:
     assert job_values.gpus("device=07,1", "--gpus").devices == ("7", "1")
     with pytest.raises(InputError, match="twice"):
         job_values.gpus("device=1,01", "--gpus")
+    assert job_values.gpus("all", "--gpus").everything
+    assert job_values.gpus("0", "--gpus") == GpuRequest()
 
 
 @cases(
@@ -114,11 +113,6 @@ def test_fields_that_docker_or_the_engine_refuses_are_refused(text: str) -> None
         job_values.gpus(text, "--gpus")
 
 
-def test_a_request_for_all_gpus_is_read() -> None:
-    assert job_values.gpus("all", "--gpus").everything
-    assert job_values.gpus("0", "--gpus") == GpuRequest()
-
-
 @cases("text", ["", "-1", "4-2", "0-2", "2-", "1025", "two", "1.5", "device=", "device=0,0", "2-4-6"])
 def test_invalid_requests_for_gpus_are_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
@@ -156,12 +150,9 @@ def test_a_begin_is_read(text: str, at: datetime) -> None:
     assert job_values.begin(text, "--begin", NOW) == at
 
 
-def test_a_time_without_a_zone_is_local() -> None:
+def test_times_of_day_and_without_a_zone_are_local() -> None:
     local = datetime(2026, 3, 2, 18).astimezone()
     assert job_values.begin("2026-03-02T18:00", "--begin", NOW) == local
-
-
-def test_a_time_of_day_is_its_next_occurrence() -> None:
     here = NOW.astimezone()
     for hours, days in ((1, 0), (-1, 1), (0, 1)):
         wanted = (here + timedelta(hours=hours)).replace(second=0, microsecond=0)
@@ -177,7 +168,7 @@ def test_invalid_times_are_refused(text: str) -> None:
         job_values.begin(text, "--begin", NOW)
 
 
-def test_changes_of_priority_are_read() -> None:
+def test_priorities_ids_and_cpus_are_read() -> None:
     assert job_values.priority_change("70", "") == job_values.PriorityChange(70)
     assert job_values.priority_change("+10", "") == job_values.PriorityChange(10, relative=True)
     assert job_values.priority_change("-10", "") == job_values.PriorityChange(-10, relative=True)
@@ -185,24 +176,18 @@ def test_changes_of_priority_are_read() -> None:
     for text in ("101", "", "up", "+101", "+-1", "1.5"):
         with pytest.raises(InputError):
             job_values.priority_change(text, "VALUE")
-
-
-def test_ids_are_read() -> None:
     assert job_values.job_ids("7", "ID") == (7,)
     assert job_values.job_ids("9,7,7-9", "ID") == (9, 7, 8)
     for text in ("", "0", "7-", "9-7", "7,,8", "x", "-7", "1-999999999"):
         with pytest.raises(InputError):
             job_values.job_ids(text, "ID")
+    assert [job_values.cpus(text, "") for text in ("2", "1.5", ".5")] == [2, 1.5, 0.5]
 
 
 @cases("text", ["nan", "inf", "0", "-1", "9000", "1e3", ""])
 def test_invalid_numbers_of_cpus_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--cpus"):
         job_values.cpus(text, "--cpus")
-
-
-def test_numbers_of_cpus_are_read() -> None:
-    assert [job_values.cpus(text, "") for text in ("2", "1.5", ".5")] == [2, 1.5, 0.5]
 
 
 @cases("name", ["训练 模型", "🚀 run", "👩‍🔬", "[bold]not markup[/bold]", "a" * MAX_NAME])

@@ -160,10 +160,14 @@ def test_a_day_begins_with_its_first_moment_where_clocks_are_set_at_midnight(
     )
 
 
-def test_an_end_is_after_its_start() -> None:
+def test_hours_without_their_letter_and_ends_after_their_start() -> None:
     start = datetime(2026, 11, 24, 10, tzinfo=UTC)
     assert local("10:00", after=start) == "Wed 25 Nov 10:00"
     assert local("Mon 9:00", after=start) == "Mon 30 Nov 09:00"
+    assert parse_duration("2h30") == timedelta(hours=2, minutes=30)
+    for text in ("2h3", "2h75", "h30"):
+        with pytest.raises(InputError):
+            parse_duration(text)
 
 
 @cases(
@@ -239,13 +243,6 @@ def test_any_text_gives_a_time_or_an_input_error(text: str) -> None:
             read(text, "--begin", NOW)
         except InputError as error:
             assert error.where == "--begin"  # noqa: PT017 - only some texts are refused
-
-
-def test_hours_and_minutes_without_their_letter() -> None:
-    assert parse_duration("2h30") == timedelta(hours=2, minutes=30)
-    for text in ("2h3", "2h75", "h30"):
-        with pytest.raises(InputError):
-            parse_duration(text)
 
 
 def before(text: str) -> str:

@@ -39,9 +39,12 @@ def test_on_names_servers_by_name_or_address(wanted: tuple[str, ...], expected: 
     assert chosen_servers(wanted, SETTINGS) == expected
 
 
-def test_a_server_called_all_is_that_server() -> None:
+def test_names_of_servers_are_read_as_written() -> None:
     settings = Settings(servers=(ServerSettings("all", "ssh://one"), BIG))
     assert chosen_servers(("all",), settings) == settings.servers[:1]
+    with pytest.raises(InputError) as caught:
+        chosen_servers(("nowhere",), SETTINGS)
+    assert (caught.value.hint or "").endswith("names in [[servers]]: lab, big")
 
 
 @cases(
@@ -65,12 +68,6 @@ def test_wrong_servers_are_refused(wanted: tuple[str, ...], settings: Settings, 
     assert (caught.value.where or "").startswith("--on")
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError) as caught:
-        chosen_servers(("nowhere",), SETTINGS)
-    assert (caught.value.hint or "").endswith("names in [[servers]]: lab, big")
-
-
 @cases(
     ("variables", "end"),
     [
@@ -87,12 +84,9 @@ def test_a_command_on_a_server_is_quoted_for_its_shell(variables: dict[str, str]
     assert end in [line.strip() for line in script.splitlines()]
 
 
-def test_a_command_on_a_server_goes_to_its_user_and_port() -> None:
+def test_a_command_goes_to_the_user_and_port_of_its_server() -> None:
     argv = command_on(LAB, ("queue",), {}, CommandMarks(), is_tty=True)
     assert {"ann@lab.example.org", "2222"} <= set(argv)
-
-
-def test_a_command_on_this_machine_forgets_the_cluster() -> None:
     argv = command_on(ServerSettings("local"), ("queue",), {}, CommandMarks(), is_tty=False)
     assert argv[:2] == ["env", "--unset=GPUTUI_CLUSTER"]
     assert argv[-3:] == ["-m", "gputui", "queue"]

@@ -153,10 +153,12 @@ def test_a_console_reads_a_server_behind_such_a_shell(site: Site, loud: str) -> 
         there.there.close(10)
 
 
-def test_a_server_without_gputui(config: Path, gputui: Run) -> None:
+def test_servers_that_are_not_there_are_told(config: Path, gputui: Run) -> None:
     config.write_text(config.read_text() + table("bare", "ssh://lab", "/nowhere/g"))
     told = gputui("--on", "bare", "queue")
     assert (told.code, "there is no `/nowhere/g`: name its path" in told.err) == (127, True)
+    config.write_text("")
+    assert "there are none in the settings (name them in [[servers]])" in gputui("--on", "all", "queue").err
 
 
 @cases(
@@ -171,11 +173,6 @@ def test_a_server_without_gputui(config: Path, gputui: Run) -> None:
 def test_what_is_refused(gputui: Run, words: list[str], sentence: str) -> None:
     refused = gputui(*words)
     assert (refused.code, sentence in refused.err) == (2, True)
-
-
-def test_all_without_servers(gputui: Run, config: Path) -> None:
-    config.write_text("")
-    assert "there are none in the settings (name them in [[servers]])" in gputui("--on", "all", "queue").err
 
 
 def test_the_queue_of_this_machine(gputui: Run, monkeypatch: pytest.MonkeyPatch) -> None:

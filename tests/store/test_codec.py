@@ -103,21 +103,32 @@ def test_any_recurring_job_is_decoded_as_encoded(entry: RecurringJob) -> None:
     assert repr(read) == repr(document)
 
 
-def test_fields_of_newer_versions_of_a_recurring_job_are_kept() -> None:
+def test_keys_of_newer_versions_are_kept_and_defaults_are_not() -> None:
     document = encode_recurring(recurring()) | {"colour": "red"}
-    changed = replace(decode_recurring(0, document), paused=True)
-    kept = encode_recurring(changed, document)
-    assert kept == encode_recurring(changed) | {"colour": "red"}
+    paused = replace(decode_recurring(0, document), paused=True)
+    assert encode_recurring(paused, document) == encode_recurring(paused) | {"colour": "red"}
+    document = encode_job(job()) | {"colour": "red"}
+    changed = decode_job(1, document).evolve(priority=9)
+    assert encode_job(changed, document) == encode_job(changed) | {"colour": "red"}
+    document = encode_job(job(held=True))
+    assert "held" not in encode_job(job(), document)
+    document = encode_job(Job(5, JobSpec(), NOW))
+    assert document == {"spec": {}, "submitted_at": "2026-03-02T12:00:00Z", "state": "PENDING"}
+    with pytest.raises(StoreFormatError, match=r"job 7: .*\$\.spec\.retries"):
+        decode_job(7, {"spec": {"retries": "two"}, "submitted_at": "2026-03-02T12:00:00Z"})
 
 
 def test_controls_are_decoded_as_encoded() -> None:
     controls = Controls(True, "heat", "root", {"GPU-1": Drain("hot", "root", NOW)})
     assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode(controls)))) == controls
-
-
-def test_default_values_are_left_out() -> None:
-    document = encode_job(Job(5, JobSpec(), NOW))
-    assert document == {"spec": {}, "submitted_at": "2026-03-02T12:00:00Z", "state": "PENDING"}
+    window = Window("r1", NOW, NOW + timedelta(hours=1), gpus=("GPU-1",), tenant="bob", priority=0)
+    controls = Controls(
+        reservations=(window,),
+        claimed={window.key: NOW},
+        standing=StandingRule(None),
+        tenants=(TenantSettings("bob", 0.5, 0, None, 3),),
+    )
+    assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode(controls)))) == controls
 
 
 def test_omitted_defaults_are_as_listed() -> None:
@@ -144,37 +155,10 @@ def test_omitted_defaults_are_as_listed() -> None:
     assert decode_job(3, document) == expected
 
 
-def test_keys_of_a_newer_version_are_ignored_and_kept() -> None:
-    document = encode_job(job()) | {"colour": "red"}
-    changed = decode_job(1, document).evolve(priority=9)
-    assert encode_job(changed, document) == encode_job(changed) | {"colour": "red"}
-
-
-def test_a_key_that_went_back_to_its_default_is_not_kept() -> None:
-    document = encode_job(job(held=True))
-    assert "held" not in encode_job(job(), document)
-
-
-def test_an_invalid_document_names_the_job_and_the_field() -> None:
-    with pytest.raises(StoreFormatError, match=r"job 7: .*\$\.spec\.retries"):
-        decode_job(7, {"spec": {"retries": "two"}, "submitted_at": "2026-03-02T12:00:00Z"})
-
-
 @cases("changes", [{"name": "\udcff"}, {"options": ContainerOptions(cpus=float("nan"))}])
 def test_values_without_a_json_form_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cannot be stored"):
         encode_line(JournalEntry({"jobs": {"1": encode_job(job(**changes))}}))
-
-
-def test_reservations_and_tenants_are_decoded_as_encoded() -> None:
-    window = Window("r1", NOW, NOW + timedelta(hours=1), gpus=("GPU-1",), tenant="bob", priority=0)
-    controls = Controls(
-        reservations=(window,),
-        claimed={window.key: NOW},
-        standing=StandingRule(None),
-        tenants=(TenantSettings("bob", 0.5, 0, None, 3),),
-    )
-    assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode(controls)))) == controls
 
 
 def test_elements_of_an_array_share_their_spec() -> None:

@@ -460,11 +460,8 @@ def test_unknown_keys_survive_a_change(tiny: TinyJobStore, directory: Path) -> N
         assert stock.table("jobs").get(doc_id=1)["colour"] == "red"
 
 
-def test_the_store_is_made_of_tinydb() -> None:
+def test_history_is_searched_up_to_the_last_id_and_the_store_is_tinydb(tiny: TinyJobStore, directory: Path) -> None:
     assert issubclass(JournalDB, TinyDB)
-
-
-def test_history_is_not_searched_beyond_the_last_id(tiny: TinyJobStore, directory: Path) -> None:
     (directory / "history-2025-01.json").write_text("not JSON")
     with pytest.raises(NotFoundError):
         tiny.get(1)

@@ -104,10 +104,14 @@ def test_pages_of_other_sites_are_refused(origin: str | None, site: str | None, 
     assert AccessControl("127.0.0.1").is_from_us("localhost:8642", origin, site) is ours
 
 
-def test_loopback_addresses_are_recognised() -> None:
+def test_addresses_and_frames_are_read() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.1.2.3", "gpu7", "localhost.example")))
     assert (url_host("::1"), url_host("127.0.0.1")) == ("[::1]", "127.0.0.1")
+    assert parse('["stdin", "x"]') == ("stdin", "x")
+    assert parse('["resize", {"width": 3, "height": 4}]') == ("resize", (3, 4))
+    assert parse('["focus"]') == ("focus", None)
+    assert parse('["new", {"a": 1}]') == ("new", {"a": 1})
 
 
 def test_the_console_of_a_tab_never_schedules(tmp_path: Path) -> None:
@@ -133,14 +137,6 @@ def test_a_missing_extra_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert done.err.startswith("gputui: error: textual-serve is not installed (pip install 'aiohttp")
     assert "'textual-serve" in done.err
     assert "gputui[web]" not in done.err, "an index may hold another version than the clone at hand"
-
-
-def test_a_port_in_use_is_reported(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = run("web", "--port", str(port))
-    assert done.code == 1
-    assert f"127.0.0.1:{port}: Address already in use (--port 0" in done.err
 
 
 MALFORMED = (
@@ -187,10 +183,15 @@ async def _at_once(server: object, tell: object) -> None:
     del server, tell
 
 
-def test_view_only_is_an_option_of_the_console_alone(run: Run) -> None:
+def test_view_only_is_of_the_console_and_a_port_in_use_is_reported(run: Run) -> None:
     done = run("--view-only", "queue")
     assert done.code == 2
     assert "--view-only is for the console alone" in done.err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("web", "--port", str(port))
+    assert done.code == 1
+    assert f"127.0.0.1:{port}: Address already in use (--port 0" in done.err
 
 
 STRANGE = ("", "no", "3", "{}", "[]", "[3]", '["stdin"]', '["stdin", 3]', "[" * 100_000)
@@ -201,10 +202,3 @@ SIZES = ("3", '{"width": 3}', '{"width": true, "height": 3}', '{"width": 1e999, 
 def test_invalid_frames_are_refused(text: str) -> None:
     with pytest.raises(BadFrameError):
         parse(text)
-
-
-def test_valid_frames_are_read() -> None:
-    assert parse('["stdin", "x"]') == ("stdin", "x")
-    assert parse('["resize", {"width": 3, "height": 4}]') == ("resize", (3, 4))
-    assert parse('["focus"]') == ("focus", None)
-    assert parse('["new", {"a": 1}]') == ("new", {"a": 1})
