@@ -6,7 +6,6 @@ Nothing but the standard library is imported with it: the wrapper of a host job 
 from __future__ import annotations
 
 import os
-import re
 import struct
 from collections.abc import Callable, Iterator
 
@@ -150,6 +149,8 @@ class CommandMarks:
 
     def __init__(self, *, ends_line: bool = True, key: str = "") -> None:
         """`key` is that of the marks of another stream of the same command."""
+        import re  # takes longer than all else here, and a wrapper needs no marks
+
         self.key = key or os.urandom(12).hex()
         self.has_begun = False
         self.code: int | None = None

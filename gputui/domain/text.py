@@ -309,9 +309,10 @@ def parse_duration(text: str, *, where: str | None = None) -> timedelta:
     if lacks_unit(text):
         hint = f"write {number}s, {number}m or {number}h; several units as 1h30m"
         raise InputError(f"{quoted(text)} has no unit", where=where, hint=hint)
-    # `1 day and 2 hours` as `1d2h`
-    short = _BETWEEN.sub("", _WORDS.sub(lambda match: str(match[match.lastindex or 0]), number))
-    duration = _duration(short) if len(text) <= 40 else None
+    duration = None
+    if len(text) <= 40:
+        # `1 day and 2 hours` as `1d2h`
+        duration = _duration(_BETWEEN.sub("", _WORDS.sub(lambda match: str(match[match.lastindex or 0]), number)))
     if duration is None:
         raise InputError(f"{quoted(text)} is not a duration", where=where, hint=DURATION_HINT)
     if not timedelta(0) <= duration <= MAX_DURATION:

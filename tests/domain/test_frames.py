@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from gputui.domain import frames
 from tests.cases import cases
+from tests.needs import ROOT
 
 
 @cases("pieces", [1, 2, 3, 7, 1000])
@@ -24,3 +28,8 @@ def test_invalid_frames_are_refused() -> None:
     for read in (frames.size_of, frames.exit_of):
         with pytest.raises(frames.MalformedFrameError):
             read(b"x")
+
+
+def test_a_wrapper_loads_no_patterns_with_them() -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import gputui.domain.frames; sys.exit('re' in sys.modules)"
+    assert subprocess.run([sys.executable, "-I", "-S", "-c", code], check=False).returncode == 0
