@@ -263,8 +263,9 @@ class Tracker:
         starts, steady = self._starts.values, {}
         for key, at in snapshot.expected_starts.items():
             before = starts.get(key)
-            has_moved = before is None or abs(at - before) > max(_STEADY, abs(at - now) * _SHARE)
-            steady[key] = at if has_moved else before
+            if before is None or (before != at and abs(at - before) > max(_STEADY, abs(at - now) * _SHARE)):
+                before = at
+            steady[key] = before
         self._starts.take(steady, number)
         self._step = replaced(self._order[1], snapshot.order)
         if self._step is not None:

@@ -190,11 +190,10 @@ def _for_leftover(
     may_adopt = is_unknown and ran and job.state is JobState.PENDING
     if may_adopt and not listing.covers((job.id, record.attempt)):
         return  # this process is removing it: the next listing shows the result
-    holders = [other for other in jobs.values() if any(uuid in other.gpus for uuid in record.gpus)]
     # after a late start, sharing jobs conflict as well: they joined while it was not known to run
-    if not is_late and job.spec.gpus.promised:
-        holders = [other for other in holders if not other.spec.gpus.promised]
-    if may_adopt and not holders:
+    may_share = not is_late and bool(job.spec.gpus.promised)
+    holders = (other for other in jobs.values() if any(uuid in other.gpus for uuid in record.gpus))
+    if may_adopt and all(may_share and other.spec.gpus.promised for other in holders):
         yield Adopt(job.id, record)
     elif record.state is not ContainerState.RUNNING:
         yield Clean(record)
