@@ -242,13 +242,14 @@ def _say_what_is_next(options: Options, *, is_new: bool, has_backups: bool) -> N
     # systemd listens for no service that runs already
     stop = "" if is_new or not _serves_users(options) else f"systemctl stop {SERVICE} && "
     terminal.echo(f"now: systemctl daemon-reload && {stop}systemctl enable --now {' '.join(names)}")
-    program = Path(sys.executable)
-    ways = (*reversed(program.parents), *reversed(program.resolve().parents))
-    closed = next((each for each in ways if each.exists() and not each.stat().st_mode & stat.S_IXOTH), None)
-    if _serves_users(options) and closed is not None:
-        terminal.echo(
-            f"users cannot run this gputui, as {closed} is closed to them: install it in /opt/gputui, and again"
-        )
+    if _serves_users(options):
+        program = Path(sys.executable)
+        ways = (*reversed(program.parents), *reversed(program.resolve().parents))
+        closed = next((each for each in ways if each.exists() and not each.stat().st_mode & stat.S_IXOTH), None)
+        if closed is not None:
+            terminal.echo(
+                f"users cannot run this gputui, as {closed} is closed to them: install it in /opt/gputui, and again"
+            )
     if allows_host_jobs(options):
         terminal.echo(
             "host jobs are on: they are processes of the service, so it is hardly hardened. If nobody needs them, set\n"
