@@ -579,8 +579,8 @@ class GpuRegistry:
 
         def stays(gpu: Gpu) -> bool:
             """Return whether it is listed, or lost, rather than identified meanwhile or partitioned differently."""
-            is_identified, is_gone = gpu.uuid.startswith("GPU-unknown-"), gpu.mig_parent in named
-            return gpu.uuid in present or not (is_identified or is_gone)
+            is_unknown, is_gone = gpu.uuid.startswith("GPU-unknown-"), gpu.mig_parent in named
+            return gpu.uuid in present or not (is_unknown or is_gone)
 
         self._gpus = {uuid: gpu for uuid, gpu in before.items() if stays(gpu)}
         for facts in listed:

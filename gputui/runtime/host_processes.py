@@ -204,12 +204,6 @@ class ProcessSampler:
         return rows
 
 
-_LEAST = 0.5
-"""Minimum seconds between two samples for computing CPU use: the kernel counts in hundredths."""
-_SETTLED = 10.0
-"""Seconds after which a process is assumed to keep its command; before that it may call exec."""
-
-
 def _command(pid: int) -> str:
     words = _read_text(pid, "cmdline").rstrip("\0").split("\0")
     return (" ".join(words) or f"[{_read_text(pid, 'comm').strip()}]")[:1000]
