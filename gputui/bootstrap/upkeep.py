@@ -19,8 +19,7 @@ from gputui.domain.kept_data import Finding
 
 if TYPE_CHECKING:
     from gputui.config import Options
-    from gputui.domain.kept_data import BackupRecord, KeptData
-    from gputui.domain.snapshot import Leader
+    from gputui.domain.kept_data import KeptData
     from gputui.store.transfer import Converted
 
 _PART = 256 * 1024
@@ -106,12 +105,6 @@ def make_directory(options: Options) -> None:
     open_directory(options.state)
 
 
-def leader(options: Options) -> Leader | None:
-    from gputui.engine.leadership import current_leader
-
-    return current_leader(options.state)
-
-
 def is_shared(options: Options) -> bool:
     """Return whether the state directory is one that a group shared, and that `convert` has not taken over."""
     from gputui.store.transfer import is_shared
@@ -126,13 +119,13 @@ def convert(options: Options, backup: Path, now: datetime) -> Converted:
     """
     from gputui.bootstrap import actor
     from gputui.domain.snapshot import Leader
-    from gputui.engine.leadership import Leadership
+    from gputui.engine.leadership import Leadership, current_leader
     from gputui.store.transfer import convert
 
     leadership = Leadership(options.state)
     me = Leader(os.getpid(), os.uname().nodename, actor().user, "convert", now, uid=os.geteuid(), version=__version__)
     if not leadership.acquire(me):
-        found = leader(options)
+        found = current_leader(options.state)
         who = f"{found.kind} of {found.user}, pid {found.pid}," if found else "another process"
         what = f"{who} schedules there; nothing was changed"
         raise GputuiError(what, where=str(options.state), hint="stop it, then convert; jobs run on")
@@ -141,12 +134,6 @@ def convert(options: Options, backup: Path, now: datetime) -> Converted:
         return convert(options.state, options.settings.store, now)
     finally:
         leadership.release()
-
-
-def last_backup(options: Options) -> BackupRecord | None:
-    from gputui.engine.files import read_backup_record
-
-    return read_backup_record(options.state)
 
 
 def back_up(options: Options, target: Path, now: datetime, *, with_logs: bool) -> tuple[int, int]:
@@ -236,9 +223,10 @@ def damaged_lines(options: Options) -> list[str]:
 
 def move_damaged_lines(options: Options, now: datetime) -> Path:
     """Move lines that cannot be read into a new directory, and return it; raises GputuiError beside a scheduler."""
+    from gputui.engine.leadership import current_leader
     from gputui.store.repair import damaged_files, move_aside
 
-    if (found := leader(options)) is not None:
+    if (found := current_leader(options.state)) is not None:
         hint = "stop it, then repair; jobs run on"
         raise GputuiError(f"{found.kind} schedules there, pid {found.pid}", where=str(options.state), hint=hint)
     return move_aside(options.state, options.settings.store, damaged_files(options.state), now)

@@ -213,11 +213,13 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
         yield _failed("history", error)
     yield from checks.of_history(store.history_damage())
     yield from (checks.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
+    from gputui.engine.files import read_backup_record
+
     timer, daily_since = Path(UNITS) / "gputui-backup.timer", None
     with suppress(OSError):  # it is not installed
         if f"--state {options.state} " in timer.with_suffix(".service").read_text():
             daily_since = datetime.fromtimestamp(timer.stat().st_mtime, UTC)
-    if found := checks.of_backup(upkeep.last_backup(options), bootstrap.clock().now(), daily_since):
+    if found := checks.of_backup(read_backup_record(options.state), bootstrap.clock().now(), daily_since):
         yield found
     yield checks.of_clock(bootstrap.clock().now(), latest)
     with closing(bootstrap.ask_backend(options)) as backend:

@@ -76,7 +76,9 @@ def plan(found: Options, group: str, *, converts: bool) -> UsersPlan:
             raise GputuiError(f"it belongs to {user_name(uid)}, not to root", where=str(found.state), hint=hint)
     if is_shared:
         content = without_group(content, str(path))
-    if is_shared and (leader := upkeep.leader(found)) is not None:
+    from gputui.engine.leadership import current_leader
+
+    if is_shared and (leader := current_leader(found.state)) is not None:
         what = f"{leader.kind} of {leader.user}, pid {leader.pid}, schedules there"
         raise GputuiError(what, where=str(found.state), hint="stop it, then convert; jobs run on")
     access, store = found.settings.access, found.settings.store

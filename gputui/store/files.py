@@ -101,6 +101,15 @@ def _not_regular(path: Path, kind: str) -> StoreAccessError:
     return StoreAccessError(f"it is {kind}; gputui needs a regular file here", where=str(path), hint="move it away")
 
 
+@contextmanager
+def closed_after(fd: int) -> Iterator[int]:
+    """Close the descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 MAX_READ = 1024**3
 """Maximum size in bytes of a file that is read as a whole: that of some millions of jobs."""
 
@@ -166,14 +175,11 @@ def _replacement(path: Path, access: FileAccess, place: PutInPlace | None = None
     with os_errors(path):
         temporary.unlink(missing_ok=True)  # left by a killed process, or planted
         try:
-            fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
-            try:
+            with closed_after(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)) as fd:
                 access.apply_to_file(fd)
                 yield fd
                 os.fsync(fd)
                 stamp = stamp_of(os.fstat(fd))
-            finally:
-                os.close(fd)
             if place is None:
                 temporary.replace(path)
             else:
@@ -193,11 +199,8 @@ def write_whole(path: Path, data: bytes, access: FileAccess, place: PutInPlace |
 
 def sync_directory(directory: Path) -> None:
     """Sync the directory, so that names of new files survive a power loss."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closed_after(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class UndoError(OSError):
@@ -232,13 +235,10 @@ def append_lines(path: Path, data: bytes, access: FileAccess) -> None:
     """Append complete lines durably, after cutting off a torn last line that a crash left."""
     with os_errors(path):
         is_new = not path.exists()
-        fd = _open_locked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, access)
-        try:
+        with closed_after(_open_locked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, access)) as fd:
             access.apply_to_file(fd)
             os.ftruncate(fd, whole_lines(fd))
             append(fd, data)
-        finally:
-            os.close(fd)
         if is_new:
             sync_directory(path.parent)
 
@@ -258,31 +258,27 @@ def keep_ranges(path: Path, ranges: Iterable[tuple[int, int | None]], access: Fi
 
     A shorter copy takes its place, durably: after a crash there is either file. Appends wait meanwhile.
     """
-    with os_errors(path):
-        fd = _open_locked(path, os.O_RDWR, access)
-        try:
-            with _replacement(path, access) as copy:
-                before, now = os.fstat(fd), os.fstat(copy)
-                if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
-                    with suppress(PermissionError):  # as far as this user may
-                        os.fchown(copy, before.st_uid, before.st_gid)
-                for start, end in ranges:
-                    at = start
-                    while data := os.pread(fd, _PIECE if end is None else min(_PIECE, end - at), at):
-                        write_all(copy, data)
-                        at += len(data)
-        finally:
-            os.close(fd)
+    with (
+        os_errors(path),
+        closed_after(_open_locked(path, os.O_RDWR, access)) as fd,
+        _replacement(path, access) as copy,
+    ):
+        before, now = os.fstat(fd), os.fstat(copy)
+        if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+            with suppress(PermissionError):  # as far as this user may
+                os.fchown(copy, before.st_uid, before.st_gid)
+        for start, end in ranges:
+            at = start
+            while data := os.pread(fd, _PIECE if end is None else min(_PIECE, end - at), at):
+                write_all(copy, data)
+                at += len(data)
 
 
 def remove_lines(path: Path, access: FileAccess) -> None:
     """Remove a file of lines; a line appended at the same moment starts a new file."""
     with os_errors(path):
-        fd = _open_locked(path, os.O_RDWR, access)
-        try:
+        with closed_after(_open_locked(path, os.O_RDWR, access)):
             path.unlink()
-        finally:
-            os.close(fd)
         sync_directory(path.parent)
 
 

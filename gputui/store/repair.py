@@ -44,6 +44,7 @@ from gputui.store.files import (
     QUEUE,
     FileAccess,
     StoreLock,
+    closed_after,
     keep_ranges,
     open_directory,
     open_file,
@@ -101,11 +102,8 @@ def verify_directory(directory: Path) -> Iterator[Finding]:
     for path in line_paths(directory):
         with os_errors(path):
             yield from (line.finding(path) for line in damaged_lines(path))
-            fd = open_file(path, os.O_RDONLY)
-            try:
+            with closed_after(open_file(path, os.O_RDONLY)) as fd:
                 torn = os.fstat(fd).st_size - whole_lines(fd)  # a write is in progress, or a crash interrupted it
-            finally:
-                os.close(fd)
             if torn > 0:
                 text = f"{torn} bytes at its end are of a line that was not written to its end"
                 yield Finding(path.name, text, is_harmless=True)

@@ -29,6 +29,7 @@ from gputui.store.files import (
     FileStamp,
     StoreLock,
     append,
+    closed_after,
     is_same_file,
     open_file,
     os_errors,
@@ -582,13 +583,10 @@ def begin_queue(snapshot: Path, meta: Meta, tables: Tables, access: FileAccess, 
 def _make_journal(path: Path, access: FileAccess) -> os.stat_result:
     """Create an empty journal, durably; return its status."""
     with os_errors(path):
-        fd = open_file(path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
-        try:
+        with closed_after(open_file(path, os.O_WRONLY | os.O_CREAT, FILE_MODE)) as fd:
             access.apply_to_file(fd)
             os.ftruncate(fd, 0)  # not earlier: settling refuses a file that has another name
             status = os.fstat(fd)
-        finally:
-            os.close(fd)
         sync_directory(path.parent)  # without it, a snapshot without its journal would look like a loss
     return status
 

@@ -52,6 +52,7 @@ from gputui.store.files import (
     StoreLock,
     append_lines,
     check_file_system,
+    closed_after,
     open_directory,
     open_file,
     os_errors,
@@ -357,60 +358,50 @@ def convert(directory: Path, settings: StoreSettings, now: datetime) -> Converte
     found = Converted()
     with closing(TinyJobStore(directory, settings)) as store:
         if is_to_be_proven:
-            _record_submitters(store, Proofs(directory / WARRANTS, store.store_id), now, found)
+            _record_submitters(store, directory / WARRANTS, now, found)
         store.storage.checkpoint()
     with os_errors(directory):
         _close(directory, found)
     return found
 
 
-class Proofs(Struct, frozen=True):
-    """The warrants of one queue."""
+def _submitter(folder: Path, store_id: str, spec: JobSpec) -> int | None:
+    """Return the uid of the user who submitted exactly this, by a warrant in the folder; None: nothing proves it."""
+    match = _WARRANT.fullmatch(spec.warrant)
+    if match is None:
+        return None
+    uid = int(match[1])
+    try:
+        content = _warrant(folder, match[1], match[2], uid)
+    except (OSError, msgspec.DecodeError):
+        return None
+    is_his = content == {"store": store_id, "runs": encode(spec.what_runs)}
+    return uid if is_his and not (uid == 0 and spec.is_host) else None
 
-    folder: Path
-    store_id: str
 
-    def submitter(self, spec: JobSpec) -> int | None:
-        """Return the uid of the user who submitted exactly this; None: nothing proves it."""
-        match = _WARRANT.fullmatch(spec.warrant)
-        if match is None:
-            return None
-        uid = int(match[1])
-        try:
-            content = self._read(match[1], match[2], uid)
-        except (OSError, msgspec.DecodeError):
-            return None
-        is_his = content == {"store": self.store_id, "runs": encode(spec.what_runs)}
-        return uid if is_his and not (uid == 0 and spec.is_host) else None
-
-    def _read(self, user: str, name: str, uid: int) -> Any:
-        """Return the content of a warrant; raises OSError for one that others than its submitter can have written."""
-        root = os.open(self.folder, _DIRECTORY)
-        try:
-            place = os.open(user, _DIRECTORY, dir_fd=root)
-        finally:
-            os.close(root)
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
-            with os.fdopen(fd, "rb") as file:
-                status = os.fstat(fd)
-                if not (_is_of(uid, os.fstat(place)) and _is_of(uid, status)):
-                    raise PermissionError
-                if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > _LARGEST:
-                    raise PermissionError
-                return decode_json(file.read())
-        finally:
-            os.close(place)
+def _warrant(folder: Path, user: str, name: str, uid: int) -> Any:
+    """Return the content of a warrant; raises OSError for one that others than its submitter can have written."""
+    with closed_after(os.open(folder, _DIRECTORY)) as root:
+        place = os.open(user, _DIRECTORY, dir_fd=root)
+    with closed_after(place):
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
+        with os.fdopen(fd, "rb") as file:
+            status = os.fstat(fd)
+            if not (_is_of(uid, os.fstat(place)) and _is_of(uid, status)):
+                raise PermissionError
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > _LARGEST:
+                raise PermissionError
+            return decode_json(file.read())
 
 
 def _is_of(uid: int, status: os.stat_result) -> bool:
     return status.st_uid == uid and not status.st_mode & OTHERS_WRITE
 
 
-def _record_submitters(store: TinyJobStore, proofs: Proofs, now: datetime, found: Converted) -> None:
+def _record_submitters(store: TinyJobStore, warrants: Path, now: datetime, found: Converted) -> None:
     with store.transaction() as transaction:
         for job in list(transaction.jobs().values()):
-            uid = proofs.submitter(job.spec)
+            uid = _submitter(warrants, store.store_id, job.spec)
             marked = job.evolve(spec=_marked(job.spec, uid), submitted_uid=uid)
             if uid is not None:
                 marked = marked.evolve(submitted_by=user_name(uid))
@@ -420,7 +411,7 @@ def _record_submitters(store: TinyJobStore, proofs: Proofs, now: datetime, found
             found.proven += uid is not None and not job.state.is_terminal
             found.held += job.ids if uid is None and job.state is JobState.PENDING else ()
         for entry in list(transaction.recurring().values()):
-            uid = proofs.submitter(entry.submission.spec)
+            uid = _submitter(warrants, store.store_id, entry.submission.spec)
             submission = replace(entry.submission, spec=_marked(entry.submission.spec, uid))
             entry = replace(entry, submission=submission)
             if uid is not None:
@@ -456,11 +447,8 @@ def _close(directory: Path, found: Converted) -> None:
         elif stat.S_ISLNK(status.st_mode) and status.st_uid == os.geteuid() and path.is_dir():  # on another disk
             _give(path.resolve(), found)
         elif stat.S_ISDIR(status.st_mode):
-            fd = os.open(path, _DIRECTORY)
-            try:
+            with closed_after(os.open(path, _DIRECTORY)) as fd:
                 _give_one(fd, _CLOSED)
-            finally:
-                os.close(fd)
         else:
             found.left.append(str(path))
     if os.path.lexists(directory / WARRANTS):
@@ -479,8 +467,7 @@ def _remove(path: Path) -> None:
 def _replace(path: Path, found: Converted) -> None:
     """Replace a file by a copy that no process of a member has open."""
     new = path.with_name(f"{_COPY}{os.getpid()}")
-    source = open_file(path, os.O_RDONLY)
-    try:
+    with closed_after(open_file(path, os.O_RDONLY)) as source:
         status = os.fstat(source)
         if status.st_nlink != 1:
             found.left.append(str(path))
@@ -493,8 +480,6 @@ def _replace(path: Path, found: Converted) -> None:
             os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
             os.fsync(target)
         new.replace(path)
-    finally:
-        os.close(source)
 
 
 def _give(folder: Path, found: Converted) -> None:

@@ -37,7 +37,6 @@ from gputui.engine.tick.snapshot_builder import QueueView, refusal_notice
 from gputui.engine.tick.stops import (
     IdleGpus,
     IdleJobs,
-    JobActivityReader,
     cancel_unsatisfiable,
     carry_out_requests,
     carry_out_suspensions,
@@ -226,7 +225,7 @@ class Scheduler:
         self.context = TickContext(store, ports.probe, self.observers, self.workers, settings, telemetry, ports.monitor)
         self._gpu_faults = FaultRecorder(self.context)
         self._reaper = Reaper(self.context)
-        self._idle_jobs = IdleJobs(self.context, JobActivityReader(pools, directory))
+        self._idle_jobs = IdleJobs(self.context, pools, directory)
         self._idle_gpus = IdleGpus(self.context, self._announce_event)
         past_usage = PastUsage(store, settings.policy.half_life, pools(WorkKind.HISTORY, ""), wake)
         self._planner = Planner(self.context, leader, past_usage)

@@ -5,14 +5,13 @@ cancel, requeue, suspend and signal, and dependencies that can never be met.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputui.domain.errors import Cause, CauseCode, RuntimeFault
+from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.event import Event, gpus_idle
 from gputui.domain.gpu import HealthCode
 from gputui.domain.idle_gpus import IdleSpells, idle_by_gpu, idle_times
@@ -28,7 +27,7 @@ from gputui.engine.telemetry_files import AttemptKey, last_input
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.snapshot_builder import QueueView
 from gputui.engine.tick.start_protocol import under_way
-from gputui.engine.tick.workers import Pools, WorkKind
+from gputui.engine.tick.workers import BackgroundReader, Pools, WorkKind
 from gputui.ports import Runtime
 from gputui.ports.monitor import about
 
@@ -287,48 +286,16 @@ class IdleWatch:
         return self.heard_at - self.active_at >= self.allowed
 
 
-class JobActivityReader:
-    """Reads in workers the amount of attempts' output, and the input marks."""
-
-    def __init__(self, pools: Pools, directory: Path) -> None:
-        self._pools = pools
-        self._directory = directory
-        self._lock = threading.Lock()
-        self._found: dict[AttemptKey, object] = {}
-        self._reading: set[AttemptKey] = set()
-
-    def read(self, runtime: Runtime, key: AttemptKey, container_id: str) -> None:
-        def read() -> None:
-            try:
-                found = (runtime.activity(container_id), last_input(self._directory, key[0]))
-                with self._lock:
-                    self._found[key] = found
-            except RuntimeFault as fault:
-                log.info("the activity of %s is not known: %s", container_id[:12], fault)
-            except Exception:  # the border of a worker: unreadable activity ends no job
-                log.exception("reading the activity of job %d", key[0])
-            finally:
-                with self._lock:
-                    self._reading.discard(key)
-
-        with self._lock:
-            if key in self._reading:
-                return
-            self._reading.add(key)
-        self._pools(WorkKind.EXIT, runtime.name).submit(read)
-
-    def take(self, key: AttemptKey) -> object:
-        """Remove and return what was read since the last call; None for nothing."""
-        with self._lock:
-            return self._found.pop(key, None)
-
-
 class IdleJobs:
     """Watches of all running jobs with an idle timeout; a new scheduler gives each its whole time again."""
 
-    def __init__(self, context: TickContext, reader: JobActivityReader) -> None:
+    def __init__(self, context: TickContext, pools: Pools, directory: Path) -> None:
         self._context = context
-        self._reader = reader
+
+        def activity(runtime: Runtime, key: AttemptKey, container_id: str) -> object:
+            return runtime.activity(container_id), last_input(directory, key[0])
+
+        self._reader = BackgroundReader(pools, WorkKind.EXIT, activity, "the activity of", logging.INFO)
         self._watches: dict[AttemptKey, IdleWatch] = {}
 
     def enforce(self, now: datetime, boot: BootTime) -> None:
@@ -348,7 +315,7 @@ class IdleJobs:
             observer, container_id = self._context.observer_of(job), job.attempts[-1].container_id
             if observer is not None and container_id is not None and boot.seconds - watch.asked_at >= watch.pause:
                 watch.asked_at = boot.seconds
-                self._reader.read(observer.runtime, key, container_id)
+                self._reader.read(observer.runtime, [(key, container_id)], key)
             if watch.is_idle:
                 gpus = " and no use of its GPUs" if job.gpus else ""
                 words = f"idle for {format_duration(job.spec.idle_timeout)}: no output, no input{gpus} (--idle-timeout)"

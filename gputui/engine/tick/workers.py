@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -25,6 +25,7 @@ from gputui.ports import Clock, Runtime
 from gputui.threads import DaemonExecutor, Watcher
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class WorkKind(StrEnum):
@@ -195,7 +196,12 @@ class TelemetryRecorder:
 
     def __init__(self, directory: Path, store_id: str, pools: Pools, clock: Clock) -> None:
         self._store_id = store_id
-        self._groups = GroupReader(pools, clock)
+
+        def used(runtime: Runtime, _: AttemptKey, container_id: str) -> tuple[Consumption, float] | None:
+            found = runtime.consumption(container_id)
+            return None if found is None else (found, clock.now().timestamp())
+
+        self._groups = BackgroundReader(pools, WorkKind.TELEMETRY, used, "the use of the machine by")
         self._tallies = AttemptTallies(directory, lambda: pools(WorkKind.TELEMETRY, ""))
         self.save = self._tallies.save
 
@@ -229,7 +235,7 @@ class TelemetryRecorder:
             self._tallies.save_if_due(key, second)
         for name, containers in due.items():
             if name in observers:
-                self._groups.read(observers[name].runtime, containers)
+                self._groups.read(observers[name].runtime, containers, name)
 
     def result(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> AttemptTelemetry | None:
         """Return the summary of the job's attempt, which ended as the record says; None if nothing was read."""
@@ -246,47 +252,56 @@ class TelemetryRecorder:
         return self._tallies.idle_since(_key(job))
 
 
-class GroupReader:
-    """Reads control groups in workers, those of one runtime one after the other."""
+class BackgroundReader(Generic[T]):
+    """Reads in workers what attempts use or do; the latest of each is there until it is taken."""
 
-    def __init__(self, pools: Pools, clock: Clock) -> None:
-        self._pools = pools
-        self._clock = clock
+    def __init__(
+        self,
+        pools: Pools,
+        kind: WorkKind,
+        ask: Callable[[Runtime, AttemptKey, str], T | None],
+        words: str,
+        level: int = logging.DEBUG,
+    ) -> None:
+        """`words` name what `ask` reads of an attempt's container; that this is not known is logged at `level`."""
+        self._pools, self._kind, self._ask = pools, kind, ask
+        self._words, self._level = words, level
         self._lock = threading.Lock()
-        self._found: dict[AttemptKey, tuple[Consumption, float]] = {}
-        self._reading: set[str] = set()
+        self._found: dict[AttemptKey, T] = {}
+        self._reading: set[Hashable] = set()
 
-    def read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]]) -> None:
-        """Read the control groups of these attempts, unless a worker is still busy with the last request."""
+    def read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]], turn: Hashable) -> None:
+        """Read of these attempts, one after the other, unless a worker still reads for the same turn."""
         with self._lock:
-            if runtime.name in self._reading:
+            if turn in self._reading:
                 return
-            self._reading.add(runtime.name)
-        self._pools(WorkKind.TELEMETRY, runtime.name).submit(self._read, runtime, containers)
+            self._reading.add(turn)
+        self._pools(self._kind, runtime.name).submit(self._read, runtime, containers, turn)
 
-    def take(self, key: AttemptKey) -> tuple[Consumption, float] | None:
+    def take(self, key: AttemptKey) -> T | None:
+        """Remove and return what was read since the last call; None for nothing."""
         if key not in self._found:
             return None
         with self._lock:
             return self._found.pop(key, None)
 
-    def _read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]]) -> None:
+    def _read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]], turn: Hashable) -> None:
         try:
             for key, container_id in containers:
                 try:
-                    found = runtime.consumption(container_id)
+                    found = self._ask(runtime, key, container_id)
                 except RuntimeFault as fault:  # the attempt has ended meanwhile
-                    log.debug("the use of the machine by %s is not known: %s", container_id[:12], fault)
+                    log.log(self._level, "%s %s is not known: %s", self._words, container_id[:12], fault)
                     continue
-                except Exception:  # the border of a worker
-                    log.exception("reading the control group of job %d", key[0])
+                except Exception:  # the border of a worker: what cannot be read ends no job
+                    log.exception("reading %s job %d", self._words, key[0])
                     continue
                 if found is not None:
                     with self._lock:
-                        self._found[key] = (found, self._clock.now().timestamp())
+                        self._found[key] = found
         finally:
             with self._lock:
-                self._reading.discard(runtime.name)
+                self._reading.discard(turn)
 
 
 def _key(job: Job) -> AttemptKey:

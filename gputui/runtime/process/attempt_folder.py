@@ -147,6 +147,15 @@ def reach_of(status: os.stat_result) -> int | None:
     return None if status.st_uid in {0, os.geteuid()} else status.st_uid
 
 
+@contextmanager
+def closed_after(fd: int) -> Iterator[int]:
+    """Close the descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 class AttemptFolder(Struct, frozen=True):
     """Directory of one attempt on disk."""
 
@@ -163,8 +172,7 @@ class AttemptFolder(Struct, frozen=True):
 
         Both come from the same directory, even if directories are swapped meanwhile.
         """
-        folder = self.open_directory()
-        try:
+        with closed_after(self.open_directory()) as folder:
             reach = reach_of(os.fstat(folder))
             file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             status = os.fstat(file)
@@ -172,17 +180,12 @@ class AttemptFolder(Struct, frozen=True):
                 os.close(file)
                 raise OSError(errno.ELOOP, "it is a link, or no file", str(self.path / name))
             return file, reach
-        finally:
-            os.close(folder)
 
     def open_directory(self) -> int:
         """Open the directory without following links below the state directory; raises OSError."""
         flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        parent = os.open(self.path.parent, os.O_PATH | flags)
-        try:
+        with closed_after(os.open(self.path.parent, os.O_PATH | flags)) as parent:
             return os.open(self.path.name, os.O_RDONLY | flags, dir_fd=parent)
-        finally:
-            os.close(parent)
 
     def held_open(self) -> OpenFolder:
         return OpenFolder(self.path, self.open_directory())
@@ -215,10 +218,8 @@ class AttemptFolder(Struct, frozen=True):
         """Return the wrapper's records, after waiting briefly for one that is being written. Raises OSError."""
         for _ in range(_LOOKS):
             descriptor, reach = self._open_with_reach("state")
-            try:
+            with closed_after(descriptor):
                 content = os.read(descriptor, STATE_SIZE)
-            finally:
-                os.close(descriptor)
             found = replace(Records.parse(content), reach=reach)
             if not found.is_damaged:
                 break
@@ -231,27 +232,23 @@ class AttemptFolder(Struct, frozen=True):
             descriptor = self.open_file("claim")
         except PermissionError:
             return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
+        with closed_after(descriptor):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
         return False
 
     @contextmanager
     def claimed(self) -> Iterator[bool]:
         """Try to hold the wrapper's lock; yield False if a living wrapper has it."""
-        descriptor = self.open_file("claim", os.O_RDWR)
-        try:
+        with closed_after(self.open_file("claim", os.O_RDWR)) as descriptor:
             is_ours = True
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 is_ours = False
             yield is_ours
-        finally:
-            os.close(descriptor)
 
     def is_suspended(self) -> bool:
         return (self.path / _SUSPENDED).exists()
@@ -300,8 +297,7 @@ def attempts_in(root: Path) -> Iterator[tuple[int, bool]]:
     owner = root.parent.stat().st_uid
     with suppress(FileExistsError):
         root.mkdir(mode=0o700)
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with closed_after(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as descriptor:
         status = os.fstat(descriptor)
         if status.st_uid == os.geteuid():
             if stat.S_IMODE(status.st_mode) != 0o700:
@@ -309,8 +305,6 @@ def attempts_in(root: Path) -> Iterator[tuple[int, bool]]:
             if owner != status.st_uid:
                 os.fchown(descriptor, owner, -1)
         yield descriptor, owner != os.geteuid()
-    finally:
-        os.close(descriptor)
 
 
 def prepare(root: int, launch: Launch, manifest: Manifest, plan: bytes, *, is_readable: bool) -> str:
@@ -322,8 +316,8 @@ def prepare(root: int, launch: Launch, manifest: Manifest, plan: bytes, *, is_re
     shown = 0o644 if is_readable else 0o600
     os.mkdir(aside, 0o700, dir_fd=root)
     try:
-        folder = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
-        try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with closed_after(os.open(aside, flags, dir_fd=root)) as folder:
             status = os.fstat(folder)
             if status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 raise OSError(errno.EPERM, "another user replaced it by another directory", aside)
@@ -334,8 +328,6 @@ def prepare(root: int, launch: Launch, manifest: Manifest, plan: bytes, *, is_re
             _write(folder, "output.log", b"", shown)
             os.fchmod(folder, 0o755 if is_readable else 0o700)
             os.fsync(folder)
-        finally:
-            os.close(folder)
     except OSError:
         _discard(root, aside)
         raise

@@ -24,7 +24,7 @@ from gputui.ports import Channel, Permit
 from gputui.ports.channel import FrameChannel, peer_uid
 from gputui.runtime.accounts import account_name
 from gputui.runtime.host_processes import ProcessSampler
-from gputui.runtime.process.attempt_folder import AttemptFolder, AttemptIndex, OpenFolder
+from gputui.runtime.process.attempt_folder import AttemptFolder, AttemptIndex, OpenFolder, closed_after
 from gputui.runtime.process.terminal import MARK, MARKS, SOCKET
 
 _PIECE = 65536
@@ -63,17 +63,15 @@ def recorded_exit_code(folder: AttemptFolder) -> int | None:
 
 def _connected(folder: AttemptFolder) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    place = folder.open_directory()
-    try:
-        owner = os.fstat(place).st_uid
-        connection.connect(f"/proc/self/fd/{place}/{SOCKET}")  # the path itself may be longer than sockets allow
-        if peer_uid(connection) not in {0, owner}:
-            raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, "the socket of this job is another user's"))
-    except BaseException:
-        connection.close()
-        raise
-    finally:
-        os.close(place)
+    with closed_after(folder.open_directory()) as place:
+        try:
+            owner = os.fstat(place).st_uid
+            connection.connect(f"/proc/self/fd/{place}/{SOCKET}")  # the path itself may be longer than sockets allow
+            if peer_uid(connection) not in {0, owner}:
+                raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, "the socket of this job is another user's"))
+        except BaseException:
+            connection.close()
+            raise
     return connection
 
 

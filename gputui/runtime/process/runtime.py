@@ -44,6 +44,7 @@ from gputui.runtime.process.attempt_folder import (
     AttemptIndex,
     Manifest,
     attempts_in,
+    closed_after,
     parse_name,
     prepare,
     publish,
@@ -410,12 +411,8 @@ class ProcessRuntime:
 
     def activity(self, container_id: str) -> object:
         """Return the time of the last write to its log, which its wrapper also sets with input."""
-        with self._disk(container_id):
-            descriptor = self._folder(container_id).log()
-            try:
-                status = os.fstat(descriptor)
-            finally:
-                os.close(descriptor)
+        with self._disk(container_id), closed_after(self._folder(container_id).log()) as descriptor:
+            status = os.fstat(descriptor)
         return status.st_mtime_ns, status.st_size
 
     def consumption(self, container_id: str) -> Consumption | None:
