@@ -27,7 +27,8 @@ _ELSEWHERE = frozenset(
     }
 )
 """Options that are not passed on as they are."""
-_NAMES = {"volumes": "volume", "mounts": "mount", "ulimits": "ulimit"}
+OPTION_NAMES = {"volumes": "volume", "mounts": "mount", "labels": "label", "ulimits": "ulimit"}
+"""Options of docker by their fields, where these differ."""
 _OURS = "gputui."
 _PROFILE = "seccomp="
 
@@ -113,7 +114,7 @@ def _plain(options: ContainerOptions) -> Iterator[str]:
         value = getattr(options, field)
         if field in _ELSEWHERE or value is None or value is False:
             continue
-        flag = "--" + _NAMES.get(field, field).replace("_", "-")
+        flag = "--" + OPTION_NAMES.get(field, field).replace("_", "-")
         if value is True:
             yield flag
         else:

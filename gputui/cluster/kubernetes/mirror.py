@@ -23,7 +23,6 @@ from gputui.cluster.kubernetes.objects import (
     KubeEvent,
     KubeJob,
     KubeList,
-    KubeMeta,
     KubeNode,
     KubePod,
     KubeWorkload,
@@ -182,7 +181,9 @@ class Reflector(Generic[Item]):
         meta = item.metadata
         with self._lock:
             known = self._items.get(meta.uid)
-            if meta.uid in self._deleted or (known is not None and not _is_later(meta, known.metadata)):
+            new, old = meta.resource_version, known.metadata.resource_version if known is not None else ""
+            is_older = new.isdigit() and old.isdigit() and int(new) < int(old)  # numbers in every release so far
+            if meta.uid in self._deleted or is_older:
                 return
             self._items[meta.uid] = item
             self.changes += 1
@@ -264,13 +265,6 @@ def _remember(found: dict[str, T], key: str, value: T) -> None:
     found[key] = value
     while len(found) > _MOST_GONE:
         del found[next(iter(found))]
-
-
-def _is_later(new: KubeMeta, known: KubeMeta) -> bool:
-    """Return whether a state is not older than another: versions are numbers in every release so far."""
-    if new.resource_version.isdigit() and known.resource_version.isdigit():
-        return int(new.resource_version) >= int(known.resource_version)
-    return True
 
 
 class KubeMirror:

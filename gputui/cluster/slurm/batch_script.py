@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from gputui.cluster.bash import NAME, array, gpu_value, option_words, profiles, word
+from gputui.cluster.bash import NAME, OPTION_NAMES, array, gpu_value, option_words, profiles, word
 from gputui.cluster.slurm import commands
 from gputui.domain import docker_args
 from gputui.domain.cluster import Caps
@@ -72,7 +72,6 @@ JOB_ID = """
 job=$SLURM_JOB_ID
 [[ -z $SLURM_ARRAY_JOB_ID ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 """
-_OPTIONS = {"volumes": "--volume", "mounts": "--mount", "ulimits": "--ulimit", "labels": "--label"}
 _OF_HOSTS = frozenset({"env", "workdir", "cpus", "memory", "ulimits", "labels"})
 _OF_OTHERS = frozenset({"env", "workdir", "cpus", "memory", "labels", "volumes", "mounts"})
 _ULIMITS = {
@@ -294,13 +293,16 @@ def _directory(output: str) -> str:
 
 def body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
     """Yield the part of the script that runs the job, and ends with its exit code."""
-    if has_gpus(submission.spec):
+    spec = submission.spec
+    if has_gpus(spec):
         yield LIST_GPUS
-    if submission.spec.is_host:
-        yield from _host(submission)
+    if spec.is_host:
+        _refuse(spec.options, _OF_HOSTS, "a host job")
+        limits = [f"{_ulimit(text)} || exit 125" for text in spec.options.ulimits]
+        yield from _command(spec, [*limits, *_exports(submission, "")], command_words(spec))
     elif settings.cluster.container == "docker":
         yield from _container(submission, key, settings)
-    elif submission.spec.interactive is not None:
+    elif spec.interactive is not None:
         raise InputError(NO_STREAMS, where="--interactive")
     else:
         yield from _apptainer(submission) if settings.cluster.container == "apptainer" else _srun(submission)
@@ -356,13 +358,6 @@ def _function(name: str, lines: Iterable[str]) -> str:
     return f"{name}() {{\n{body}}}\n"
 
 
-def _host(submission: Submission) -> Iterator[str]:
-    spec = submission.spec
-    _refuse(spec.options, _OF_HOSTS, "a host job")
-    limits = [f"{_ulimit(text)} || exit 125" for text in spec.options.ulimits]
-    yield from _command(spec, [*limits, *_exports(submission, "")], command_words(spec))
-
-
 def _apptainer(submission: Submission) -> Iterator[str]:
     spec, options = submission.spec, submission.spec.options
     _refuse(options, _OF_OTHERS, "Apptainer")
@@ -402,7 +397,9 @@ def _refuse(options: ContainerOptions, known: frozenset[str], what: str) -> None
     for field in ContainerOptions.__struct_fields__:
         value = getattr(options, field)
         if field not in known and value not in (None, ()) and value is not False:
-            raise InputError(f"{what} has no such option", where=_OPTIONS.get(field, "--" + field.replace("_", "-")))
+            raise InputError(
+                f"{what} has no such option", where="--" + OPTION_NAMES.get(field, field).replace("_", "-")
+            )
 
 
 def _exports(submission: Submission, prefix: str) -> Iterator[str]:
@@ -451,13 +448,10 @@ def _ulimit(text: str) -> str:
     letter = _ULIMITS.get(name)
     if letter is None:
         raise InputError(f"{name!a} is not a limit that bash knows", where="--ulimit")
-    soft, hard = (_limit(each, name) for each in (soft, hard or soft))
-    return f"ulimit -S{letter} {soft} && ulimit -H{letter} {hard}"
-
-
-def _limit(text: str, name: str) -> str:
-    if text in {"-1", "unlimited"}:
-        return "unlimited"
-    if not text.isascii() or not text.isdigit():
-        raise InputError(f"{text!a} is not a limit", where="--ulimit")
-    return str(int(text) // 1024 if name in _KIBIBYTES else int(text))
+    values = []
+    for text in (soft, hard or soft):
+        if text not in {"-1", "unlimited"} and not (text.isascii() and text.isdigit()):
+            raise InputError(f"{text!a} is not a limit", where="--ulimit")
+        is_number, unit = text.isdigit(), 1024 if name in _KIBIBYTES else 1
+        values.append(str(int(text) // unit) if is_number else "unlimited")
+    return f"ulimit -S{letter} {values[0]} && ulimit -H{letter} {values[1]}"

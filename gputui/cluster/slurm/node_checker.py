@@ -96,35 +96,29 @@ class ProbeReport(Struct):
 def report_of(text: str, mark: str) -> ProbeReport:
     report, output = ProbeReport(), list[str]()
     for line in text.splitlines():
-        word, _, value = line.removeprefix(f"{mark} ").partition(" ")
-        if line.startswith(f"{mark} "):
-            output = _add(report, word, value.strip())
-        else:
+        if not line.startswith(f"{mark} "):
             output.append(line)
+            continue
+        word, _, value = line.removeprefix(f"{mark} ").partition(" ")
+        value, output = value.strip(), []  # where the lines after a fact belong
+        if word == "host":
+            output = report.host
+        elif word == "container":
+            report.looks.append(Look(tuple(value.split(",")), output))
+        elif word == "gpu":
+            number, _, uuid = value.partition(" ")
+            report.gpus[number] = uuid
+        elif word == "code" and report.looks:
+            report.looks[-1].code = int(value)
+        elif word == "stayed":
+            report.stayed = len(value.split())
+        elif word in {"user", "engine"}:
+            setattr(report, word, value)
+        elif word == "refused":
+            report.refusal = value or "no answer"
+        report.has_left |= word == "left"
+        report.is_whole |= word == "end"
     return report
-
-
-def _add(report: ProbeReport, word: str, value: str) -> list[str]:
-    """Add a fact; return where the lines after it belong."""
-    if word == "host":
-        return report.host
-    if word == "container":
-        report.looks.append(Look(tuple(value.split(",")), []))
-        return report.looks[-1].lines
-    if word == "gpu":
-        number, _, uuid = value.partition(" ")
-        report.gpus[number] = uuid
-    elif word == "code" and report.looks:
-        report.looks[-1].code = int(value)
-    elif word == "stayed":
-        report.stayed = len(value.split())
-    elif word in {"user", "engine"}:
-        setattr(report, word, value)
-    elif word == "refused":
-        report.refusal = value or "no answer"
-    report.has_left |= word == "left"
-    report.is_whole |= word == "end"
-    return []
 
 
 def listed(lines: Iterable[str], wanted: Collection[str] = ()) -> tuple[str, ...]:
@@ -227,7 +221,12 @@ class NodeChecker:
             refused = dict(self._submit(probes, run, image, polled.site))
             if ran := [probe for probe in probes if probe.numbers]:
                 tell(f"probe jobs on {plural(len(ran), 'node')}, for up to {format_duration(patience)}")
-                self._wait(ran, patience)
+                deadline = time.monotonic() + patience.total_seconds()
+                numbers = {number for probe in ran for number in probe.numbers}
+                while any(not row.life.is_terminal for number, row in self._rows().items() if number in numbers):
+                    if time.monotonic() > deadline:
+                        break
+                    time.sleep(_LOOK_EVERY)
             left = self._rows()
         finally:
             with contextlib.suppress(ClusterError):
@@ -260,14 +259,6 @@ class NodeChecker:
         if not result.code:
             probe.numbers.append(int(result.out.strip().partition(";")[0]))
         return result
-
-    def _wait(self, probes: Iterable[NodeProbe], patience: timedelta) -> None:
-        deadline = time.monotonic() + patience.total_seconds()
-        numbers = {number for probe in probes for number in probe.numbers}
-        while any(not row.life.is_terminal for number, row in self._rows().items() if number in numbers):
-            if time.monotonic() > deadline:
-                return
-            time.sleep(_LOOK_EVERY)
 
     def _rows(self) -> Mapping[int, JobRow]:
         return {int(row.number): row for row in self._latest().rows}

@@ -93,7 +93,10 @@ def told_by(ended: Ended, note: RunNote) -> Ended:
     row, detail = ended.row, ended.detail
     gpus = tuple((note.node, index) for index in note.gpus) or detail.gpus
     if row.state != listings.END_UNKNOWN:
-        if not _is_same(row, detail, note):
+        nodes, start, end = detail.nodes or commands.hosts(row.nodes), *map(commands.moment, (row.started, row.ended))
+        if nodes != (note.node,) or start is None or end is None:
+            return ended
+        if not start.timestamp() - _SKEW <= note.started <= end.timestamp() + _SKEW:  # begun while it lasted
             return ended
         code = detail.exit_code if note.code is None or row.state == "COMPLETED" else note.code
         return replace(ended, detail=replace(detail, gpus=detail.gpus or gpus, exit_code=code, told=note.why))
@@ -104,28 +107,16 @@ def told_by(ended: Ended, note: RunNote) -> Ended:
     detail = replace(detail, run_key=row.run_key, nodes=(note.node,), gpus=gpus, restarts=note.restarts)
     if note.ended is None:
         return replace(ended, row=row, detail=replace(detail, alive=max(detail.alive, note.started)))
-    state = "COMPLETED" if not note.code else "CANCELLED" if ended.cancelled_at else _failure(row, note)
+    limit, state = commands.span(row.limit), "FAILED"
+    is_late = limit is not None and note.ended - note.started >= limit.total_seconds() - _LATE
+    if not note.code:
+        state = "COMPLETED"
+    elif ended.cancelled_at:
+        state = "CANCELLED"
+    elif is_late and note.code in _STOPPED:  # Slurm ends a run by a signal once its time limit is over
+        state = "TIMEOUT"
     detail = replace(detail, state=state, exit_code=note.code, told=note.why)
     return replace(ended, row=replace(row, state=state, ended=str(note.ended)), detail=detail)
-
-
-def _failure(row: JobRow, note: RunNote) -> str:
-    """Return the state of a run that has failed: Slurm ends one by a signal once its time limit is over."""
-    limit = commands.span(row.limit)
-    is_late = limit is not None and (note.ended or 0) - note.started >= limit.total_seconds() - _LATE
-    return "TIMEOUT" if is_late and note.code in _STOPPED else "FAILED"
-
-
-def _is_same(row: JobRow, detail: JobDetail, note: RunNote) -> bool:
-    """Return whether the note is of that run: on its only node, and begun while it lasted; clocks may differ."""
-    nodes, start, end = (
-        detail.nodes or commands.hosts(row.nodes),
-        commands.moment(row.started),
-        commands.moment(row.ended),
-    )
-    if nodes != (note.node,) or start is None or end is None:
-        return False
-    return start.timestamp() - _SKEW <= note.started <= end.timestamp() + _SKEW
 
 
 class Ends:
@@ -142,7 +133,14 @@ class Ends:
 
     def completed(self, ends: Sequence[Ended], *, has_accounting: bool) -> list[Ended]:
         """Return ends with what Slurm did not tell of our jobs: GPUs, exit codes, and ends that no poll showed."""
-        ours = {each.row.job_id: known for each in ends if (known := self._lacking(each)) is not None}
+        ours: dict[JobId, Submitted] = {}
+        for each in ends:  # those that lack something that their batch scripts may have noted
+            row, detail = each.row, each.detail
+            lacks_gpus = detail.requested and detail.nodes and not detail.gpus
+            if lacks_gpus or detail.exit_code is None or row.life is JobState.FAILED:
+                submitted = self._submissions.of_number(row.owner)
+                if submitted is not None and key_of_comment(row.comment) == submitted.key:
+                    ours[row.job_id] = submitted
         if not ours:
             return list(ends)
         unseen = [each.row.owner for each in ends if each.row.state == listings.END_UNKNOWN]
@@ -189,15 +187,6 @@ class Ends:
             if job_id is not None and note is not None and note.key in {each.key for each in submissions}:
                 found[note.key] = commands.parts(job_id)[0], note.started
         return found
-
-    def _lacking(self, ended: Ended) -> Submitted | None:
-        """Return the submission of our job, if its end lacks something that its batch script may have noted."""
-        row, detail = ended.row, ended.detail
-        lacks_gpus = detail.requested and detail.nodes and not detail.gpus
-        if not lacks_gpus and detail.exit_code is not None and row.life is not JobState.FAILED:
-            return None
-        submitted = self._submissions.of_number(row.owner)
-        return submitted if submitted is not None and key_of_comment(row.comment) == submitted.key else None
 
     def _notes(self, ours: Mapping[JobId, Submitted]) -> dict[JobId, RunNote]:
         paths = {

@@ -118,11 +118,6 @@ class SlurmSite(Struct, frozen=True):
         return (int(match[1]), int(match[2])) if match else None
 
     @property
-    def can_overlap(self) -> bool:
-        """Return whether a step can share what the job's other steps have; an unreadable version counts as new."""
-        return self.release is None or self.release >= _OVERLAPS_FROM
-
-    @property
     def keeps_holds(self) -> bool:
         """Return whether a held job stays held if its nice value changes: Slurm 22.05 lets it start."""
         is_weighed = self.priority_type == "priority/multifactor"
@@ -235,7 +230,7 @@ def caps_of(site: SlurmSite | None) -> Caps:
         lacking[_C.RAISE_PRIORITY] = _NO_RAISE
         if site is None or not site.users_may_top:
             lacking[_C.TOP] = _NO_TOP
-    if site is not None and not site.can_overlap:
+    if site is not None and site.release is not None and site.release < _OVERLAPS_FROM:
         lacking |= dict.fromkeys((_C.INSIDE, _C.STREAMS), _NO_OVERLAP.format(site.version))
     return Caps("Slurm", lacking, REFUSED | IGNORED, _COMMANDS)
 

@@ -144,7 +144,12 @@ class EngineBackend:
         stamped: bool = False,
     ) -> LogStream:
         """Return the output of the last attempt; raises NotFoundError for an earlier one: it is not kept apart."""
-        job = self._with_output(job_id)
+        try:
+            job = self.queue.get(job_id)
+        except ClusterUnavailableError:  # its output may be in reach all the same
+            if (known := self._cluster.last_known(job_id)) is None:
+                raise
+            job = known
         is_unseen = job.cause is not None and job.cause.code is CauseCode.END_UNKNOWN
         if job.attempt is None and not is_unseen:
             raise NotFoundError(f"job {job.shown_id} has not started yet, so it has no output")
@@ -157,15 +162,6 @@ class EngineBackend:
         opened: LogStream = stream if stamped or not stream.is_stamped else WithoutTimes(stream)
         self._streams.add(opened)
         return opened
-
-    def _with_output(self, job_id: JobId) -> Job:
-        """Return a job; while the engine is away, as it was last seen: its output may be in reach all the same."""
-        try:
-            return self.queue.get(job_id)
-        except ClusterUnavailableError:
-            if (job := self._cluster.last_known(job_id)) is None:
-                raise
-            return job
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         from gputui.ports.backend import Attach

@@ -122,7 +122,14 @@ class MeasuredJobs:
 
     def _jobs_of(self, snapshot: Snapshot) -> tuple[Job, ...]:
         """Return the jobs with telemetry; the same tuple as before if none has changed, since others compare it."""
-        jobs = tuple(map(self._job, snapshot.jobs))
+        found = []
+        for job in snapshot.jobs:
+            earlier = self._joined.get(job.id)
+            joined = earlier[1] if earlier is not None and earlier[0] is job else self._told(job)
+            if joined is not job and joined.attempts[-1].telemetry is not None:
+                self._joined[job.id] = (job, joined)
+            found.append(joined)
+        jobs = tuple(found)
         for known in (snapshot.jobs, self._last):
             if len(known) == len(jobs) and all(map(is_, known, jobs)):
                 jobs = known
@@ -148,15 +155,6 @@ class MeasuredJobs:
             cause = Cause(CauseCode.TIME_LIMIT, end)
             job = job.evolve(cause=cause, attempts=(*job.attempts[:-1], replace(attempt, cause=cause)))
         return job
-
-    def _job(self, job: Job) -> Job:
-        known = self._joined.get(job.id)
-        if known is not None and known[0] is job:
-            return known[1]
-        joined = self._told(job)
-        if joined is not job and joined.attempts[-1].telemetry is not None:
-            self._joined[job.id] = (job, joined)
-        return joined
 
 
 def measured(directory: Path, job: Job) -> dict[int, Measured]:

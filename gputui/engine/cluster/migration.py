@@ -125,18 +125,20 @@ class MigrationPlan:
         self._user = user
         self._check = check
         self._dependencies = Dependencies.of(self._all)
-        moves = [JobMove(group, key(group[0])) for group in grouped(self._chosen(chosen))]
-        moves = [replace(move, why=self._refusal(move)) for move in moves]
-        self.moves = self._ordered(self._consistent([*self._interrupted(), *moves]))
+        unmoved = [job for job in self._all if mark_of(job) is None]
+        if chosen is None:
+            asked = [job for job in unmoved if job.state is JobState.PENDING]
+        else:
+            asked = [part for job in unmoved if (part := job.divided(set(chosen).intersection(job.ids))[0])]
+        found = [JobMove(group, key(group[0])) for group in grouped(asked)]
+        moves = self._consistent([*self._interrupted(), *(replace(move, why=self._refusal(move)) for move in found)])
+        numbers = {job_id: number for number, move in enumerate(moves) for job_id in move.ids}
+        order: TopologicalSorter[int] = TopologicalSorter()
+        for number, move in enumerate(moves):
+            awaited = {numbers[job_id] for job in self.live(move.awaited) for job_id in job.ids if job_id in numbers}
+            order.add(number, *sorted(awaited - {number}))
+        self.moves = tuple(moves[number] for number in order.static_order())
         """Moves in the order of submission: each after those that it waits for."""
-
-    def _chosen(self, chosen: Collection[JobId] | None) -> Iterator[Job]:
-        for job in self._all:
-            if chosen is None:
-                if job.state is JobState.PENDING and mark_of(job) is None:
-                    yield job
-            elif mark_of(job) is None and (part := job.divided(set(chosen).intersection(job.ids))[0]):
-                yield part
 
     def _interrupted(self) -> Iterator[JobMove]:
         """Yield the moves that an earlier run began."""
@@ -172,7 +174,11 @@ class MigrationPlan:
         """Let jobs stay that wait for ones that stay, and ones that those wait for."""
         while True:
             going = frozenset(job_id for move in moves if not move.why for job_id in move.ids)
-            waiting = self._waiting_for(going)
+            waiting: dict[JobId, Job] = {}  # those that do not go, by each going job that they wait for
+            for job in self._all:
+                awaited = (*job.spec.after, *job.spec.after_any)
+                if job.state is JobState.PENDING and awaited and not going.issuperset(job.ids):
+                    waiting |= {job_id: job for other in self.live(awaited) for job_id in other.ids}
             found = [move if move.why else replace(move, why=self._tie(move, going, waiting)) for move in moves]
             if found == moves:
                 return found
@@ -190,17 +196,6 @@ class MigrationPlan:
                 return f"job {waiting[job_id].shown_id}, which stays here, waits for it"
         return ""
 
-    def _waiting_for(self, going: frozenset[JobId]) -> dict[JobId, Job]:
-        """Return waiting jobs that do not go, by each going job that they wait for."""
-        found: dict[JobId, Job] = {}
-        for job in self._all:
-            spec = job.spec
-            if job.state is not JobState.PENDING or not (spec.after or spec.after_any) or going.issuperset(job.ids):
-                continue
-            for other in self.live((*spec.after, *spec.after_any)):
-                found |= dict.fromkeys(other.ids, job)
-        return found
-
     def is_array(self, job_id: JobId) -> bool:
         """Return whether jobs that wait for this id wait for a whole array."""
         return job_id in self._dependencies.arrays
@@ -213,14 +208,6 @@ class MigrationPlan:
                 yield from (job for job in known if not job.state.is_terminal)
             elif (job := self._jobs.get(job_id)) and not job.state.is_terminal:
                 yield job
-
-    def _ordered(self, moves: list[JobMove]) -> tuple[JobMove, ...]:
-        place = {job_id: number for number, move in enumerate(moves) for job_id in move.ids}
-        order: TopologicalSorter[int] = TopologicalSorter()
-        for number, move in enumerate(moves):
-            awaited = {place[job_id] for job in self.live(move.awaited) for job_id in job.ids if job_id in place}
-            order.add(number, *sorted(awaited - {number}))
-        return tuple(moves[number] for number in order.static_order())
 
 
 class Migration(Struct, frozen=True):
@@ -346,17 +333,14 @@ class Migration(Struct, frozen=True):
             self._put(transaction, job, job.unheld().to(JobState.CANCELLED, **changes), text)
         if not kept:
             return move
-        gone = [new_ids[job_id] for job in kept for job_id in job.ids]
-        left = tuple(job_id for job_id in move.new_ids if job_id not in gone)
-        return replace(move, new_ids=left, why=self._cancelled_there(kept[0], gone))
-
-    def _cancelled_there(self, job: Job, new_ids: Collection[JobId]) -> str:
-        engine = self.cluster.caps.engine
+        gone = tuple(new_ids[job_id] for job in kept for job_id in job.ids)
+        why = f"job {kept[0].shown_id} was changed here meanwhile"
         try:
-            self.cluster.act(Cancel(tuple(new_ids)))
+            self.cluster.act(Cancel(gone))
+            why += f": cancelled in {self.cluster.caps.engine}"
         except ClusterRefusedError as error:
-            return f"job {job.shown_id} was changed here meanwhile, and {engine} did not cancel it: {error.what}"
-        return f"job {job.shown_id} was changed here meanwhile: cancelled in {engine}"
+            why += f", and {self.cluster.caps.engine} did not cancel it: {error.what}"
+        return replace(move, new_ids=tuple(job_id for job_id in move.new_ids if job_id not in gone), why=why)
 
     def _hold_dependents(self, transaction: Transaction, moves: Iterable[JobMove]) -> None:
         """Hold jobs that stay and wait for ones that went: as cancelled jobs those would end them."""

@@ -27,7 +27,7 @@ from gputui.domain.gpu import Gpu, HealthCode, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.node_readings import ReadingRules, engine_jobs, named_gpus, read_node
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
+from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.threads import DaemonExecutor, fault_words
 
 if TYPE_CHECKING:
@@ -119,7 +119,10 @@ class ClusterPoll:
     def poll(self) -> None:
         """Publish a snapshot, or the last one with a notice if the cluster does not answer."""
         try:
-            snapshot = self._marked(self._done(self._asked()))
+            snapshot = self._done(self._asked())
+            if self._idle is not None:
+                jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
+                snapshot = replace(snapshot, nodes=self._idle.marked(snapshot.nodes, jobs, self._clock.now()))
             self._failures, self._silent_since = 0, None
         except ClusterError as error:
             silence = f"{self._queue.cluster.caps.engine} does not answer"  # which the error may say itself
@@ -142,12 +145,6 @@ class ClusterPoll:
         self._reading = None
         snapshot = reading.result()
         return snapshot if self._reader is None else self._reader.joined(snapshot, self._clock.now())
-
-    def _marked(self, snapshot: Snapshot) -> Snapshot:
-        if self._idle is None:
-            return snapshot
-        jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
-        return replace(snapshot, nodes=self._idle.marked(snapshot.nodes, jobs, self._clock.now()))
 
     def _done(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with notices of the duties, which have been done with it."""
@@ -184,8 +181,8 @@ class NodeReader:
     def joined(self, snapshot: Snapshot, now: datetime) -> Snapshot:
         """Return the snapshot with the readings; nodes that are new in it are read from now on."""
         up = (node for node in snapshot.nodes if not node.down)  # as far as the engine knows
-        known = (node for node in up if any(view.health.code is not HealthCode.UNKNOWN for view in node.gpus))
-        self._probes.follow(node.name for node in known)
+        readable = (node for node in up if any(view.health.code is not HealthCode.UNKNOWN for view in node.gpus))
+        self._probes.follow(node.name for node in readable)
         found = self._probes.readings()
         jobs, settings = engine_jobs(snapshot.jobs, now), self._scheduler
         late = max(settings.stale_after, _LATE_AFTER * self._probes.interval)
@@ -193,7 +190,12 @@ class NodeReader:
         nodes = []
         for node in snapshot.nodes:
             if (reading := found.get(node.name)) is not None:
-                node = read_node(node, reading, self._names_of(node, reading), jobs, rules, now)
+                known = self._named.get(node.name)
+                if known is None or known[0] != reading.gpus or known[1] != len(node.gpus):
+                    named = named_gpus(node.gpus, reading.gpus)
+                    self._named[node.name] = known = reading.gpus, len(node.gpus), named
+                    self._drivers |= {name: (node.name, gpu.drivers_uuid or "") for name, gpu in named.items()}
+                node = read_node(node, reading, known[2], jobs, rules, now)
             nodes.append(node)
         return replace(snapshot, nodes=tuple(nodes))
 
@@ -206,14 +208,6 @@ class NodeReader:
 
     def close(self) -> None:
         self._probes.close()
-
-    def _names_of(self, node: Node, reading: ProbeReading) -> Mapping[str, Gpu]:
-        known = self._named.get(node.name)
-        if known is None or known[0] != reading.gpus or known[1] != len(node.gpus):
-            named = named_gpus(node.gpus, reading.gpus)
-            self._named[node.name] = known = reading.gpus, len(node.gpus), named
-            self._drivers |= {name: (node.name, gpu.drivers_uuid or "") for name, gpu in named.items()}
-        return known[2]
 
 
 class Duty(Protocol):

@@ -254,18 +254,14 @@ def _taken_over(place: Path, content: bytes) -> tuple[Path, int] | None:
     for path in place.iterdir():
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            if _is_left(path, descriptor) and path.read_bytes() == content:
+            is_left = False  # nobody waits for the answer, and it has not come; the file is locked then
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                status = os.fstat(descriptor)
+                is_left = status.st_nlink > 0 and time.time() - status.st_mtime < _LASTS
+                if not is_left:
+                    path.unlink(missing_ok=True)
+            if is_left and path.read_bytes() == content:
                 return path, descriptor
             os.close(descriptor)
     return None
-
-
-def _is_left(path: Path, descriptor: int) -> bool:
-    """Return whether nobody waits for the answer, and it has not come; the file is locked then."""
-    with suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        status = os.fstat(descriptor)
-        if status.st_nlink and time.time() - status.st_mtime < _LASTS:
-            return True
-        path.unlink(missing_ok=True)
-    return False
