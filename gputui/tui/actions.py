@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import Struct, field
 from textual.message import Message
 
 from gputui.domain.action import Action, AddRecurring, EditJobs, PlaceJobs, ReserveGpus, SetPriority, Unreserve
@@ -115,20 +116,19 @@ def _jobs(ids: Sequence[JobId]) -> str:
     return f"job {shown_id(ids[0])}" if len(ids) == 1 else f"{len(ids)} jobs"
 
 
-class Undo:
+class Undo(Struct, eq=False):
     """Carries out actions, and undoes the last ones. Not thread-safe."""
 
-    def __init__(self, actions: Performer, indices: Callable[[], Mapping[str, str]]) -> None:
-        self._actions = actions
-        self._indices = indices
-        """Returns the index that the screen shows for each GPU, by UUID."""
-        self._past: deque[Sequence[ActionChange]] = deque(maxlen=KEPT)
+    actions: Performer
+    indices: Callable[[], Mapping[str, str]]
+    """Returns the index that the screen shows for each GPU, by UUID."""
+    _past: deque[Sequence[ActionChange]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def carry_out(
         self, action: Action, server: str = "", on_progress: Callable[[int, int], None] | None = None
     ) -> Done:
         """Carry out an action. A failed one changes nothing and cannot be undone."""
-        done = self._actions.act(action, server=server, on_progress=on_progress)
+        done = self.actions.act(action, server=server, on_progress=on_progress)
         if done.changes:
             self._past.append(done.changes)
             while len(self._past) > 1 and sum(map(len, self._past)) > MOST:
@@ -139,9 +139,9 @@ class Undo:
         """Undo the last action that is not undone yet; return the message."""
         if not self._past:
             raise GputuiError("Nothing to undo", where="undo")
-        answers = self._actions.undo(self._past[-1], on_progress)  # if it is cancelled, it can be requested again
+        answers = self.actions.undo(self._past[-1], on_progress)  # if it is cancelled, it can be requested again
         self._past.pop()
-        indices = self._indices()
+        indices = self.indices()
         named = [(change.subject(indices), change, refusal) for change, refusal in answers]
         undone = [f"{name} {change.done}" for name, change, refusal in named if not refusal]
         refused = [f"{name} {refusal}" for name, _, refusal in named if refusal]

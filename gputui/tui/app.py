@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 from textual import events
 from textual.dom import DOMNode
@@ -74,18 +75,15 @@ class SnapshotTaken(Message, bubble=False):
     """Message that the feed has a new snapshot."""
 
 
-class Pacer:
+class Pacer(Struct, eq=False):
     """Passes on snapshots no more often than the pace allows; never drops the last one, or a requested one."""
 
-    def __init__(
-        self, pace: Pace, show: Callable[[Snapshot], None], later: Callable[[float, Callable[[], None]], Timer]
-    ):
-        self.pace = pace
-        self._show = show
-        self._later = later
-        self._shown_at = float("-inf")
-        self._waiting: Snapshot | None = None
-        self._timer: Timer | None = None
+    pace: Pace
+    show: Callable[[Snapshot], None]
+    later: Callable[[float, Callable[[], None]], Timer]
+    _shown_at: float = float("-inf")
+    _waiting: Snapshot | None = None
+    _timer: Timer | None = None
 
     def take(self, snapshot: Snapshot) -> None:
         self._waiting = snapshot
@@ -93,7 +91,7 @@ class Pacer:
         if wait <= 0:
             self._let_through()
         elif self._timer is None:
-            self._timer = self._later(wait, self._let_through)
+            self._timer = self.later(wait, self._let_through)
 
     def hurry(self) -> None:
         self._shown_at = float("-inf")
@@ -104,7 +102,7 @@ class Pacer:
             self._timer = None
         if (snapshot := self._waiting) is not None:
             self._waiting, self._shown_at = None, time.monotonic()
-            self._show(snapshot)
+            self.show(snapshot)
 
 
 class Gputui(HookedApp[ExitChoice], inherit_bindings=False):

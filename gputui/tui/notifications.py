@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.domain.arrays import count
 from gputui.domain.conditions import pressing
@@ -45,18 +45,17 @@ class Notification(Struct, frozen=True):
         return self.severity in _BAD
 
 
-class ChangeWatcher:
-    def __init__(self, user: str, *, mine_only: bool) -> None:
-        self._user = user
-        self._mine_only = mine_only
-        self._before = EMPTY
-        self._ends: dict[JobId, datetime | None] = {}
-        self._troubles: dict[str, Notice] = {}
-        self._told_at: deque[datetime] = deque()
-        self._waiting: list[Job] = []
-        self._together_at: datetime | None = None
-        self._failed: set[JobId] = set()
-        self._jobs: dict[JobId, Job] = {}
+class ChangeWatcher(Struct, eq=False):
+    user: str
+    mine_only: bool
+    _before: Snapshot = EMPTY
+    _ends: dict[JobId, datetime | None] = {}
+    _troubles: dict[str, Notice] = {}
+    _told_at: deque[datetime] = field(default_factory=deque)
+    _waiting: list[Job] = []
+    _together_at: datetime | None = None
+    _failed: set[JobId] = set()
+    _jobs: dict[JobId, Job] = {}
 
     def look(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
         before, self._before = self._before, snapshot
@@ -125,7 +124,7 @@ class ChangeWatcher:
         return singly, together
 
     def _concerns(self, job: Job) -> bool:
-        return not self._mine_only or self._user in {job.submitted_by, job.spec.tenant}
+        return not self.mine_only or self.user in {job.submitted_by, job.spec.tenant}
 
 
 def _stop_words(before: Job, job: Job) -> str:

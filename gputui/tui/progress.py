@@ -32,14 +32,14 @@ IsWanted: TypeAlias = Callable[[], bool]
 Computation: TypeAlias = Callable[[IsWanted], Message]
 
 
-class Throttle:
+class Throttle(Struct, eq=False):
     """Limits how often a computation is repeated, so that it does not occupy a core."""
 
-    def __init__(self, rest: float) -> None:
-        self._rest = rest
-        """Multiple of the last computation's time for which it is not repeated."""
-        self._begun = self._ended = 0.0
-        self.waits = False
+    rest: float
+    """Multiple of the last computation's time for which it is not repeated."""
+    waits: bool = False
+    _begun: float = 0.0
+    _ended: float = 0.0
 
     def begin(self) -> None:
         self.waits, self._begun = True, time.monotonic()
@@ -49,7 +49,7 @@ class Throttle:
 
     @property
     def may_begin(self) -> bool:
-        return not self.waits and time.monotonic() - self._ended >= self._rest * (self._ended - self._begun)
+        return not self.waits and time.monotonic() - self._ended >= self.rest * (self._ended - self._begun)
 
 
 def failure_words(error: Exception) -> str:
@@ -123,26 +123,25 @@ class TaskCancelledError(GputuiError):
     """Raised in a task that was cancelled; its work was not done."""
 
 
-class LongTask:
+class LongTask(Struct, eq=False):
     """Task whose progress is counted by its thread, and which another thread may cancel."""
 
-    def __init__(self, words: str, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.words = words
-        self.unit = unit
-        self.done = 0
-        self.total: int | None = None
-        self.is_over = False
-        self.is_given_up = False
-        self._clock = clock
-        self._begun_at: float | None = None
+    words: str
+    unit: str
+    clock: Callable[[], float] = time.monotonic
+    done: int = 0
+    total: int | None = None
+    is_over: bool = False
+    is_given_up: bool = False
+    _begun_at: float | None = None
 
     def begin(self) -> None:
-        self._begun_at = self._clock()
+        self._begun_at = self.clock()
 
     @property
     def took(self) -> float:
         """Seconds since the task began; 0 before that."""
-        return 0.0 if self._begun_at is None else self._clock() - self._begun_at
+        return 0.0 if self._begun_at is None else self.clock() - self._begun_at
 
     def step(self, done: int, total: int | None = None) -> None:
         """Record progress; raises TaskCancelledError if the task was cancelled."""
@@ -186,23 +185,22 @@ LONG = 1.0
 """Seconds after which a task's progress is shown."""
 
 
-class ProgressDisplay:
+class ProgressDisplay(Struct, eq=False):
     """Display of long tasks: one at a time, the one that began first."""
 
-    def __init__(self, app: App[Any], show: Callable[[Cell], None], every: float) -> None:
-        """`show` gets the progress, each time that it may have changed; empty once there is none."""
-        self._app = app
-        self._draw = show
-        self._every = every
-        self._works: list[LongTask] = []
-        self._timer: Timer | None = None
-        self.shown: LongTask | None = None
+    app: App[Any]
+    draw: Callable[[Cell], None]
+    """Gets the progress, each time that it may have changed; empty once there is none."""
+    every: float
+    shown: LongTask | None = None
+    _works: list[LongTask] = []
+    _timer: Timer | None = None
 
     def watch(self, work: LongTask) -> None:
         """Show a task's progress once it takes long."""
         self._works.append(work)
         if self._timer is None:
-            self._timer = self._app.set_interval(self._every, self.look)
+            self._timer = self.app.set_interval(self.every, self.look)
 
     @property
     def is_watching(self) -> bool:
@@ -222,7 +220,7 @@ class ProgressDisplay:
 
     def _show(self, work: LongTask | None) -> None:
         self.shown = work
-        self._draw(() if work is None else work_cell(work, int(time.monotonic())))
+        self.draw(() if work is None else work_cell(work, int(time.monotonic())))
 
 
 class Pace(Struct, frozen=True):
@@ -249,7 +247,7 @@ def log_pace(app: object) -> float:
     return pace.log if isinstance(pace, Pace) else USUAL.log
 
 
-class Repaints:
+class Repaints(Struct, eq=False):
     """Decides when the main screen is redrawn: usually once for each reading, never twice for the same."""
 
     FRESH = 0.9
@@ -257,22 +255,22 @@ class Repaints:
     EXPECTED = 1.2
     """Number of ticks after a snapshot within which the next one is expected; it advances the clock too."""
 
-    def __init__(self, tick: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tick = tick
-        self._clock = clock
-        self._painted_at = self._snapshot_at = float("-inf")
-        self._taken_at = EMPTY.taken_at
-        self._size = (0, 0)
+    tick: float
+    clock: Callable[[], float] = time.monotonic
+    _painted_at: float = float("-inf")
+    _snapshot_at: float = float("-inf")
+    _taken_at: datetime = EMPTY.taken_at
+    _size: tuple[int, int] = (0, 0)
 
     def note(self) -> None:
-        self._painted_at = self._clock()
+        self._painted_at = self.clock()
 
     def wants(self, before: Snapshot, after: Snapshot) -> bool:
         """Return whether to draw a snapshot; one between two readings, in which only ages differ, is not worth it."""
-        is_soon = abs(after.taken_at - self._taken_at).total_seconds() < self._tick
+        is_soon = abs(after.taken_at - self._taken_at).total_seconds() < self.tick
         if is_soon and after is not before and _lasting(before) == _lasting(after):
             return False
-        self._taken_at, self._snapshot_at = after.taken_at, self._clock()
+        self._taken_at, self._snapshot_at = after.taken_at, self.clock()
         return True
 
     def wants_size(self, size: tuple[int, int]) -> bool:
@@ -280,8 +278,8 @@ class Repaints:
         return size != before
 
     def wants_tick(self) -> bool:
-        now = self._clock()
-        return now - self._painted_at >= self.FRESH and now - self._snapshot_at >= self.EXPECTED * self._tick
+        now = self.clock()
+        return now - self._painted_at >= self.FRESH and now - self._snapshot_at >= self.EXPECTED * self.tick
 
 
 def _lasting(snapshot: Snapshot) -> Snapshot:

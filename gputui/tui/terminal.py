@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from textual.app import App, SuspendNotSupported
 
 from gputui.domain.container import Shell
@@ -50,13 +50,12 @@ class ProgramEnd(Struct, frozen=True):
     """True if it wrote to its standard error, which a shell on a terminal does not: only the command that opens it."""
 
 
-class TerminalLoan:
+class TerminalLoan(Struct, eq=False):
     """Runs other programs on an app's terminal, one at a time; the app writes nothing to it meanwhile."""
 
-    def __init__(self, app: App[Any]) -> None:
-        self._app = app
-        self.is_away = False
-        self._is_back = asyncio.Event()
+    app: App[Any]
+    is_away: bool = False
+    _is_back: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(
         self, arguments: Sequence[str], words: str, question: Callable[[ProgramEnd], str] | None = None
@@ -70,7 +69,7 @@ class TerminalLoan:
         when the console ends, the program is hung up. Screen updates are batched meanwhile, and the screen is redrawn
         afterwards.
         """
-        app = self._app
+        app = self.app
         try:
             with app.batch_update(), app.suspend(), self._away():
                 print(f"\n{words}\n", file=sys.__stdout__, flush=True)

@@ -238,31 +238,27 @@ def _asked(job: Job) -> list[Line]:
     wants += ", shared with others" if request.share else ""
     wants += f" of model {plain(request.model, 40)}" if request.model else ""
     wants += f", driver capabilities {', '.join(request.capabilities)}" if request.capabilities else ""
+    limits = format_duration(spec.time_limit) if spec.time_limit else "no time limit"
+    if spec.retries:
+        used = max(0, min(spec.retries, job.charged_attempts - job.state.is_terminal))
+        limits += f", {spec.retries} {'retry' if spec.retries == 1 else 'retries'} ({used} used)"
+        limits += f", backoff {format_duration(spec.backoff)}"
+    else:
+        limits += ", no retries"
+    limits += f", only on {', '.join(spec.retry_on)}" if spec.retry_on else ""
+    limits += ", preemptible" if spec.preemptible else ""
     lines: list[Line] = [
         ("image", cell(plain(job.image_words, 200), PLAIN if spec.image is not None else DIM)),
         ("command", cell(shlex.join(plain(word, 400) for word in spec.command))),
         ("tenant", cell(plain(spec.tenant, 80))),
         ("GPUs", cell(wants)),
-        ("limits", cell(_limits(job))),
+        ("limits", cell(limits)),
     ]
     if spec.after or spec.after_any:
         after = [f"#{shown_id(job_id)} succeeds" for job_id in spec.after]
         after += [f"#{shown_id(job_id)} ends" for job_id in spec.after_any]
         lines.append(("after", cell(", ".join(after))))
     return lines
-
-
-def _limits(job: Job) -> str:
-    spec = job.spec
-    limit = format_duration(spec.time_limit) if spec.time_limit else "no time limit"
-    retries = "no retries"
-    if spec.retries:
-        used = max(0, min(spec.retries, job.charged_attempts - job.state.is_terminal))
-        retries = f"{spec.retries} {'retry' if spec.retries == 1 else 'retries'} ({used} used)"
-        retries += f", backoff {format_duration(spec.backoff)}"
-    words = f"{limit}, {retries}"
-    words += f", only on {', '.join(spec.retry_on)}" if spec.retry_on else ""
-    return words + (", preemptible" if spec.preemptible else "")
 
 
 def _options(job: Job) -> list[Line]:

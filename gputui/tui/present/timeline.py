@@ -392,42 +392,38 @@ def by_impact(shifts: Iterable[Shift]) -> list[Shift]:
     return sorted(shifts, key=key)
 
 
-def _shift_lines(ordered: Sequence[Shift], shown: int, subject: Subject, outlook: Outlook, room: int) -> list[Cell]:
-    if len(ordered) > shown > 1:
-        shown -= 1
-    lines = [_shift_line(shift, subject, outlook, room) for shift in ordered[:shown]]
-    if rest := len(ordered) - shown:
-        lines.append(cell(f"  … and {rest} more", DIM))
-    return lines
-
-
 _STYLES = {EARLIER: GREEN, NEW: GREEN, LATER: AMBER, GONE: AMBER}
 
 
-def _shift_line(shift: Shift, subject: Subject, outlook: Outlook, room: int) -> Cell:
-    now, sign = outlook.now, direction(shift)
-    before = "runs now" if shift.is_stopped else clock(shift.before, now) if shift.before else "–"
-    after = clock(shift.after, now) if shift.after else "–"
-    own = shift.job_id in subject.job_ids
-    if shift.before and shift.after:
-        by = distance(shift.before, shift.after)
-    elif shift.is_stopped:
-        by = "starts again"
-    elif shift.after:
-        by = "gets a start"
-    else:
-        by = subject.fate if own else "no expected start"
-    which = f"{outlook.shown_id(shift.job_id):>5}"
-    name = max(8, min(36, room - 48 - len(which)))
-    return (
-        (f"{sign} ", _STYLES[sign]),
-        (f"{which} ", BLUE),
-        (fit(outlook.names.get(shift.job_id, ""), name), STRONG if own else PLAIN),
-        (f" {before:>11} ", DIM),
-        ("-> ", DIM),
-        (f"{after:<11} ", PLAIN),
-        (by, _STYLES[sign]),
-    )
+def _shift_lines(ordered: Sequence[Shift], shown: int, subject: Subject, outlook: Outlook, room: int) -> list[Cell]:
+    if len(ordered) > shown > 1:
+        shown -= 1
+    lines: list[Cell] = []
+    for shift in ordered[:shown]:
+        now, sign = outlook.now, direction(shift)
+        before = "runs now" if shift.is_stopped else clock(shift.before, now) if shift.before else "–"
+        after = clock(shift.after, now) if shift.after else "–"
+        own = shift.job_id in subject.job_ids
+        by = "gets a start" if shift.after else subject.fate if own else "no expected start"
+        if shift.before and shift.after:
+            by = distance(shift.before, shift.after)
+        elif shift.is_stopped:
+            by = "starts again"
+        which = f"{outlook.shown_id(shift.job_id):>5}"
+        name = max(8, min(36, room - 48 - len(which)))
+        line: Cell = (
+            (f"{sign} ", _STYLES[sign]),
+            (f"{which} ", BLUE),
+            (fit(outlook.names.get(shift.job_id, ""), name), STRONG if own else PLAIN),
+            (f" {before:>11} ", DIM),
+            ("-> ", DIM),
+            (f"{after:<11} ", PLAIN),
+            (by, _STYLES[sign]),
+        )
+        lines.append(line)
+    if rest := len(ordered) - shown:
+        lines.append(cell(f"  … and {rest} more", DIM))
+    return lines
 
 
 class Group(Struct, frozen=True):
@@ -615,7 +611,7 @@ class _AgendaLines:
         job = what if isinstance(what, Job) else self.jobs.get(what.job_id)
         return job_title(job) if job else f"#{shown_id(what.job_id if isinstance(what, Bar) else what.id)}"
 
-    def _name(self, what: _Entry) -> Cell:
+    def name(self, what: _Entry) -> Cell:
         number, space, name = fit(self._title(what), self.names).partition(" ")
         return ((number, BLUE), (f"{space}{name}", PLAIN))
 
@@ -629,17 +625,13 @@ class _AgendaLines:
         if what.kind is BarKind.RUNNING:
             how = "by its limit" if what.source is DurationSource.LIMIT else what.source.value
             how = how if what.makes_way_for is None else f"makes way for job {what.makes_way_for}"
-            return (*when, ("■ ", DIM), *self._name(what), (f" ends, {how}: {where}", DIM))
+            return (*when, ("■ ", DIM), *self.name(what), (f" ends, {how}: {where}", DIM))
         is_head = what.kind is BarKind.HEAD
         start = f" starts {f'on {where}' if what.gpus else 'without a GPU'}"
         until = f" until {clock(what.end, self.now)}"
         promised: Cell = (("  promised to it", AMBER),) if is_head else ()
         mark: Span = ("▶ ", AMBER if is_head else GREEN)
-        return (*when, mark, *self._name(what), (start, PLAIN), (until, DIM), *promised)
-
-    def without_start(self, job: Job, context: JobContext) -> Cell:
-        when = f"{'no start':<{_TIMELINE_WHEN + _AHEAD + 1}} "
-        return ((when, DIM), ("· ", DIM), *self._name(job), (" ", DIM), *why(job, context))
+        return (*when, mark, *self.name(what), (start, PLAIN), (until, DIM), *promised)
 
 
 def agenda_lines(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, now: datetime, most: int) -> list[Cell]:
@@ -672,4 +664,6 @@ def agenda_lines(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, 
     agenda = _AgendaLines(jobs, labels, now, [*(what for _, what in shown), *listed])
     context = JobContext(now, snapshot.expected_starts, reasons=snapshot.reasons)
     lines = [agenda.line(at, what) for at, what in shown]
-    return [tuple(heading), *lines, *(agenda.without_start(job, context) for job in listed)]
+    mark: Span = (f"{'no start':<{_TIMELINE_WHEN + _AHEAD + 1}} · ", DIM)
+    lines += [(mark, *agenda.name(job), (" ", DIM), *why(job, context)) for job in listed]
+    return [tuple(heading), *lines]

@@ -326,9 +326,8 @@ class LogOf(Struct, frozen=True):
         return LogOf(self.job_id, number) if 1 <= number <= len(job.attempts) else None
 
 
-class Pinned:
-    def __init__(self) -> None:
-        self.logs: list[LogOf] = []
+class Pinned(Struct, eq=False):
+    logs: list[LogOf] = []
 
     def toggle(self, log: LogOf) -> str:
         if log in self.logs:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from rich.segment import Segment
 from rich.style import Style
@@ -30,32 +30,31 @@ class VisibleRow(Struct, frozen=True):
     """Number of the row within its line, from 0."""
 
 
-class LogWindow:
+class LogWindow(Struct, eq=False):
     """The visible part of the shown lines; stays on the same line when others are added, dropped or filtered."""
 
-    def __init__(self, lines: LogLines, rows_of: Callable[[int], int]) -> None:
-        self._lines = lines
-        self._rows = rows_of
-        """Returns the number of rows of a line, at least 1."""
-        self.height = 0
-        self.follows = True
-        self.top = 0
-        """Number of the first visible line."""
-        self.part = 0
-        """Number of that line's first visible row."""
+    lines: LogLines
+    rows_of: Callable[[int], int]
+    """Returns the number of rows of a line, at least 1."""
+    height: int = 0
+    follows: bool = True
+    top: int = 0
+    """Number of the first visible line."""
+    part: int = 0
+    """Number of that line's first visible row."""
 
     def move(self, rows: int) -> None:
         """Scroll; following resumes at the end."""
-        numbers = self._lines.numbers
+        numbers = self.lines.numbers
         index, part = self._index, self.part + rows
         while part < 0 and index > 0:
             index -= 1
-            part += self._rows(numbers[index])
-        while index < len(numbers) - 1 and part >= (count := self._rows(numbers[index])):
+            part += self.rows_of(numbers[index])
+        while index < len(numbers) - 1 and part >= (count := self.rows_of(numbers[index])):
             part -= count
             index += 1
         self._stand(index, max(0, part))
-        self.follows = self.is_at_last and self._lines.reaches_end
+        self.follows = self.is_at_last and self.lines.reaches_end
         self.settle()
 
     def to_first(self) -> None:
@@ -63,14 +62,14 @@ class LogWindow:
         self.move(0)
 
     def to_last(self) -> None:
-        self._lines.region = None
+        self.lines.region = None
         self.follows = True
         self.settle()
 
     def show(self, number: int) -> None:
         """Show a line at a third of the window's height, unless it is already well inside."""
         if number not in {row.number for row in self.rows()[1:-1]}:
-            self._stand(min(self._lines.index(number), max(0, len(self._lines.numbers) - 1)), 0)
+            self._stand(min(self.lines.index(number), max(0, len(self.lines.numbers) - 1)), 0)
             self.follows = False
             self.move(-(self.height // 3))
             self.follows = False
@@ -78,27 +77,27 @@ class LogWindow:
         self.follows = False
 
     def settle(self) -> None:
-        if not self._lines.numbers:
+        if not self.lines.numbers:
             self.top = self.part = 0
         elif self.height > 0:
             index, part = self._last_page()
             if self.follows or (self._index, self.part) > (index, part):
                 self._stand(index, part)
-            elif self._lines.numbers[self._index] != self.top:
+            elif self.lines.numbers[self._index] != self.top:
                 self._stand(self._index, 0)
 
     def rows(self) -> list[VisibleRow]:
         rows: list[VisibleRow] = []
-        numbers, index, part = self._lines.numbers, self._index, self.part
+        numbers, index, part = self.lines.numbers, self._index, self.part
         while index < len(numbers) and len(rows) < self.height:
-            count = self._rows(numbers[index])
+            count = self.rows_of(numbers[index])
             rows += [VisibleRow(numbers[index], i) for i in range(min(part, count - 1), count)]
             index, part = index + 1, 0
         return rows[: self.height]
 
     @property
     def below(self) -> int:
-        lines, rows = self._lines, self.rows()
+        lines, rows = self.lines, self.rows()
         if rows and not lines.reaches_end:
             return lines.end - rows[-1].number - 1
         return len(lines.numbers) - lines.index(rows[-1].number) - 1 if rows else 0
@@ -113,20 +112,20 @@ class LogWindow:
 
     @property
     def _index(self) -> int:
-        return self._lines.index(self.top)
+        return self.lines.index(self.top)
 
     def _stand(self, index: int, part: int) -> None:
-        numbers = self._lines.numbers
+        numbers = self.lines.numbers
         self.top = numbers[index] if index < len(numbers) else 0
         self.part = part
 
     def _last_page(self) -> tuple[int, int]:
         """Return the position at which the last line is the last visible one."""
-        numbers, room = self._lines.numbers, self.height
+        numbers, room = self.lines.numbers, self.height
         index = len(numbers)
         while index > 0 and room > 0:
             index -= 1
-            room -= self._rows(numbers[index])
+            room -= self.rows_of(numbers[index])
         return index, max(0, -room)
 
 
@@ -134,10 +133,9 @@ MOST_COPIED = 100_000
 """Maximum number of bytes that are copied: terminals drop longer sequences completely."""
 
 
-class LineSelection:
-    def __init__(self) -> None:
-        self.start: int | None = None
-        self.head = 0
+class LineSelection(Struct, eq=False):
+    start: int | None = None
+    head: int = 0
 
     def begin(self, number: int) -> None:
         self.start = self.head = number
@@ -197,38 +195,38 @@ class PendingJump(Struct, frozen=True):
     note: str = ""
 
 
-class LogSearch:
-    def __init__(self, lines: LogLines, window: LogWindow) -> None:
-        self._lines, self._window = lines, window
-        self.pattern: Pattern | None = None
-        self.narrowed: Pattern | None = None
-        """Pattern of the filter: only lines that match are shown."""
-        self.at: int | None = None
-        """Number of the line of the current hit."""
-        self.note = ""
-        self.is_whole: Callable[[], bool] = lambda: True
-        """True if all of the log is in memory."""
-        self.hits: Finder | None = None
-        self._errors: Finder | None = None
-        self._ranked: Finder | None = None
-        """Finder of the last jump; the hit's rank is shown."""
-        self._jump: PendingJump | None = None
-        self.awaited: int | None = None
-        """The line to go to once it and its surroundings are loaded."""
+class LogSearch(Struct, eq=False):
+    lines: LogLines
+    window: LogWindow
+    pattern: Pattern | None = None
+    narrowed: Pattern | None = None
+    """Pattern of the filter: only lines that match are shown."""
+    at: int | None = None
+    """Number of the line of the current hit."""
+    note: str = ""
+    is_whole: Callable[[], bool] = lambda: True
+    """True if all of the log is in memory."""
+    hits: Finder | None = None
+    awaited: int | None = None
+    """The line to go to once it and its surroundings are loaded."""
+    _errors: Finder | None = None
+    _ranked: Finder | None = None
+    """Finder of the last jump; the hit's rank is shown."""
+    _jump: PendingJump | None = None
 
     def look_for(self, pattern: Pattern | None) -> None:
         """Search a pattern, and go to the first hit from the top of the window on, else to the last one above."""
         self.pattern, self.note, self.awaited = pattern, "", None
-        top = self._window.top
-        self.hits = self._ranked = Finder(self._lines, pattern.is_in, top) if pattern else None
+        top = self.window.top
+        self.hits = self._ranked = Finder(self.lines, pattern.is_in, top) if pattern else None
         self._jump = PendingJump(self.hits, 1, top - 1, turns=True) if self.hits else None
 
     def narrow(self, pattern: Pattern | None) -> None:
         self.narrowed = pattern
-        self._lines.narrow(pattern.is_in if pattern else None)
+        self.lines.narrow(pattern.is_in if pattern else None)
 
     def widen(self, step: int) -> None:
-        self._lines.context = max(0, min(MOST_CONTEXT, self._lines.context + step))
+        self.lines.context = max(0, min(MOST_CONTEXT, self.lines.context + step))
 
     def go(self, step: int) -> None:
         if self.hits is not None:
@@ -238,9 +236,9 @@ class LogSearch:
     def go_to_error(self, step: int) -> None:
         """Go to the first error; from there to the next, or to the previous one."""
         if self._errors is None:
-            self._errors = Finder(self._lines, lambda text: error_in(text) is not None, self._lines.first)
+            self._errors = Finder(self.lines, lambda text: error_in(text) is not None, self.lines.first)
         is_new, self._ranked = self._ranked is not self._errors, self._errors
-        self._jump = PendingJump(self._errors, step, self._lines.first - 1 if is_new and step > 0 else self._here)
+        self._jump = PendingJump(self._errors, step, self.lines.first - 1 if is_new and step > 0 else self._here)
 
     @property
     def is_on(self) -> bool:
@@ -266,7 +264,7 @@ class LogSearch:
 
     def words(self) -> list[str]:
         said = [] if self._ranked is None else [self._rank_words(self._ranked)]
-        finder, lines = self._lines.filter, self._lines
+        finder, lines = self.lines.filter, self.lines
         if self.narrowed is not None and finder is not None:
             around = f" ±{lines.context}" if lines.context else ""
             shown, found = lines.count_held(), plural(finder.count, "line")
@@ -276,7 +274,7 @@ class LogSearch:
         return said
 
     def _rank_words(self, finder: Finder) -> str:
-        lines, at = self._lines, self.at
+        lines, at = self.lines, self.at
         name = f"/{self.pattern.text}" if finder is self.hits and self.pattern else "error"
         if finder.fault:
             return f"{name} {finder.fault}"
@@ -296,14 +294,14 @@ class LogSearch:
 
     @property
     def _here(self) -> int:
-        return self.at if self.at is not None else self._window.top - 1
+        return self.at if self.at is not None else self.window.top - 1
 
     def _finders(self) -> list[Finder]:
-        return [finder for finder in (self.hits, self._lines.filter, self._errors) if finder is not None]
+        return [finder for finder in (self.hits, self.lines.filter, self._errors) if finder is not None]
 
     def _try_jump(self) -> bool:
         """Make the awaited jump if its hit is known, past hits that the filter hides; return whether it was made."""
-        jump, shown = self._jump, self._lines.filter
+        jump, shown = self._jump, self.lines.filter
         if jump is None or (shown is not None and not shown.is_done):
             return False
         for _ in range(_LEAPS):
@@ -319,8 +317,8 @@ class LogSearch:
                 elif jump.step > 0:
                     jump = replace(jump, start=_FAR_BACK, has_turned=True, note=", from the start again")
                 else:
-                    jump = replace(jump, start=self._lines.end, has_turned=True, note=", from the end again")
-            elif self.narrowed is None or self._lines.is_shown(target):
+                    jump = replace(jump, start=self.lines.end, has_turned=True, note=", from the end again")
+            elif self.narrowed is None or self.lines.is_shown(target):
                 self._jump, self.note = None, jump.note
                 self._land(target)
                 return True
@@ -331,22 +329,22 @@ class LogSearch:
 
     def _leap(self, number: int, step: int) -> int:
         """Return the line from which to search on, so that no hit between two shown lines is looked at."""
-        index, numbers = self._lines.index(number), self._lines.numbers
+        index, numbers = self.lines.index(number), self.lines.numbers
         if step > 0:
-            return numbers[index] - 1 if index < len(numbers) else self._lines.end
+            return numbers[index] - 1 if index < len(numbers) else self.lines.end
         return numbers[index - 1] + 1 if index else _FAR_BACK
 
     def _land(self, target: int) -> None:
         self.at, self.awaited = target, target
-        if self.narrowed is None and not self._lines.holds_around(target):
-            self._window.follows = False
+        if self.narrowed is None and not self.lines.holds_around(target):
+            self.window.follows = False
         else:
             self.arrive()
 
     def arrive(self) -> None:
         target, self.awaited = self.awaited, None
         if target is not None:
-            self._window.show(target)
+            self.window.show(target)
 
 
 def _left_words(finder: Finder) -> str:
@@ -416,21 +414,20 @@ _MOMENT = 0.02
 """Seconds of CPU time in which hits in one line must be highlighted."""
 
 
-class LogPainter:
+class LogPainter(Struct, eq=False):
     """Renders rows as strips. Its owner sets the attributes that affect rendering, then calls `forget`."""
 
-    def __init__(self, lines: LogLines) -> None:
-        self._lines = lines
-        self.width = 0
-        self.left = 0
-        self.wraps = False
-        self.shows_stamps = False
-        self.found: Pattern | None = None
-        """Pattern of the search, highlighted."""
-        self.kept: Pattern | None = None
-        """Pattern of the filter, underlined."""
-        self.strips: OrderedDict[tuple[int, bool], tuple[Strip, bool]] = OrderedDict()
-        """Cache of rendered lines, each with whether it reports an error, by number and selection."""
+    lines: LogLines
+    width: int = 0
+    left: int = 0
+    wraps: bool = False
+    shows_stamps: bool = False
+    found: Pattern | None = None
+    """Pattern of the search, highlighted."""
+    kept: Pattern | None = None
+    """Pattern of the filter, underlined."""
+    strips: OrderedDict[tuple[int, bool], tuple[Strip, bool]] = field(default_factory=OrderedDict)
+    """Cache of rendered lines, each with whether it reports an error, by number and selection."""
 
     def forget(self) -> None:
         self.strips.clear()
@@ -443,7 +440,7 @@ class LogPainter:
 
     def row(self, row: VisibleRow, *, selected: bool, marked: bool) -> Strip:
         ground = _SELECTED if selected else _GROUND
-        if not self._lines.holds(row.number):
+        if not self.lines.holds(row.number):
             return Strip.blank(self.width, _GROUND)
         strip, is_error = self._drawn(row.number, selected=selected)
         start = row.part * self._room if self.wraps else self.left
@@ -456,7 +453,7 @@ class LogPainter:
 
     def rest(self, line: bytes) -> Strip:
         """Return the row of a line that has not ended yet; long ones are cut."""
-        spans = [(" ", DIM), *log_spans(without_stamp(line) if self._lines.is_stamped else line)]
+        spans = [(" ", DIM), *log_spans(without_stamp(line) if self.lines.is_stamped else line)]
         return Strip(segments(spans, _GROUND)).adjust_cell_length(self.width, _GROUND)
 
     @property
@@ -470,29 +467,27 @@ class LogPainter:
             return "▶", AMBER
         if is_error:
             return "✗", RED_STRONG
-        numbers, at = self._lines.numbers, self._lines.index(row.number)
-        is_gap = self._lines.context > 0 and 0 < at < len(numbers) and numbers[at - 1] + 1 < numbers[at]
+        numbers, at = self.lines.numbers, self.lines.index(row.number)
+        is_gap = self.lines.context > 0 and 0 < at < len(numbers) and numbers[at - 1] + 1 < numbers[at]
         return ("┄" if is_gap else " "), DIM
 
     def _drawn(self, number: int, *, selected: bool) -> tuple[Strip, bool]:
-        known = self.strips.get((number, selected))
-        if known is None:
-            known = self.strips[number, selected] = self._draw(number, selected=selected)
-            while len(self.strips) > STRIPS:
-                self.strips.popitem(last=False)
-        return known
-
-    def _draw(self, number: int, *, selected: bool) -> tuple[Strip, bool]:
-        raw = self._lines.line(number)
-        content = without_stamp(raw) if self._lines.is_stamped else raw
-        spans = log_spans(content, self._lines.style_before(number))
+        if (known := self.strips.get((number, selected))) is not None:
+            return known
+        raw = self.lines.line(number)
+        content = without_stamp(raw) if self.lines.is_stamped else raw
+        spans = log_spans(content, self.lines.style_before(number))
         text = "".join(value for value, _ in spans)
         for pattern, style in ((self.kept, _KEPT), (self.found, _FOUND)):
             if pattern is not None:
                 with suppress(TooSlow), impatient(_MOMENT):
                     spans = highlighted(spans, pattern.places(text), style)
-        if self._lines.is_stamped and self.shows_stamps:
+        if self.lines.is_stamped and self.shows_stamps:
             spans.insert(0, (stamp_words(raw), DIM))
         if len(raw) >= MOST:  # the rest was not kept
             spans.append((ELLIPSIS, DIM))
-        return Strip(segments(spans, _SELECTED if selected else _GROUND)), error_in(text) is not None
+        drawn = Strip(segments(spans, _SELECTED if selected else _GROUND)), error_in(text) is not None
+        self.strips[number, selected] = drawn
+        while len(self.strips) > STRIPS:
+            self.strips.popitem(last=False)
+        return drawn

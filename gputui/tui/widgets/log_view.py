@@ -6,7 +6,7 @@ Only visible lines are decoded, and a flood of lines costs one repaint per tick.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from rich.style import Style
@@ -231,29 +231,6 @@ class LogLoader:
             reading.search.awaited = None
             reading.note = fault or "the log was truncated meanwhile: search again"
         self._view.repaint()
-
-
-def log_states(reading: LogModel, follower: LogFollower, *, is_over: bool) -> list[Span]:
-    """Return the states, the most important first, since a narrow pane cuts the rest."""
-    said: list[Span] = []
-    if reading.selection.is_on:
-        said.append((f"{plural(len(reading.shown_numbers()), 'line')} selected", BLUE))
-    if not reading.window.follows:
-        below = reading.window.below
-        said.append((f"‖ paused, {plural(below, 'line')} below" if below else "‖ paused", AMBER + STRONG))
-    said += [(plain(words, 80), BLUE) for words in reading.search.words()]
-    if reading.note:
-        said.append((plain(reading.note, 120), AMBER))
-    if is_over and follower.error is None:  # a stream that broke off has not ended
-        said.append(("ended", DIM))
-    if reading.lines.skipped:
-        said.append((f"{reading.lines.skipped:,} lines skipped", AMBER))
-    if follower.error and len(reading.lines.kept):
-        said.append((plain(follower.error, 200), RED))
-    painter = reading.painter
-    looks = (("wrapped", painter.wraps), ("no timestamps", painter.shows_stamps and not reading.lines.is_stamped))
-    said += [(word, DIM) for word, is_on in looks if is_on]
-    return said
 
 
 _KEYS_SHOWN = tuple(
@@ -538,14 +515,36 @@ class LogView(Grip, can_focus=True):
             self.repaint()
 
     def _title(self) -> Strip:
+        """Return the title with the states, the most important first, since a narrow pane cuts the rest."""
         style = STRONG + BLUE if self.has_focus else DIM
         spans: list[Span] = [("▌" if self.has_focus else " ", BLUE), ("LOG ", style), (self._heading, PLAIN)]
         if self.is_pinned:
             spans.append(("  ● pinned", STRONG + BLUE))
-        if self.follower is not None:
-            states = log_states(self.reading, self.follower, is_over=self._is_ended)
-            spans += [(f"  {words}", words_style) for words, words_style in states]
+        if (follower := self.follower) is not None:
+            spans += [(f"  {words}", style) for words, style in self._states(follower)]
         return title_line(spans, self.size.width, has_focus=self.has_focus, aside=self._aside)
+
+    def _states(self, follower: LogFollower) -> Iterator[Span]:
+        reading, painter = self.reading, self.reading.painter
+        if reading.selection.is_on:
+            yield f"{plural(len(reading.shown_numbers()), 'line')} selected", BLUE
+        if not reading.window.follows:
+            below = reading.window.below
+            yield f"‖ paused, {plural(below, 'line')} below" if below else "‖ paused", AMBER + STRONG
+        for words in reading.search.words():
+            yield plain(words, 80), BLUE
+        if reading.note:
+            yield plain(reading.note, 120), AMBER
+        if self._is_ended and follower.error is None:  # a stream that broke off has not ended
+            yield "ended", DIM
+        if reading.lines.skipped:
+            yield f"{reading.lines.skipped:,} lines skipped", AMBER
+        if follower.error and len(reading.lines.kept):
+            yield plain(follower.error, 200), RED
+        if painter.wraps:
+            yield "wrapped", DIM
+        if painter.shows_stamps and not reading.lines.is_stamped:
+            yield "no timestamps", DIM
 
 
 class JobLog(LogView, can_focus=False):

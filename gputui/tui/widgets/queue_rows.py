@@ -363,19 +363,19 @@ class QueueRows:
         if len(snapshot.servers) > 1:
             self.varied |= {SERVER}
         self._verdicts.take(snapshot, self.jobs.by_id)
-        if snapshot.jobs is before.jobs and self._is_as_before(before):
+        changes_at = self._places.changes_at
+        if (
+            snapshot.jobs is before.jobs
+            and not self._is_stale
+            and (changes_at is None or snapshot.taken_at < changes_at)
+            and not (self.sorting.column in MOVING and snapshot.expected_starts != before.expected_starts)
+            and snapshot.order == before.order
+            and snapshot.progress.keys() == before.progress.keys()
+        ):
             if self.parsed:
                 self._choose()
             return
         self._sort()
-
-    def _is_as_before(self, before: Snapshot) -> bool:
-        now = self._snapshot
-        if self._is_stale or (self._places.changes_at is not None and now.taken_at >= self._places.changes_at):
-            return False
-        if self.sorting.column in MOVING and now.expected_starts != before.expected_starts:
-            return False
-        return now.order == before.order and now.progress.keys() == before.progress.keys()
 
     def jobs_of(self, key: RowKey | None) -> tuple[Job, ...]:
         """Return the jobs of that row: one, or the entries whose elements share it."""

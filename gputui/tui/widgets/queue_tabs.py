@@ -245,14 +245,6 @@ class RecurringTab(_PlainTab):
         return (cell(f"No recurring jobs. {how}", DIM), cell(command, BLUE))
 
 
-def _window_gpus(view: WindowView, names: Mapping[str, str]) -> str:
-    kept = [names.get(uuid, "?") for uuid in view.gpus]
-    if view.window.gpus or not kept:
-        short = short_names(view.window.gpus)
-        return ",".join(names.get(name, short[name]) for name in view.window.gpus) or str(view.window.count)
-    return f"{view.window.count}: {','.join(kept)}"
-
-
 class ReservationsTab(_PlainTab):
     name, noun = "reservations", "reservation"
     columns: tuple[Column, ...] = WINDOW_COLUMNS
@@ -264,7 +256,11 @@ class ReservationsTab(_PlainTab):
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:
         view, now = self.views[key], context.now
-        window = view.window
+        window, names = view.window, context.gpu_names
+        gpus = f"{window.count}: {','.join(names.get(uuid, '?') for uuid in view.gpus)}"
+        if window.gpus or not view.gpus:
+            short = short_names(window.gpus)
+            gpus = ",".join(names.get(name, short[name]) for name in window.gpus) or str(window.count)
         about = ["of the settings file"] if view.source == "file" else []
         if view.state is WindowState.RELEASED:
             about.insert(0, "released: not claimed in time")
@@ -279,7 +275,7 @@ class ReservationsTab(_PlainTab):
         words = {
             "name": (plain(window.name, 60), BLUE),
             "state": (view.state.value.lower(), _STATES[view.state]),
-            "gpus": (_window_gpus(view, context.gpu_names), PLAIN),
+            "gpus": (gpus, PLAIN),
             "from": (minute(window.start, now), PLAIN),
             "to": (minute(window.end, now), PLAIN),
             "for": (plain(" and ".join(whom) or "nobody", 60), PLAIN),

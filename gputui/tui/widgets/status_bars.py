@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, ClassVar, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 from rich.style import Style
 from textual import events
 from textual.app import App, ComposeResult
@@ -109,24 +109,23 @@ _ROOM_FOR_WORDS = 100
 _GROUND = Style(bgcolor=GROUND)
 
 
-class Messages:
+class Messages(Struct, eq=False):
     """The newest message, as long as it stays, and the progress of a long task; the lines of all screens show them."""
 
-    def __init__(self, app: App[Any]) -> None:
-        self._app = app
-        self._timer: Timer | None = None
-        self.stays: Mapping[str, float] = STAYS
-        self.newest: Notification | None = None
-        self.missed = 0
-        """Number of problems that newer messages replaced before their time."""
-        self.progress: Cell = ()
+    app: App[Any]
+    stays: Mapping[str, float] = field(default_factory=lambda: STAYS)
+    newest: Notification | None = None
+    missed: int = 0
+    """Number of problems that newer messages replaced before their time."""
+    progress: Cell = ()
+    _timer: Timer | None = None
 
     def say(self, message: Notification) -> None:
         before = self.newest
         self.missed += before is not None and before.is_bad and before.text != message.text
         self._put(message)
         if (seconds := self.stays.get(message.severity)) is not None:
-            self._timer = self._app.set_timer(seconds, self.clear)
+            self._timer = self.app.set_timer(seconds, self.clear)
 
     def note_key(self, now: datetime) -> None:
         newest = self.newest
@@ -152,7 +151,7 @@ class Messages:
         self._draw()
 
     def _draw(self) -> None:
-        for screen in self._app.screen_stack:
+        for screen in self.app.screen_stack:
             draw_line(screen)
 
 
