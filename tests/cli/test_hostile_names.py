@@ -6,8 +6,6 @@ import unicodedata
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive
 from gputui.domain.state import JobState
@@ -18,17 +16,19 @@ from tests.factories import NOW, job, running
 TEXTS = {
     "control": "\x1b]0;owned\x07\x1b[2J\r\x9b31m\x00\x08name\nline",
     "backwards": "train\u202egnp.exe\u2066\u200f\u061c",
-    "wide": "训练🚀" * 40 + "e\u0301" * 300,
+    "wide": "[red]训练🚀" * 40 + "e\u0301" * 300,
     "long": "x" * 10_000,
 }
 _LINES = """
 queue
 queue --all
 queue --array
+queue --json
 history
 show 1
 show 2
 show 3
+show --json 1
 attach 3
 exec 1 true
 exec 3 true
@@ -57,26 +57,26 @@ def hostile(text: str) -> tuple[Job, Job, Job]:
     )
 
 
-@pytest.fixture(params=sorted(TEXTS))
-def text(request: pytest.FixtureRequest, store: KeptStore) -> str:
-    found = TEXTS[request.param]
-    put(store, *hostile(found))
-    return found
-
-
 def unsafe(shown: str) -> set[str]:
     """Return the characters that control a terminal or the direction of writing."""
     return {each for each in shown if unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp"} and each != "\n"}
 
 
+@cases("text", TEXTS.values())
 @cases("words", COMMANDS)
-def test_no_text_of_a_job_reaches_the_terminal_as_it_is(run: Run, text: str, words: tuple[str, ...]) -> None:
+def test_no_text_of_a_job_reaches_the_terminal_as_it_is(
+    run: Run, store: KeptStore, text: str, words: tuple[str, ...]
+) -> None:
+    store.clear()
+    put(store, *hostile(text))
     found = run(*words)
     assert not unsafe(found.out + found.err), (found.out, found.err)
     assert "should not have happened" not in found.err
     assert len(found.err) < 600, "a refusal is a sentence"
     if words[0] in {"queue", "history"}:
         assert found.code == 0
+    if words == ("queue",) and text == TEXTS["wide"]:
+        assert "[red]训练🚀" in found.out
 
 
 @cases("name", sorted(TEXTS))

@@ -16,6 +16,7 @@ from gputui.domain.state import JobState
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, put
 from tests.cli.test_completions import completed
+from tests.cli.test_logs import Logs, Stream
 from tests.factories import NOW, job, running
 
 
@@ -127,33 +128,15 @@ def test_show_explain_and_logs_take_exactly_one_id(run: Run, mixed: KeptStore, m
     assert json.loads(run("show", "2_30", "--json").out)["id"] == 5
     assert json.loads(run("show", "2", "--json").out)["id"] == 2
     assert json.loads(run("explain", "2_30", "--json").out)["id"] == 5
-    opened: list[int] = []
-    monkeypatch.setattr(backend, "open_logs", lambda options, store: _Opened(opened))
+    logs = Logs(Stream())
+    monkeypatch.setattr(backend, "open_logs", lambda options, store: logs)
     assert run("logs", "2_10").code == 0
-    assert opened == [3]
+    assert logs.asked == [(3, None, None, False)]
     for command in ("show", "explain", "logs"):
         for name in ("2_[10,20]", "1,2", "1-2"):
             result = run(command, name)
             assert (result.code, result.out) == (2, "")
             assert "names several jobs" in result.err
-
-
-class _Opened:
-    def __init__(self, opened: list[int]) -> None:
-        self._opened = opened
-
-    def open(self, job_id: int, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool) -> _Opened:
-        self._opened.append(job_id)
-        return self
-
-    def __iter__(self) -> _Opened:
-        return self
-
-    def __next__(self) -> bytes:
-        raise StopIteration
-
-    def close(self) -> None:
-        pass
 
 
 def test_elements_in_history_are_found(run: Run, mixed: KeptStore) -> None:

@@ -205,9 +205,10 @@ def test_moments(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch, na
 def test_what_is_no_moment(run: Run, name: str) -> None:
     open_ones = ("90", "1d12h", "2:30:00", "0", "18", "in 2", "1/2", "18:00 19:00")
     none = ("in -2h", "in 4000d", "2026-02-30", "abc", "25:00", "13pm", "18:00 Mars/Phobos", "", " ", "-")
+    edges = ("24:00", "18:60", "+", "+x", "2026-13-01", "0001-01-01", "9999-12-31T23:59")
     of_clock_changes = ("29 Mar 02:30 Europe/Berlin", "25 Oct 02:30 Europe/Berlin")
     odd = ("18:00\x1b[31m", "\u202e18:00", "x" * 10_000)
-    for text in (*open_ones, *none, *of_clock_changes, *odd):
+    for text in (*open_ones, *none, *edges, *of_clock_changes, *odd):
         refusal(run, {**MOMENTS, **PAST}[name], text)
 
 

@@ -172,183 +172,76 @@ HELD = [
     series("gputui_gpu_job_info", "1x100", **GPU, job_id="3", tenant="bob"),
     series("gputui_jobs_eligible", "1x100", tenant="eve"),
 ]
-CASES: list[tuple[str, str, list[dict[str, str]], int]] = [
-    (
-        "GputuiGpuIdleWhileJobsWait",
-        "45m",
-        [
-            series("gputui_gpus", "2x60", state="FREE"),
-            series("gputui_gpus_fragmented", "1x60"),
-            series("gputui_jobs_eligible", "3x60", tenant="bob"),
-        ],
-        1,
-    ),
-    (
-        "GputuiGpuIdleWhileJobsWait",
-        "45m",
-        [
-            series("gputui_gpus", "2x60", state="FREE"),
-            series("gputui_gpus_fragmented", "2x60"),
-            series("gputui_jobs_eligible", "3x60", tenant="bob"),
-        ],
-        0,
-    ),
-    (
-        "GputuiGpuIdleWhileJobsWait",
-        "45m",
-        [
-            series("gputui_gpus", "2x60", state="FREE"),
-            series("gputui_gpus_fragmented", "0x60"),
-            series("gputui_jobs_eligible", "0x60", tenant="bob"),
-        ],
-        0,
-    ),
-    (
-        "GputuiJobLeavesGpuIdle",
-        "40m",
-        [
-            series("gputui_gpu_idle_since_timestamp_seconds", "-1800x60", **GPU),
-            series("gputui_gpu_job_info", "1x60", **GPU, job_id="3", tenant="bob"),
-        ],
-        1,
-    ),
-    ("GputuiJobLeavesGpuIdle", "40m", [series("gputui_gpu_job_info", "1x60", **GPU, job_id="3", tenant="bob")], 0),
-    ("GputuiGpuSick", "5m", [series("gputui_gpu_healthy", "0x10", **GPU), series("gputui_gpu_up", "1x10", **GPU)], 1),
-    ("GputuiGpuSick", "5m", [series("gputui_gpu_up", "0x10", **GPU)], 1),
-    ("GputuiGpuSick", "5m", [series("gputui_gpu_healthy", "1x10", **GPU), series("gputui_gpu_up", "1x10", **GPU)], 0),
-    ("GputuiQueueStuck", "20m", [series("gputui_scheduler_halted", "1x60")], 1),
-    (
-        "GputuiQueueStuck",
-        "40m",
-        [
-            series("gputui_jobs_eligible", "2x60", tenant="bob"),
-            series("gputui_attempts_started_total", "5x60", tenant="bob"),
-        ],
-        1,
-    ),
-    (
-        "GputuiQueueStuck",
-        "40m",
-        [
-            series("gputui_jobs_eligible", "2x60", tenant="bob"),
-            series("gputui_attempts_started_total", "0+1x60", tenant="bob"),
-        ],
-        0,
-    ),
-    (
-        "GputuiQueueStuck",
-        "40m",
-        [
-            series("gputui_jobs_eligible", "2x60", tenant="bob"),
-            series("gputui_jobs", "1x60", tenant="eve", state="RUNNING"),
-        ],
-        0,
-    ),
-    (
-        "GputuiDiskFilling",
-        "20m",
-        [series("gputui_disk_free_bytes", "4x30", **DISK), series("gputui_disk_size_bytes", "100x30", **DISK)],
-        1,
-    ),
-    (
-        "GputuiDiskFilling",
-        "30m",
-        [series("gputui_disk_free_bytes", "29-0.1x40", **DISK), series("gputui_disk_size_bytes", "100x40", **DISK)],
-        1,
-    ),
-    (
-        "GputuiDiskFilling",
-        "30m",
-        [series("gputui_disk_free_bytes", "50x40", **DISK), series("gputui_disk_size_bytes", "100x40", **DISK)],
-        0,
-    ),
-    ("GputuiProbeStale", "5m", [series("gputui_probe_age_seconds", "0+60x10"), series("gputui_nvml_up", "1x10")], 1),
-    ("GputuiProbeStale", "5m", [series("gputui_nvml_up", "0x10")], 1),
-    ("GputuiProbeStale", "5m", [series("gputui_probe_age_seconds", "1x10"), series("gputui_nvml_up", "1x10")], 0),
-    ("GputuiNobodySchedules", "5m", [series("up", "0x10")], 1),
-    ("GputuiNobodySchedules", "5m", [], 1),
-    (
-        "GputuiNobodySchedules",
-        "15m",
-        [series("up", "1x20"), series("gputui_tick_last_success_timestamp_seconds", "0+60x3 180x20")],
-        1,
-    ),
-    (
-        "GputuiNobodySchedules",
-        "15m",
-        [series("up", "1x20"), series("gputui_tick_last_success_timestamp_seconds", "0+60x20")],
-        0,
-    ),
-    ("GputuiEngineDown", "10m", [series("gputui_runtime_up", "0x10", runtime="docker")], 1),
-    ("GputuiEngineDown", "10m", [series("gputui_runtime_up", "1x10", runtime="docker")], 0),
-    ("GputuiBackupFailing", "10m", [series("gputui_backup_up", "0x20")], 1),
-    ("GputuiBackupFailing", "3d", [series("gputui_backup_last_success_timestamp_seconds", "0x440")], 1),
-    (
-        "GputuiBackupFailing",
-        "1d",
-        [series("gputui_backup_up", "1x150"), series("gputui_backup_last_success_timestamp_seconds", "0x150")],
-        0,
-    ),
-    ("GputuiNodeDown", "10m", [series("gputui_node_up", "0x20", hostname="n1")], 1),
-    (
-        "GputuiNodeDown",
-        "10m",
-        [series("gputui_node_up", "1x20", hostname="n1"), series("gputui_node_drained", "1x20", hostname="n1")],
-        0,
-    ),
-    ("GputuiNodeDrained", "25h", [series("gputui_node_drained", "1x160", hostname="n1")], 1),
-    ("GputuiNodeDrained", "25h", [series("gputui_node_drained", "1x60 0x100", hostname="n1")], 0),
-    (
-        "GputuiNodeNotRead",
-        "15m",
-        [series("gputui_node_up", "1x20", hostname="n1"), series("gputui_node_probe_up", "0x20", hostname="n1")],
-        1,
-    ),
-    (
-        "GputuiNodeNotRead",
-        "30m",
-        [
-            series("gputui_node_up", "1x40", hostname="n1"),
-            series("gputui_node_probe_age_seconds", "0+60x40", hostname="n1"),
-        ],
-        1,
-    ),
-    (
-        "GputuiNodeNotRead",
-        "15m",
-        [series("gputui_node_up", "0x20", hostname="n1"), series("gputui_node_probe_up", "0x20", hostname="n1")],
-        0,
-    ),
-    (
-        "GputuiClusterGpusFreeWhileJobsWait",
-        "45m",
-        [*NODES, series("gputui_gpus", "2x60", state="FREE"), series("gputui_jobs_eligible", "3x60", tenant="bob")],
-        1,
-    ),
-    (
-        "GputuiClusterGpusFreeWhileJobsWait",
-        "45m",
-        [*NODES, series("gputui_gpus", "2x60", state="FREE"), series("gputui_jobs_eligible", "0x60", tenant="bob")],
-        0,
-    ),
-    (
-        "GputuiClusterGpusFreeWhileJobsWait",
-        "45m",
-        [series("gputui_gpus", "2x60", state="FREE"), series("gputui_jobs_eligible", "3x60", tenant="bob")],
-        0,
-    ),
-    ("GputuiClusterGpusWithoutLoad", "90m", [*NODES, *HELD, series("gputui_gpu_utilization_ratio", "0x100", **GPU)], 1),
-    (
-        "GputuiClusterGpusWithoutLoad",
-        "90m",
-        [*NODES, *HELD, series("gputui_gpu_utilization_ratio", "0x20 0.5x5 0x30 0.5x45", **GPU)],
-        0,
-    ),
-    ("GputuiClusterGpusWithoutLoad", "90m", [*HELD, series("gputui_gpu_utilization_ratio", "0x100", **GPU)], 0),
-    ("GputuiHookFailing", "20m", [series("gputui_hook_up", "0x30", hook="mail")], 1),
-    ("GputuiHookFailing", "20m", [series("gputui_hook_up", "0x5 1x30", hook="mail")], 0),
-]
-"""Name of a rule, a time, the series until then, and how often it fires."""
+_CASES = """
+GpuIdleWhileJobsWait 45m fires: gpus{state=FREE} 2x60; gpus_fragmented 1x60; jobs_eligible{tenant=bob} 3x60
+GpuIdleWhileJobsWait 45m silent: gpus{state=FREE} 2x60; gpus_fragmented 2x60; jobs_eligible{tenant=bob} 3x60
+GpuIdleWhileJobsWait 45m silent: gpus{state=FREE} 2x60; gpus_fragmented 0x60; jobs_eligible{tenant=bob} 0x60
+JobLeavesGpuIdle 40m fires: gpu_idle_since_timestamp_seconds{GPU} -1800x60; gpu_job_info{GPU,job_id=3,tenant=bob} 1x60
+JobLeavesGpuIdle 40m silent: gpu_job_info{GPU,job_id=3,tenant=bob} 1x60
+GpuSick 5m fires: gpu_healthy{GPU} 0x10; gpu_up{GPU} 1x10
+GpuSick 5m fires: gpu_up{GPU} 0x10
+GpuSick 5m silent: gpu_healthy{GPU} 1x10; gpu_up{GPU} 1x10
+QueueStuck 20m fires: scheduler_halted 1x60
+QueueStuck 40m fires: jobs_eligible{tenant=bob} 2x60; attempts_started_total{tenant=bob} 5x60
+QueueStuck 40m silent: jobs_eligible{tenant=bob} 2x60; attempts_started_total{tenant=bob} 0+1x60
+QueueStuck 40m silent: jobs_eligible{tenant=bob} 2x60; jobs{tenant=eve,state=RUNNING} 1x60
+DiskFilling 20m fires: disk_free_bytes{DISK} 4x30; disk_size_bytes{DISK} 100x30
+DiskFilling 30m fires: disk_free_bytes{DISK} 29-0.1x40; disk_size_bytes{DISK} 100x40
+DiskFilling 30m silent: disk_free_bytes{DISK} 50x40; disk_size_bytes{DISK} 100x40
+ProbeStale 5m fires: probe_age_seconds 0+60x10; nvml_up 1x10
+ProbeStale 5m fires: nvml_up 0x10
+ProbeStale 5m silent: probe_age_seconds 1x10; nvml_up 1x10
+NobodySchedules 5m fires: .up 0x10
+NobodySchedules 5m fires:
+NobodySchedules 15m fires: .up 1x20; tick_last_success_timestamp_seconds 0+60x3 180x20
+NobodySchedules 15m silent: .up 1x20; tick_last_success_timestamp_seconds 0+60x20
+EngineDown 10m fires: runtime_up{runtime=docker} 0x10
+EngineDown 10m silent: runtime_up{runtime=docker} 1x10
+BackupFailing 10m fires: backup_up 0x20
+BackupFailing 3d fires: backup_last_success_timestamp_seconds 0x440
+BackupFailing 1d silent: backup_up 1x150; backup_last_success_timestamp_seconds 0x150
+NodeDown 10m fires: node_up{hostname=n1} 0x20
+NodeDown 10m silent: node_up{hostname=n1} 1x20; node_drained{hostname=n1} 1x20
+NodeDrained 25h fires: node_drained{hostname=n1} 1x160
+NodeDrained 25h silent: node_drained{hostname=n1} 1x60 0x100
+NodeNotRead 15m fires: node_up{hostname=n1} 1x20; node_probe_up{hostname=n1} 0x20
+NodeNotRead 30m fires: node_up{hostname=n1} 1x40; node_probe_age_seconds{hostname=n1} 0+60x40
+NodeNotRead 15m silent: node_up{hostname=n1} 0x20; node_probe_up{hostname=n1} 0x20
+ClusterGpusFreeWhileJobsWait 45m fires: NODES; gpus{state=FREE} 2x60; jobs_eligible{tenant=bob} 3x60
+ClusterGpusFreeWhileJobsWait 45m silent: NODES; gpus{state=FREE} 2x60; jobs_eligible{tenant=bob} 0x60
+ClusterGpusFreeWhileJobsWait 45m silent: gpus{state=FREE} 2x60; jobs_eligible{tenant=bob} 3x60
+ClusterGpusWithoutLoad 90m fires: NODES; HELD; gpu_utilization_ratio{GPU} 0x100
+ClusterGpusWithoutLoad 90m silent: NODES; HELD; gpu_utilization_ratio{GPU} 0x20 0.5x5 0x30 0.5x45
+ClusterGpusWithoutLoad 90m silent: HELD; gpu_utilization_ratio{GPU} 0x100
+HookFailing 20m fires: hook_up{hook=mail} 0x30
+HookFailing 20m silent: hook_up{hook=mail} 0x5 1x30
+"""
+"""Cases of rules: the name, a time, whether it fires then, and series until then without what all names begin with."""
+_GROUPS = {"NODES": NODES, "HELD": HELD}
+_LABELS = {"GPU": GPU, "DISK": DISK}
+
+
+def cases_of(text: str) -> Iterator[tuple[str, str, list[dict[str, str]], int]]:
+    for line in text.strip().splitlines():
+        head, _, rest = line.partition(":")
+        name, at, word = head.split()
+        found: list[dict[str, str]] = []
+        for each in filter(None, map(str.strip, rest.split(";"))):
+            if each in _GROUPS:
+                found += _GROUPS[each]
+                continue
+            what, _, values = each.partition(" ")
+            name_of, _, inner = what.rstrip("}").partition("{")
+            labels: dict[str, str] = {}
+            for label in filter(None, inner.split(",")):
+                key, _, value = label.partition("=")
+                labels |= {key: value} if value else _LABELS[key]
+            whole = name_of[1:] if name_of.startswith(".") else f"gputui_{name_of}"
+            found.append(series(whole, values, **labels))
+        yield f"Gputui{name}", at, found, int(word == "fires")
+
+
+CASES = list(cases_of(_CASES))
 DAYS = ("1d", "3d", "25h")
 """Times of the long cases, whose series have a value each ten minutes instead of each minute."""
 

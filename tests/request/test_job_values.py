@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import example, given, settings
@@ -136,36 +135,6 @@ def test_ranges_and_steps_of_arrays() -> None:
 def test_invalid_arrays_are_refused(text: str) -> None:
     with pytest.raises(InputError):
         job_values.array(text, "--array")
-
-
-@cases(
-    ("text", "at"),
-    [
-        ("+1h", NOW + timedelta(hours=1)),
-        ("2026-03-02T18:00:00Z", datetime(2026, 3, 2, 18, tzinfo=UTC)),
-        ("2026-03-02T18:00:00+02:00", datetime(2026, 3, 2, 16, tzinfo=UTC)),
-    ],
-)
-def test_a_begin_is_read(text: str, at: datetime) -> None:
-    assert job_values.begin(text, "--begin", NOW) == at
-
-
-def test_times_of_day_and_without_a_zone_are_local() -> None:
-    local = datetime(2026, 3, 2, 18).astimezone()
-    assert job_values.begin("2026-03-02T18:00", "--begin", NOW) == local
-    here = NOW.astimezone()
-    for hours, days in ((1, 0), (-1, 1), (0, 1)):
-        wanted = (here + timedelta(hours=hours)).replace(second=0, microsecond=0)
-        found = job_values.begin(f"{wanted:%H:%M}", "--begin", NOW.replace(second=0))
-        assert found == wanted + timedelta(days=days)
-    later = NOW + timedelta(days=3)
-    assert job_values.begin(f"{here:%H:%M}", "--end", NOW, later) == later.replace(second=0) + timedelta(days=1)
-
-
-@cases("text", ["", "yesterday", "24:00", "18:60", "18", "+", "+x", "0001-01-01", "9999-12-31T23:59", "2026-13-01"])
-def test_invalid_times_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="--begin"):
-        job_values.begin(text, "--begin", NOW)
 
 
 def test_priorities_ids_and_cpus_are_read() -> None:

@@ -164,6 +164,7 @@ def test_hours_without_their_letter_and_ends_after_their_start() -> None:
     start = datetime(2026, 11, 24, 10, tzinfo=UTC)
     assert local("10:00", after=start) == "Wed 25 Nov 10:00"
     assert local("Mon 9:00", after=start) == "Mon 30 Nov 09:00"
+    assert local("12:30") == "Thu 19 Nov 12:30", "the present minute has passed"
     assert parse_duration("2h30") == timedelta(hours=2, minutes=30)
     for text in ("2h3", "2h75", "h30"):
         with pytest.raises(InputError):

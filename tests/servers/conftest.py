@@ -38,8 +38,8 @@ class Gpus:
         return int(self.run("submit", "--host", *words))
 
     def close(self) -> None:
-        for number in self.run("queue", "--json").split('"id":')[1:]:
-            self.run("cancel", "-q", number.split(",")[0].strip())
+        if jobs := [number.split(",")[0].strip() for number in self.run("queue", "--json").split('"id":')[1:]]:
+            self.run("cancel", "-q", *jobs)
         deadline = time.monotonic() + 20
         while '"RUNNING"' in self.run("queue", "--json") and time.monotonic() < deadline:
             time.sleep(0.2)
