@@ -94,25 +94,10 @@ def local(store: KeptStore) -> DirectBackend:
 
 BY_OWNER = frozenset(
     [
-        "cron",
-        "explain",
-        "gpus",
-        "gpus_asked_for",
-        "history",
-        "hostile_names",
-        "job_actions",
-        "job_ids",
-        "queue",
-        "requeue",
-        "reserve",
-        "resume",
-        "show",
-        "submit",
-        "sweep",
-        "tenant",
-        "times_everywhere",
+        "cron", "explain", "gpus", "gpus_asked_for", "history", "hostile_names", "job_actions", "job_ids", "queue",
+        "requeue", "reserve", "resume", "show", "submit", "sweep", "tenant", "times_everywhere",
     ]
-)
+)  # fmt: skip
 """Modules of tests whose commands the owner of a queue runs, each by the name of its file.
 
 `test_both_ways` shows that these commands say and do the same in a process of their own.

@@ -251,19 +251,9 @@ def test_all_is_well(run: Run, machine: Callable[..., None]) -> None:
     result = run("doctor")
     assert (result.code, result.err) == (0, "")
     assert [line.split()[1] for line in result.out.splitlines()] == [
-        "settings",
-        "state",
-        "disk",
-        "logs",
-        "telemetry",
-        "history",
-        "audit",
-        "clock",
-        "scheduler",
-        "driver",
-        "docker",
-        "GPU",
-    ]
+        "settings", "state", "disk", "logs", "telemetry", "history", "audit", "clock", "scheduler", "driver",
+        "docker", "GPU",
+    ]  # fmt: skip
 
 
 def test_kept_files_are_shown_with_their_limits() -> None:

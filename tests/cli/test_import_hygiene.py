@@ -18,19 +18,10 @@ from bench.commands import BARE, CommandRun, commands, compare, ratios
 
 HEAVY = frozenset(
     {
-        "textual",
-        "rich",
-        "docker",
-        "requests",
-        "urllib3",
-        "apscheduler",
-        "prometheus_client",
-        "pynvml",
-        "pygal",
-        "mcp",
-        "asyncio",
+        "textual", "rich", "docker", "requests", "urllib3", "apscheduler", "prometheus_client", "pynvml", "pygal",
+        "mcp", "asyncio",
     }
-)
+)  # fmt: skip
 SLOW = frozenset(
     {"dataclasses", "difflib", "email", "logging", "platformdirs", "random", "shutil", "subprocess", "tempfile"}
 )

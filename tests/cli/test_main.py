@@ -76,19 +76,11 @@ def test_a_group_without_a_command_prints_its_help(run: Run, group: str) -> None
 @cases(
     ("word", "meant"),
     [
-        ("quue", "queue"),
-        ("ls", "queue"),
-        ("list", "queue"),
-        ("status", "queue"),
-        ("stop", "cancel or suspend or pause"),
-        ("kill", "cancel"),
-        ("KILL", "cancel"),
-        ("rerun", "requeue"),
-        ("thaw", "unsuspend"),
-        ("sbatch", "submit"),
-        ("nvidia-smi", "gpus"),
+        ("quue", "queue"), ("ls", "queue"), ("list", "queue"), ("status", "queue"),
+        ("stop", "cancel or suspend or pause"), ("kill", "cancel"), ("KILL", "cancel"), ("rerun", "requeue"),
+        ("thaw", "unsuspend"), ("sbatch", "submit"), ("nvidia-smi", "gpus"),
     ],
-)
+)  # fmt: skip
 def test_a_mistyped_command_or_one_of_other_programs_gets_a_hint(run: Run, word: str, meant: str) -> None:
     assert f"(did you mean {meant}?)" in run(word).err
 

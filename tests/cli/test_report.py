@@ -61,19 +61,8 @@ def test_a_table_of_tenants_marks_unknown_values(run: Run) -> None:
     assert lines[2].split() == titles.split()
     assert lines[3].split() == ["bob", "3", "6.02", "?", "?", "6.02", "2.00", "0.00", "4.00", "20m00s", "30m00s", "?"]
     assert lines[4].split() == [
-        "alice",
-        "1",
-        "4.00",
-        "0.50",
-        "0.25",
-        "3.00",
-        "0.00",
-        "0.00",
-        "0.00",
-        "30m00s",
-        "30m00s",
-        "?",
-    ]
+        "alice", "1", "4.00", "0.50", "0.25", "3.00", "0.00", "0.00", "0.00", "30m00s", "30m00s", "?",
+    ]  # fmt: skip
     assert lines[5].split()[:6] == ["TOTAL", "4", "10.0", "0.50", "0.25", "9.02"]
     assert lines[7] == "Use of the GPUs is not known for 9.02 of 10.0 GPU-hours."
     assert (result.code, result.err) == (0, "")

@@ -21,28 +21,14 @@ READ = {
     docker_values.mount: ["type=bind,source=/a,target=/b", "type=tmpfs,dst=/t", "src=data,target=/d,readonly"],
     docker_values.ulimit: ["nofile=1024", "nofile=1024:4096", "memlock=-1", "memlock=-1:-1", "core=0:-1"],
     docker_values.user: [
-        "root",
-        "1000",
-        "1000:1000",
-        "alice:users",
-        "1895401105:1895400513",
-        "alice:domain users",
-        "CORP\\ann lee",
+        "root", "1000", "1000:1000", "alice:users", "1895401105:1895400513", "alice:domain users", "CORP\\ann lee",
     ],
-}
+}  # fmt: skip
 """Texts that mean themselves, by their readers."""
 REFUSED = {
     ("--env", docker_values.pair): ["", "=1", "a b=1", "a=\0", "a=" + "x" * 200_000],
     ("--volume", docker_values.volume): [
-        "",
-        "/a:b",
-        "a",
-        "/a:/b:what",
-        "/a:/b:ro:x",
-        ":/b",
-        "../:x",
-        "a/b:/c",
-        "/a\n:/b",
+        "", "/a:b", "a", "/a:/b:what", "/a:/b:ro:x", ":/b", "../:x", "a/b:/c", "/a\n:/b",
     ],
     ("--mount", docker_values.mount): [
         "",
@@ -66,7 +52,7 @@ REFUSED = {
         ":tag",
     ],
     ("--user", docker_values.user): ["", ":", "a:", " a", "a: b", "1:2:3", "a\tb"],
-}
+}  # fmt: skip
 
 
 def test_values_are_read_as_docker_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

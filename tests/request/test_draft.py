@@ -22,22 +22,11 @@ GOOD = {"image": "busybox", "command": "true"}
 
 def test_a_container_job() -> None:
     draft = {
-        "image": "nvcr.io/nvidia/pytorch:24.10",
-        "command": "python train.py --name 'two words'",
-        "gpus": "2-4",
-        "gpu_memory": "10g",
-        "share": "yes",
-        "priority": "70",
-        "time_limit": "1h30m",
-        "signal": "TERM@60",
-        "retries": "2",
-        "env": "A=1 B='x y' FROM_HERE",
-        "volume": "/data:/data:ro",
-        "after": "3,4",
-        "begin": "+1h",
-        "array": "0-3%2",
-        "hold": "yes",
-    }
+        "image": "nvcr.io/nvidia/pytorch:24.10", "command": "python train.py --name 'two words'", "gpus": "2-4",
+        "gpu_memory": "10g", "share": "yes", "priority": "70", "time_limit": "1h30m", "signal": "TERM@60",
+        "retries": "2", "env": "A=1 B='x y' FROM_HERE", "volume": "/data:/data:ro", "after": "3,4", "begin": "+1h",
+        "array": "0-3%2", "hold": "yes",
+    }  # fmt: skip
     found = asked(draft, BY)
     spec = found.spec
     assert (found.held, found.array, found.array_limit) == (True, (0, 1, 2, 3), 2)

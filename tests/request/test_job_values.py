@@ -96,17 +96,10 @@ def test_the_fields_of_docker_gpus_are_read_and_formatted(text: str, wanted: Gpu
 @cases(
     "text",
     [
-        "all,2",
-        "device=0,count=1",
-        "capabilities=all",
-        "capabilities=teleport",
-        "driver=amd",
-        "frobnicate=1",
-        "device=0,device=1",
-        'device=0,"open',
-        "options==x",
+        "all,2", "device=0,count=1", "capabilities=all", "capabilities=teleport", "driver=amd", "frobnicate=1",
+        "device=0,device=1", 'device=0,"open', "options==x",
     ],
-)
+)  # fmt: skip
 def test_fields_that_docker_or_the_engine_refuses_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--gpus"):
         job_values.gpus(text, "--gpus")

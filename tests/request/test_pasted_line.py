@@ -59,18 +59,10 @@ def test_unsupported_options_are_named_and_the_others_used() -> None:
         "--entrypoint '' -h node1 --init=false --read-only=false busybox sleep 3 | tee x"
     )
     assert found.draft == {
-        "image": "busybox",
-        "command": "sleep 3",
-        "gpus": "0",
-        "env": "A=1",
-        "cap_add": "SYS_ADMIN",
-        "privileged": "yes",
-        "publish": "80:80",
-        "sysctl": "a=b",
-        "entrypoint": "''",
-        "hostname": "node1",
+        "image": "busybox", "command": "sleep 3", "gpus": "0", "env": "A=1", "cap_add": "SYS_ADMIN",
+        "privileged": "yes", "publish": "80:80", "sysctl": "a=b", "entrypoint": "''", "hostname": "node1",
         "no_init": "yes",
-    }
+    }  # fmt: skip
     assert {option for option, _ in found.dropped} == {"--restart", "--cidfile", "|"}
     assert all(hint for _, hint in found.dropped)
 

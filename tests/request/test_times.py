@@ -60,43 +60,23 @@ def local(text: str, now: datetime = NOW, after: datetime | None = None) -> str:
 @cases(
     ("text", "found"),
     [
-        ("now", "Wed 18 Nov 12:30"),
-        ("+1h30", "Wed 18 Nov 14:00"),
-        ("in 2h", "Wed 18 Nov 14:30"),
-        ("in 30 minutes", "Wed 18 Nov 13:00"),
-        ("In 1 day and 2 hours", "Thu 19 Nov 14:30"),
-        ("18:00", "Wed 18 Nov 18:00"),
-        ("9:00", "Thu 19 Nov 09:00"),
-        ("6pm", "Wed 18 Nov 18:00"),
-        ("6:15 pm", "Wed 18 Nov 18:15"),
-        ("12am", "Thu 19 Nov 00:00"),
-        ("noon", "Thu 19 Nov 12:00"),
-        ("midnight", "Thu 19 Nov 00:00"),
-        ("tonight", "Wed 18 Nov 20:00"),
-        ("tonight at 22:00", "Wed 18 Nov 22:00"),
-        ("tomorrow", "Thu 19 Nov 00:00"),
-        ("tomorrow 09:00", "Thu 19 Nov 09:00"),
-        ("9am tomorrow", "Thu 19 Nov 09:00"),
-        ("today, 14:00", "Wed 18 Nov 14:00"),
-        ("Mon 09:00", "Mon 23 Nov 09:00"),
-        ("Wed 13:00", "Wed 18 Nov 13:00"),
-        ("wednesday 12:00", "Wed 25 Nov 12:00"),
-        ("on Friday at 9:30", "Fri 20 Nov 09:30"),
-        ("next Monday", "Mon 23 Nov 00:00"),
-        ("next Wed 9am", "Wed 25 Nov 09:00"),
-        ("1 Dec 14:00", "Tue 01 Dec 14:00"),
-        ("December 1st", "Tue 01 Dec 00:00"),
-        ("1 Mar 2027 9am", "Mon 01 Mar 09:00"),
-        ("2 Jan", "Sat 02 Jan 00:00"),
-        ("2026-12-01", "Tue 01 Dec 00:00"),
-        ("2026-12-01 9am", "Tue 01 Dec 09:00"),
-        ("2026-12-01T09:00", "Tue 01 Dec 09:00"),
-        ("2026-12-01T09:00Z", "Tue 01 Dec 10:00"),
-        ("2026-12-01T09:00+05:00", "Tue 01 Dec 05:00"),
-        ("Mon 09:00 America/New_York", "Mon 23 Nov 15:00"),
+        ("now", "Wed 18 Nov 12:30"), ("+1h30", "Wed 18 Nov 14:00"), ("in 2h", "Wed 18 Nov 14:30"),
+        ("in 30 minutes", "Wed 18 Nov 13:00"), ("In 1 day and 2 hours", "Thu 19 Nov 14:30"),
+        ("18:00", "Wed 18 Nov 18:00"), ("9:00", "Thu 19 Nov 09:00"), ("6pm", "Wed 18 Nov 18:00"),
+        ("6:15 pm", "Wed 18 Nov 18:15"), ("12am", "Thu 19 Nov 00:00"), ("noon", "Thu 19 Nov 12:00"),
+        ("midnight", "Thu 19 Nov 00:00"), ("tonight", "Wed 18 Nov 20:00"), ("tonight at 22:00", "Wed 18 Nov 22:00"),
+        ("tomorrow", "Thu 19 Nov 00:00"), ("tomorrow 09:00", "Thu 19 Nov 09:00"),
+        ("9am tomorrow", "Thu 19 Nov 09:00"), ("today, 14:00", "Wed 18 Nov 14:00"), ("Mon 09:00", "Mon 23 Nov 09:00"),
+        ("Wed 13:00", "Wed 18 Nov 13:00"), ("wednesday 12:00", "Wed 25 Nov 12:00"),
+        ("on Friday at 9:30", "Fri 20 Nov 09:30"), ("next Monday", "Mon 23 Nov 00:00"),
+        ("next Wed 9am", "Wed 25 Nov 09:00"), ("1 Dec 14:00", "Tue 01 Dec 14:00"),
+        ("December 1st", "Tue 01 Dec 00:00"), ("1 Mar 2027 9am", "Mon 01 Mar 09:00"), ("2 Jan", "Sat 02 Jan 00:00"),
+        ("2026-12-01", "Tue 01 Dec 00:00"), ("2026-12-01 9am", "Tue 01 Dec 09:00"),
+        ("2026-12-01T09:00", "Tue 01 Dec 09:00"), ("2026-12-01T09:00Z", "Tue 01 Dec 10:00"),
+        ("2026-12-01T09:00+05:00", "Tue 01 Dec 05:00"), ("Mon 09:00 America/New_York", "Mon 23 Nov 15:00"),
         ("18:00 UTC", "Wed 18 Nov 19:00"),
     ],
-)
+)  # fmt: skip
 def test_times_are_read(text: str, found: str) -> None:
     assert local(text) == found
 
@@ -104,27 +84,20 @@ def test_times_are_read(text: str, found: str) -> None:
 @cases(
     ("text", "why"),
     [
-        ("", "is not a time"),
-        ("soon", "is not a time"),
+        ("", "is not a time"), ("soon", "is not a time"),
         ("in 90", "has no unit (write 90s, 90m or 90h; several units as 1h30m)"),
         ("18", "leaves open which time 18 is (write 18:00)"),
-        ("tomorrow 9", "leaves open which time 9 is (write 09:00 or 9pm)"),
-        ("25:00", "is not a time"),
-        ("13pm", "am and pm go with hours from 1 to 12"),
-        ("today 08:00", "has passed"),
+        ("tomorrow 9", "leaves open which time 9 is (write 09:00 or 9pm)"), ("25:00", "is not a time"),
+        ("13pm", "am and pm go with hours from 1 to 12"), ("today 08:00", "has passed"),
         ("tonight 03:00", "may be early today or early tomorrow (write tomorrow 03:00)"),
         ("tomorrow midnight", "may be the beginning or the end of that day"),
         ("next Friday", "may be Fri 20 Nov or Fri 27 Nov (write 2026-11-20 or 2026-11-27)"),
-        ("12/1 9am", "could be day-month or month-day"),
-        ("1.12.2026", "could be day-month or month-day"),
-        ("Mon 9-17", "is a span of time"),
-        ("Mon 9:00 17:00", "has several times"),
-        ("30 Feb", "is not a time"),
-        ("Mon Tue", "is not a time"),
-        ("Mon 09:00 Mars/Base", "names a time zone that this host does not know"),
+        ("12/1 9am", "could be day-month or month-day"), ("1.12.2026", "could be day-month or month-day"),
+        ("Mon 9-17", "is a span of time"), ("Mon 9:00 17:00", "has several times"), ("30 Feb", "is not a time"),
+        ("Mon Tue", "is not a time"), ("Mon 09:00 Mars/Base", "names a time zone that this host does not know"),
         ("2099-01-01", "is more than ten years away"),
     ],
-)
+)  # fmt: skip
 def test_invalid_and_ambiguous_times_are_refused(text: str, why: str) -> None:
     with pytest.raises(InputError) as error:
         times.moment(text, "--begin", NOW)
@@ -213,24 +186,10 @@ def test_an_iso_time_is_local_unless_clocks_jump(naive: datetime) -> None:
 
 _WORDS = [
     *(
-        "in",
-        "next",
-        "mon",
-        "fri",
-        "tomorrow",
-        "tonight",
-        "9",
-        "9-17",
-        "10:30",
-        "dec",
-        "1",
-        "2026",
-        "pm",
-        "utc",
-        "UTC",
-        "-",
+        "in", "next", "mon", "fri", "tomorrow", "tonight", "9", "9-17", "10:30", "dec", "1", "2026", "pm", "utc",
+        "UTC", "-",
     )
-]
+]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(_WORDS) | st.text(max_size=5), max_size=5).map(" ".join))
@@ -254,30 +213,18 @@ def before(text: str) -> str:
 @cases(
     ("text", "found"),
     [
-        ("-7d", "Wed 2026-11-11 12:30"),
-        ("7 days ago", "Wed 2026-11-11 12:30"),
-        ("2h ago", "Wed 2026-11-18 10:30"),
-        ("now", "Wed 2026-11-18 12:30"),
-        ("12:00", "Wed 2026-11-18 12:00"),
-        ("13:00", "Tue 2026-11-17 13:00"),
-        ("today", "Wed 2026-11-18 00:00"),
-        ("yesterday 18:00", "Tue 2026-11-17 18:00"),
-        ("monday", "Mon 2026-11-16 00:00"),
-        ("wed 14:00", "Wed 2026-11-11 14:00"),
-        ("last monday", "Mon 2026-11-16 00:00"),
-        ("last wed", "Wed 2026-11-11 00:00"),
-        ("this week", "Mon 2026-11-16 00:00"),
-        ("last week", "Mon 2026-11-09 00:00"),
-        ("last month", "Thu 2026-10-01 00:00"),
-        ("this month", "Sun 2026-11-01 00:00"),
-        ("last year", "Wed 2025-01-01 00:00"),
-        ("2026-11", "Sun 2026-11-01 00:00"),
-        ("2026-11-01", "Sun 2026-11-01 00:00"),
-        ("1 Nov 9am", "Sun 2026-11-01 09:00"),
-        ("24 Dec", "Wed 2025-12-24 00:00"),
-        ("2026-11-01T09:00+00:00", "Sun 2026-11-01 10:00"),
+        ("-7d", "Wed 2026-11-11 12:30"), ("7 days ago", "Wed 2026-11-11 12:30"), ("2h ago", "Wed 2026-11-18 10:30"),
+        ("now", "Wed 2026-11-18 12:30"), ("12:00", "Wed 2026-11-18 12:00"), ("13:00", "Tue 2026-11-17 13:00"),
+        ("today", "Wed 2026-11-18 00:00"), ("yesterday 18:00", "Tue 2026-11-17 18:00"),
+        ("monday", "Mon 2026-11-16 00:00"), ("wed 14:00", "Wed 2026-11-11 14:00"),
+        ("last monday", "Mon 2026-11-16 00:00"), ("last wed", "Wed 2026-11-11 00:00"),
+        ("this week", "Mon 2026-11-16 00:00"), ("last week", "Mon 2026-11-09 00:00"),
+        ("last month", "Thu 2026-10-01 00:00"), ("this month", "Sun 2026-11-01 00:00"),
+        ("last year", "Wed 2025-01-01 00:00"), ("2026-11", "Sun 2026-11-01 00:00"),
+        ("2026-11-01", "Sun 2026-11-01 00:00"), ("1 Nov 9am", "Sun 2026-11-01 09:00"),
+        ("24 Dec", "Wed 2025-12-24 00:00"), ("2026-11-01T09:00+00:00", "Sun 2026-11-01 10:00"),
     ],
-)
+)  # fmt: skip
 def test_past_times_are_their_last_occurrence(text: str, found: str) -> None:
     assert before(text) == found
 
@@ -285,16 +232,11 @@ def test_past_times_are_their_last_occurrence(text: str, found: str) -> None:
 @cases(
     ("text", "words"),
     [
-        ("-7", "has no unit"),
-        ("tomorrow", "is not a time of the past"),
-        ("last 12:00", "is not a time of the past"),
-        ("today 18:00", "is in the future"),
-        ("mon 9-17", "is a span of time"),
-        ("whenever", "last monday"),
-        ("-9999w", "at most 3650 days"),
-        ("2005", "is not a time"),
+        ("-7", "has no unit"), ("tomorrow", "is not a time of the past"), ("last 12:00", "is not a time of the past"),
+        ("today 18:00", "is in the future"), ("mon 9-17", "is a span of time"), ("whenever", "last monday"),
+        ("-9999w", "at most 3650 days"), ("2005", "is not a time"),
     ],
-)
+)  # fmt: skip
 def test_invalid_past_times_are_refused(text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
         times.past(text, "--since", NOW)

@@ -28,23 +28,9 @@ WAL = "queue.json.wal.2"
 DEEP = b"[" * 5000
 ODD = [DEEP, DEEP + b"]" * 5000, b'{"t":' * 3000, b'"\xff"', b'{"t":{},"a":[],"x":"\xff"}', b"1" * 9000, b"1e999", b""]
 KEYS = [
-    "1",
-    "jobs",
-    "a",
-    "t",
-    "spec",
-    "id",
-    "",
-    "-5",
-    "١",
-    "9" * 20,
-    "runs",
-    "array",
-    "state",
-    "attempts",
-    "at",
+    "1", "jobs", "a", "t", "spec", "id", "", "-5", "١", "9" * 20, "runs", "array", "state", "attempts", "at",
     "schema",
-]
+]  # fmt: skip
 
 
 def line(body: bytes, next_id: bytes = b"9") -> bytes:
